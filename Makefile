@@ -1,0 +1,47 @@
+# Two commands: `make run` (the main job) and `make test`. Both set up what they need, once.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+READY := $(VENV)/ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+export PATH := $(BIN):$(PATH)
+export DVC_NO_ANALYTICS := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: run test lint format setup versions help
+
+run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
+	@parrotflow run
+
+test: setup  ## every test, in parallel
+	@pytest -n auto
+
+lint: setup  ## style, strict types, architecture
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@lint-imports
+
+format: setup
+	@ruff check --fix .
+	@ruff format .
+
+setup: $(READY)  ## the virtual environment of requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing requirements.lock into $(VENV) (once, a few minutes) ..."
+	@$(PIP) -r requirements.lock 2>$(VENV)/install.log \
+		| awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' \
+		|| { tail -n 20 $(VENV)/install.log; exit 1; }
+	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@touch $(READY)
+
+versions: setup  ## after an upgrade on purpose: versions.yaml from requirements.lock
+	@python -m flows.versions
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14

@@ -1,0 +1,46 @@
+"""How a stage starts and how it fails: one clear message for a user's mistake, never a traceback.
+
+Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
+"""
+
+import errno
+import sys
+from collections.abc import Callable
+
+EXIT_USER_ERROR = 2
+"""The input or the parameters are wrong: a retry cannot help."""
+
+EXIT_DISK_FULL = 28
+"""No space left (errno ENOSPC): free some and run the same command again."""
+
+EXIT_INTERRUPTED = 130
+"""Ctrl-C, as shells report it."""
+
+
+class UserError(Exception):
+    """A mistake that a user can mend. Its text says what is wrong, where, and what to do."""
+
+
+def run_stage(story: Callable[[], None]) -> None:
+    """Run a stage's story and leave the process with the exit code that says how it ended."""
+    try:
+        story()
+    except UserError as error:
+        fail(str(error), EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" while writing {error.filename}" if error.filename else ""
+        fail(
+            f"no space left on the disk{where}; previous results are intact: "
+            "free some space and run the same command again",
+            EXIT_DISK_FULL,
+        )
+
+
+def fail(message: str, code: int) -> None:
+    """Print one line `error: ...` to standard error and leave with `code`."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    raise SystemExit(code)

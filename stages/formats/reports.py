@@ -1,0 +1,17 @@
+"""Reports that DVC and people read: JSON for metrics, the same bytes for the same values."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stages.formats.atomic import write_whole_file
+
+
+def write_json(place: Path, values: Any) -> None:
+    """Write JSON with sorted keys, two spaces, a final newline; NaN and infinities are refused (RFC 8259)."""
+    write_whole_file(place, json.dumps(values, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(place: Path) -> Any:
+    """Read a JSON report."""
+    return json.loads(place.read_text(encoding="utf-8"))

@@ -1,0 +1,167 @@
+"""The token store: documents as token ids, flat on disk, read by memory map.
+
+A folder with a `manifest.json` and, per shard NAME,
+
+    NAME.tokens.bin       every document's ids one after the other, each closed by the end-of-sequence id;
+                          little-endian, uint16 where the vocabulary allows, else uint32
+    NAME.offsets.bin      int64, one more than there are documents: document i is tokens[offsets[i]:offsets[i + 1]]
+    NAME.documents.jsonl  line i says where document i comes from: id, source, revision, path, license, bytes of text
+
+Documents, not rows of a fixed length: packing is an index built later, so a change of the sequence length never
+tokenises again.
+"""
+
+import hashlib
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.formats.entry import UserError
+
+MANIFEST = "manifest.json"
+
+TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """What the manifest says of one shard."""
+
+    name: str
+    documents: int
+    tokens: int
+    """Token ids, the end-of-sequence ids counted."""
+    bytes: int
+    """UTF-8 bytes of the documents' text."""
+    sha256: dict[str, str]
+    """File name -> sha256, for each of the shard's three files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a token store holds, and what it was made with."""
+
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    eos_id: int
+    tokenizer_sha256: str
+    """Of the tokenizer's `tokenizer.json`."""
+    engine: str
+    """What encoded the text, e.g. `fastokens 0.3.5`."""
+    shards: tuple[ShardEntry, ...]
+
+    @property
+    def documents(self) -> int:
+        """Documents in the store."""
+        return sum(shard.documents for shard in self.shards)
+
+    @property
+    def tokens(self) -> int:
+        """Token ids in the store, the end-of-sequence ids counted."""
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of text in the store."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def to_json(self) -> str:
+        """The manifest's text, the same for the same values."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> "Manifest":
+        """The manifest that `to_json` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        shards = tuple(ShardEntry(**shard) for shard in values.pop("shards"))
+        return Manifest(**values, shards=shards)
+
+
+class TokenStore:
+    """A token store opened for reading. Token positions and document numbers run through all shards."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UserError if the folder is no token store or a file has not the size the manifest says."""
+        self.folder = folder
+        try:
+            self.manifest = Manifest.from_json((folder / MANIFEST).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{folder}: no token store (no {MANIFEST}); run `dvc repro tokenize`") from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{folder / MANIFEST}: damaged ({error}); run `dvc repro -f tokenize`") from None
+        self._tokens = [self._map(f"{s.name}.tokens.bin", self.manifest.dtype, s.tokens) for s in self.manifest.shards]
+        self._offsets = [self._map(f"{s.name}.offsets.bin", "<i8", s.documents + 1) for s in self.manifest.shards]
+        self._first_token = _running_sum([shard.tokens for shard in self.manifest.shards])
+        self._first_document = _running_sum([shard.documents for shard in self.manifest.shards])
+
+    def _map(self, name: str, dtype: str, count: int) -> npt.NDArray[Any]:
+        path = self.folder / name
+        item = np.dtype(dtype).newbyteorder("<")
+        if not path.is_file() or path.stat().st_size != count * item.itemsize:
+            raise UserError(f"{path}: missing or not the size {MANIFEST} says; run `dvc repro -f tokenize`")
+        return np.memmap(path, dtype=item, mode="r", shape=(count,)) if count else np.empty(0, dtype=item)
+
+    def verify(self) -> None:
+        """Compare every file with its sha256 in the manifest. Raises UserError that names the first that differs."""
+        for shard in self.manifest.shards:
+            for name, expected in shard.sha256.items():
+                if file_sha256(self.folder / name) != expected:
+                    raise UserError(
+                        f"{self.folder / name}: its sha256 is not the one in {MANIFEST} (a damaged file); "
+                        "run `dvc checkout`, or `dvc repro -f tokenize`"
+                    )
+
+    @cached_property
+    def document_lengths(self) -> Positions:
+        """Tokens of each document, its end-of-sequence id counted; shape (documents,)."""
+        lengths = [np.diff(offsets) for offsets in self._offsets]
+        return np.concatenate(lengths) if lengths else np.empty(0, dtype=np.int64)
+
+    @cached_property
+    def document_starts(self) -> Positions:
+        """Position of each document's first token; shape (documents,)."""
+        starts = [offsets[:-1] + first for offsets, first in zip(self._offsets, self._first_token, strict=False)]
+        return np.concatenate(starts) if starts else np.empty(0, dtype=np.int64)
+
+    def document(self, number: int) -> TokenIds:
+        """The ids of one document, the end-of-sequence id last."""
+        start = int(self.document_starts[number])
+        return self.read(start, start + int(self.document_lengths[number]))
+
+    def read(self, start: int, stop: int) -> TokenIds:
+        """The ids at positions start..stop, across shards where need be; shape (stop - start,)."""
+        parts: list[TokenIds] = []
+        shard = int(np.searchsorted(self._first_token, start, side="right")) - 1
+        while start < stop:
+            first = int(self._first_token[shard])
+            part = self._tokens[shard][start - first : stop - first]
+            parts.append(part)
+            start += len(part)
+            shard += 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, dtype=self.manifest.dtype)])
+
+    def document_info(self, number: int) -> dict[str, Any]:
+        """Where a document comes from: id, source, revision, path, license, bytes."""
+        shard = int(np.searchsorted(self._first_document, number, side="right")) - 1
+        path = self.folder / f"{self.manifest.shards[shard].name}.documents.jsonl"
+        with path.open(encoding="utf-8") as lines:
+            line = next(itertools.islice(lines, number - int(self._first_document[shard]), None))
+        info: dict[str, Any] = json.loads(line)
+        return info
+
+
+def _running_sum(counts: list[int]) -> Positions:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.asarray(counts, dtype=np.int64))])
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

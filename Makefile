@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test lint format setup versions help
+.PHONY: run test lint format setup versions bench help
 
 run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
 	@parrotflow run
@@ -42,6 +42,9 @@ $(READY): requirements.lock pyproject.toml
 
 versions: setup  ## after an upgrade on purpose: versions.yaml from requirements.lock
 	@python -m flows.versions
+
+bench: setup  ## every measurement, and docs/measured.md from them
+	@python -m benchmarks
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14

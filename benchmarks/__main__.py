@@ -1,0 +1,68 @@
+"""Run every benchmark and render docs/measured.md: `python -m benchmarks [--quick] [--render-only] [NAME ...]`."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.figures import RESULTS, Figure
+
+PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
+NOT_BENCHMARKS = {"__init__", "__main__", "figures"}
+
+
+def names() -> list[str]:
+    """The benchmarks, by their modules."""
+    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - NOT_BENCHMARKS)
+
+
+def render() -> str:
+    """The page of every figure on record. A benchmark without a result is said to be unmeasured."""
+    lines = [
+        "# Measured",
+        "",
+        "Each table is one command's result, both sides in turn in one run; medians. A ratio above 1 means that "
+        "parrotflow is better. `make bench` measures all of them again.",
+    ]
+    for name in names():
+        lines += ["", f"## {name}", "", f"`python -m benchmarks.{name}`", ""]
+        result = RESULTS / f"{name}.json"
+        lines += table(result) if result.exists() else ["Not yet measured."]
+    return "\n".join(lines) + "\n"
+
+
+def table(result: Path) -> list[str]:
+    """One result as a Markdown table, the machine and the versions under it."""
+    figures = [Figure(**values) for values in json.loads(result.read_text(encoding="utf-8"))]
+    lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
+    for figure in figures:
+        peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+        ours = f"{figure.ours:.4g} {figure.unit}"
+        lines.append(f"| {figure.figure} | {ours} | {peer} | {ratio} | {figure.runs} | {figure.spread:.0%} |")
+    for place in sorted({(figure.machine, tuple(figure.versions.items())) for figure in figures}):
+        lines += ["", f"On {place[0]}; " + ", ".join(f"{name} {number}" for name, number in place[1]) + "."]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="benchmarks to run; all of them when none is named")
+    parser.add_argument("--quick", action="store_true", help="about a minute each, noisier")
+    parser.add_argument("--render-only", action="store_true", help="write the page from the results on record")
+    arguments = parser.parse_args()
+    failed = []
+    for name in [] if arguments.render_only else arguments.names or names():
+        command = [sys.executable, "-m", f"benchmarks.{name}", *(["--quick"] if arguments.quick else [])]
+        print("$", *command[1:], flush=True)
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+    PAGE.write_text(render(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(Path.cwd())}" if PAGE.is_relative_to(Path.cwd()) else f"wrote {PAGE}")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

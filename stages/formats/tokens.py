@@ -11,7 +11,6 @@ Documents, not rows of a fixed length: packing is an index built later, so a cha
 tokenises again.
 """
 
-import hashlib
 import itertools
 import json
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.formats.entry import UserError
+from stages.formats.hashes import file_sha256
 
 MANIFEST = "manifest.json"
 
@@ -159,9 +159,3 @@ class TokenStore:
 
 def _running_sum(counts: list[int]) -> Positions:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.asarray(counts, dtype=np.int64))])
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

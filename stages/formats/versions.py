@@ -19,8 +19,13 @@ def require_locked(*libraries: str, path: Path = VERSIONS_FILE) -> None:
 
     A local build tag (`2.13.0+cpu`) does not count: the same release on other hardware is the same version.
     """
-    locked = yaml.safe_load(path.read_text(encoding="utf-8"))
+    locked = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # 26.3 stays text
     for library in libraries:
+        if library not in locked:
+            raise UserError(
+                f"{library}: not in {path}, so an upgrade would go unnoticed; name it under `versions.yaml` in the "
+                "stage's params in dvc.yaml, pin it in requirements.lock and run `make versions`"
+            )
         try:
             installed = version(library).split("+")[0]
         except PackageNotFoundError:

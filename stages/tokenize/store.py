@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from stages.formats.tokens import ShardEntry, file_sha256
+from stages.formats.hashes import file_sha256
+from stages.formats.tokens import Positions, ShardEntry
 
 
 def smallest_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:
@@ -18,21 +20,22 @@ def smallest_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:
 def write_token_shard(
     folder: Path,
     name: str,
-    documents: Sequence[Sequence[int]],
+    ids: npt.NDArray[np.uint32],
+    lengths: Positions,
     infos: Sequence[dict[str, Any]],
     eos_id: int,
     dtype: Literal["uint16", "uint32"],
 ) -> ShardEntry:
     """Write one shard and return its entry for the manifest.
 
-    `documents` holds ids without the end-of-sequence id, which is added here; `infos[i]` says where document i comes
-    from and holds `bytes`, the size of its text.
+    `ids` holds the documents one after the other without the end-of-sequence id, which is added here; `lengths[i]` is
+    the number of ids of document i; `infos[i]` says where it comes from and holds `bytes`, the size of its text.
     """
-    lengths = np.array([len(ids) + 1 for ids in documents], dtype=np.int64)
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    tokens = np.full(int(offsets[-1]), eos_id, dtype=np.dtype(dtype).newbyteorder("<"))
-    for start, ids in zip(offsets, documents, strict=False):
-        tokens[start : start + len(ids)] = ids
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths + 1)])
+    is_text = np.ones(int(offsets[-1]), dtype=bool)
+    is_text[offsets[1:] - 1] = False
+    tokens = np.full(len(is_text), eos_id, dtype=np.dtype(dtype).newbyteorder("<"))
+    tokens[is_text] = ids
     tokens.tofile(folder / f"{name}.tokens.bin")
     offsets.astype("<i8").tofile(folder / f"{name}.offsets.bin")
     lines = "".join(json.dumps(info, sort_keys=True, ensure_ascii=False) + "\n" for info in infos)
@@ -40,7 +43,7 @@ def write_token_shard(
     files = [f"{name}.tokens.bin", f"{name}.offsets.bin", f"{name}.documents.jsonl"]
     return ShardEntry(
         name=name,
-        documents=len(documents),
+        documents=len(lengths),
         tokens=len(tokens),
         bytes=sum(info["bytes"] for info in infos),
         sha256={file: file_sha256(folder / file) for file in files},

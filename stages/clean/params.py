@@ -1,0 +1,72 @@
+"""What `clean` keeps: filters as thresholds over each document's features, and the split."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stages.formats.section import Section
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class ConfigOrTest(Section):
+    """CodeParrot's filter of configuration and test files: many, and much alike."""
+
+    probability: Share
+    """Share of such files that is dropped, drawn by a hash of (seed, document)."""
+    occurrences_per_line: Share
+    """A file counts as one if it has more `config` or more `test` than this times its lines. Higher: fewer files."""
+
+
+class Filters(Section):
+    """Each filter is off where its value is null (or false). The thresholds' defaults are CodeParrot's."""
+
+    line_length_maximum: Count | None
+    """Drop a document with a longer line, in characters: data and minified code."""
+    line_length_mean_maximum: Positive | None
+    """Drop a document whose lines are longer on average, in characters."""
+    alphanumeric_share_minimum: Share | None
+    """Drop a document with a smaller share of letters and digits among its characters."""
+    characters_per_token_minimum: Positive | None
+    """Drop a document with fewer characters per token of the reference split: number tables, encoded data."""
+    digit_share_maximum: Share | None
+    """Drop a document with a larger share of digits among its characters."""
+    comment_share_minimum: Share | None
+    """Drop a document with a smaller share of characters in comments and docstrings (BigCode: 0.01)."""
+    comment_share_maximum: Share | None
+    """Drop a document with a larger share of characters in comments and docstrings (BigCode: 0.8)."""
+    generated: bool
+    """Drop a document whose first 5 lines say that it was generated automatically."""
+    assignments_minimum: Count | None
+    """Drop a document with fewer `=` characters."""
+    config_or_test: ConfigOrTest | None
+    """Drop some of the configuration and test files."""
+    no_keywords_probability: Share | None
+    """Share that is dropped of the documents with none of `def`, `class`, `for`, `while`, drawn by a hash of (seed,
+    document)."""
+
+
+class Split(Section):
+    """What is held out. The same content never stands on both sides."""
+
+    by: Literal["source", "document"]
+    """`source`: whole packages, repositories or data sets are held out; what is like each other stays together.
+    `document`: single documents, for a corpus of one source."""
+    validation_sources: list[str]
+    """Sources held out by name (with `by: source`); empty: drawn by `validation_share`."""
+    validation_share: Share
+    """Expected share of sources (or documents) held out, drawn by a hash of (seed, source or content). Not used where
+    sources are named."""
+
+
+class CleanParams(Section):
+    """The section `clean` of params.yaml."""
+
+    seed: int
+    """Of every random choice. A choice hangs on (seed, document) alone, so it does not move when others come or go."""
+    filters: Filters
+    """What is dropped."""
+    split: Split
+    """What is held out."""

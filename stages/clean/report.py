@@ -1,0 +1,56 @@
+"""What was kept and what was dropped, per filter: figures for DVC, a table for people."""
+
+from typing import Any
+
+import pandas as pd
+
+from stages.clean.verdicts import KEPT, TRAIN, VALIDATION
+
+
+def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """Filter, documents and bytes for each filter that dropped something; the most documents first."""
+    dropped = ledger[ledger["verdict"] != KEPT].groupby("verdict")
+    counts = zip(dropped.size().items(), dropped["bytes"].sum(), strict=True)
+    return sorted(
+        ((str(name), int(count), int(size)) for (name, count), size in counts), key=lambda row: (-row[1], row[0])
+    )
+
+
+def drops_csv(ledger: pd.DataFrame) -> str:
+    """The same as CSV, for the bar chart."""
+    return "".join(f"{','.join(map(str, row))}\n" for row in [("filter", "documents", "bytes"), *drop_counts(ledger)])
+
+
+def summary(ledger: pd.DataFrame) -> dict[str, Any]:
+    """The metrics of `reports/clean.json`."""
+    return {
+        "documents": len(ledger),
+        "bytes": int(ledger["bytes"].sum()),
+        "kept": _size(ledger[ledger["verdict"] == KEPT]),
+        "train": _size(ledger[ledger["side"] == TRAIN]),
+        "validation": _size(ledger[ledger["side"] == VALIDATION]),
+        "dropped": {name: {"documents": count, "bytes": size} for name, count, size in drop_counts(ledger)},
+    }
+
+
+def _size(part: pd.DataFrame) -> dict[str, int]:
+    return {"documents": len(part), "bytes": int(part["bytes"].sum()), "sources": part["source"].nunique()}
+
+
+def page(ledger: pd.DataFrame) -> str:
+    """The same as a Markdown page with the share of each."""
+    documents, size = len(ledger), int(ledger["bytes"].sum())
+    lines = ["# Cleaning", "", "| | documents | | bytes | |", "|---|--:|--:|--:|--:|"]
+
+    def add(name: str, part_documents: int, part_bytes: int) -> None:
+        shares = (part_documents / documents, part_bytes / size)
+        lines.append(f"| {name} | {part_documents:,} | {shares[0]:.1%} | {part_bytes:,} | {shares[1]:.1%} |")
+
+    add("collected", documents, size)
+    for name, count, dropped_bytes in drop_counts(ledger):
+        add(f"dropped: {name}", count, dropped_bytes)
+    for side in (TRAIN, VALIDATION):
+        part = ledger[ledger["side"] == side]
+        add(f"**{side}**", len(part), int(part["bytes"].sum()))
+    held_out = ", ".join(sorted(ledger.loc[ledger["side"] == VALIDATION, "source"].unique())[:50])
+    return "\n".join([*lines, "", f"Held out: {held_out}.", ""])

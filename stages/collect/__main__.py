@@ -1,0 +1,36 @@
+"""Sources -> documents: `python -m stages.collect`."""
+
+from pathlib import Path
+
+from stages.collect.gather import Taken, gather
+from stages.collect.params import CollectParams, Packages
+from stages.collect.report import corpus_id, left_out_table, summary
+from stages.formats.atomic import whole_folder, write_whole_file
+from stages.formats.documents import write_documents
+from stages.formats.entry import UserError, run_stage
+from stages.formats.reports import write_json
+from stages.formats.section import read_section
+from stages.formats.versions import require_locked
+
+DOCUMENTS = Path("data/documents")
+REPORT = Path("reports/collect.json")
+LEFT_OUT = Path("reports/collect_left_out.csv")
+
+
+def main() -> None:
+    params = read_section("collect", CollectParams)
+    packages = [name for source in params.sources if isinstance(source, Packages) for name in source.names]
+    require_locked("pyarrow", "license-expression", *packages)
+    taken = Taken()
+    with whole_folder(DOCUMENTS) as folder:
+        write_documents(folder, gather(params, taken), params.shard_bytes)
+        if not taken.documents:
+            raise UserError(f"collect: the corpus is empty: {left_out_table(taken).count(chr(10)) - 1} left out")
+    write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
+    write_whole_file(LEFT_OUT, left_out_table(taken))
+    counts = f"{taken.documents.total():,} documents, {taken.bytes.total():,} bytes"
+    print(f"collected {counts}; left out {len(taken.left_out):,}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,95 @@
+"""From sources to documents: what is taken, what is left out and why, counted as it passes."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from stages.collect.licenses import is_allowed
+from stages.collect.params import CollectParams, Files, Jsonl, Packages, Parquet, Source, StandardLibrary
+from stages.collect.raw import LeftOut, Raw
+from stages.collect.sources.files import read_files, read_jsonl, read_parquet
+from stages.collect.sources.packages import read_package, read_standard_library
+from stages.formats.documents import Document, document_id
+
+
+@dataclass(slots=True)
+class Taken:
+    """Counts of what the corpus takes, filled while the documents pass."""
+
+    documents: Counter[str] = field(default_factory=Counter)
+    """Source -> documents."""
+    bytes: Counter[str] = field(default_factory=Counter)
+    """Source -> bytes of text."""
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
+    """Every document of every source, within the limits; `taken` counts them."""
+    room = params.max_bytes
+    for source in params.sources:
+        for reading, limit in open_source(source):
+            for document in within(limit, accepted(reading, params, taken), taken):
+                if room is not None and sum(taken.bytes.values()) + document.size > room:
+                    taken.left_out.append(LeftOut(document.source, document.path, "over collect.max_bytes"))
+                    continue
+                taken.documents[document.source] += 1
+                taken.bytes[document.source] += document.size
+                yield document
+
+
+def open_source(source: Source) -> Iterator[tuple[Iterable[Raw | LeftOut], int | None]]:
+    """What a source gives, each part with its limit in bytes."""
+    match source:
+        case Packages():
+            for name in source.names:
+                yield read_package(name, source.tests), source.max_bytes_each
+        case StandardLibrary():
+            yield read_standard_library(source.tests), source.max_bytes_each
+        case Files():
+            yield read_files(source), source.max_bytes
+        case Jsonl():
+            yield read_jsonl(source), source.max_bytes
+        case Parquet():
+            yield read_parquet(source), source.max_bytes
+
+
+def accepted(reading: Iterable[Raw | LeftOut], params: CollectParams, taken: Taken) -> Iterator[Document]:
+    """The documents among what a source gives; the rest is noted with its reason."""
+    allowed = frozenset(params.licenses)
+    for raw in reading:
+        found = raw if isinstance(raw, LeftOut) else examine(raw, allowed, params.unlicensed)
+        if isinstance(found, LeftOut):
+            taken.left_out.append(found)
+        else:
+            yield found
+
+
+def examine(raw: Raw, allowed: frozenset[str], unlicensed: bool) -> Document | LeftOut:
+    """One raw text as a document, or why it is none. A byte-order mark at the start is not part of the text."""
+
+    def left_out(reason: str) -> LeftOut:
+        return LeftOut(raw.source, raw.path, reason)
+
+    if not (is_allowed(raw.license, allowed) if raw.license else unlicensed):
+        return left_out(f"licence not allowed: {raw.license or 'unknown'}")
+    try:
+        text = raw.content if isinstance(raw.content, str) else raw.content.decode("utf-8-sig")
+        text.encode("utf-8")
+    except UnicodeError:
+        return left_out("not UTF-8")
+    if "\0" in text:
+        return left_out("binary (NUL bytes)")
+    if not text.strip():
+        return left_out("empty")
+    return Document(document_id(text), raw.source, raw.revision, raw.path, raw.license, text)
+
+
+def within(limit: int | None, documents: Iterable[Document], taken: Taken) -> Iterator[Document]:
+    """The documents, in their order, as long as they fit into `limit` bytes of text."""
+    total = 0
+    for document in documents:
+        total += document.size
+        if limit is not None and total > limit:
+            taken.left_out.append(LeftOut(document.source, "", "over the source's limit"))
+            return
+        yield document

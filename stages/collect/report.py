@@ -1,0 +1,42 @@
+"""What the corpus is and what was left out of it."""
+
+import csv
+import hashlib
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from stages.collect.gather import Taken
+from stages.formats.documents import read_shard, shard_paths
+
+
+def corpus_id(folder: Path) -> str:
+    """One hash for a corpus: over (id, source, revision, path) of its documents in the order of the shards."""
+    digest = hashlib.sha256()
+    for shard in shard_paths(folder):
+        table = read_shard(shard, columns=["id", "source", "revision", "path"])
+        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            digest.update(("\t".join(row) + "\n").encode("utf-8"))
+    return digest.hexdigest()
+
+
+def summary(taken: Taken, identity: str) -> dict[str, Any]:
+    """The metrics of `reports/collect.json`."""
+    return {
+        "corpus_id": identity,
+        "documents": taken.documents.total(),
+        "bytes": taken.bytes.total(),
+        "sources": len(taken.documents),
+        "left_out": dict(Counter(item.reason for item in taken.left_out)),
+        "bytes_per_source": dict(taken.bytes),
+    }
+
+
+def left_out_table(taken: Taken) -> str:
+    """Everything that was left out, by source and path, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["source", "path", "reason"])
+    writer.writerows(sorted((item.source, item.path, item.reason) for item in taken.left_out))
+    return text.getvalue()

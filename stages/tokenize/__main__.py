@@ -1,0 +1,52 @@
+"""Documents + tokenizer -> token store: `python -m stages.tokenize`."""
+
+from pathlib import Path
+from typing import Any
+
+from stages.formats.atomic import whole_folder
+from stages.formats.documents import require_documents
+from stages.formats.entry import run_stage
+from stages.formats.reports import write_json
+from stages.formats.section import read_section
+from stages.formats.shard_cache import drop_unused
+from stages.formats.tokens import Manifest
+from stages.formats.versions import require_locked
+from stages.tokenize.encode import Encoding, write_store
+from stages.tokenize.params import TokenizeParams
+from stages.tokenize.parity import choose_engine
+from stages.tokenize.vocabulary import read_vocabulary
+
+CLEAN = Path("data/clean")
+TOKENIZER = Path("data/tokenizer")
+TOKENS = Path("data/tokens")
+REPORT = Path("reports/tokenize.json")
+
+
+def main() -> None:
+    params = read_section("tokenize", TokenizeParams)
+    require_locked("fastokens", "numpy", "pyarrow", "tokenizers")
+    sides = {side: require_documents(CLEAN / side) for side in ("train", "validation")}
+    vocabulary = read_vocabulary(TOKENIZER)
+
+    engine = choose_engine(params.engine, vocabulary.tokenizer_json, sides["train"], params.parity_bytes)
+    encoding = Encoding(vocabulary, engine)
+    manifests = {}
+    for side, shards in sides.items():
+        with whole_folder(TOKENS / side) as folder:
+            manifests[side] = write_store(shards, encoding, folder)
+    write_json(REPORT, {"engine": engine} | {side: summary(manifest) for side, manifest in manifests.items()})
+    drop_unused("tokens")
+
+
+def summary(manifest: Manifest) -> dict[str, Any]:
+    """One side's metrics."""
+    return {
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "bytes": manifest.bytes,
+        "bytes_per_token": round(manifest.bytes / manifest.tokens, 4),
+    }
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,87 @@
+"""Encodes shards of documents into shards of tokens, each once: what was encoded before is taken from the cache."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from stages.formats.documents import read_shard
+from stages.formats.entry import UserError
+from stages.formats.hashes import file_sha256
+from stages.formats.shard_cache import cache_key, cached, code_key
+from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
+from stages.formats.workers import map_shards
+from stages.tokenize import engines, store
+from stages.tokenize.engines import Engine, open_engine
+from stages.tokenize.store import smallest_dtype, write_token_shard
+from stages.tokenize.vocabulary import Vocabulary
+
+ENTRY = "entry.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What every shard is encoded with."""
+
+    vocabulary: Vocabulary
+    engine: str
+    """Its name with its version."""
+
+    @property
+    def key(self) -> str:
+        """Changes with anything that a shard's bytes hang on beside its documents."""
+        code = code_key([__file__, engines.__file__, store.__file__])
+        return cache_key(code, self.vocabulary.sha256, str(self.vocabulary.eos_id), self.engine)
+
+
+def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:
+    """Write the token store of a side into an existing folder, a shard for a shard."""
+    entries = []
+    for cache in map_shards(partial(encode_shard, encoding=encoding), shards):
+        entries.append(ShardEntry(**json.loads((cache / ENTRY).read_text(encoding="utf-8"))))
+        for name in entries[-1].sha256:
+            shutil.copyfile(cache / name, folder / name)
+    manifest = Manifest(
+        dtype=smallest_dtype(encoding.vocabulary.size),
+        vocab_size=encoding.vocabulary.size,
+        eos_id=encoding.vocabulary.eos_id,
+        tokenizer_sha256=encoding.vocabulary.sha256,
+        engine=encoding.engine,
+        shards=tuple(entries),
+    )
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def encode_shard(shard: Path, encoding: Encoding) -> Path:
+    """The cache's folder with one shard's files and its entry for the manifest."""
+    key = cache_key(encoding.key, shard.stem, file_sha256(shard))
+    return cached("tokens", key, partial(_encode_shard, shard, encoding))
+
+
+@lru_cache(maxsize=1)
+def _opened(name: str, tokenizer_json: Path) -> Engine:
+    return open_engine(name, tokenizer_json)
+
+
+def _encode_shard(shard: Path, encoding: Encoding, folder: Path) -> None:
+    vocabulary = encoding.vocabulary
+    table = read_shard(shard)
+    texts = table.column("text").to_pylist()
+    ids, lengths = _opened(encoding.engine, vocabulary.tokenizer_json).encode(texts)
+    if np.isin(ids, list(vocabulary.special_ids)).any():
+        raise UserError(
+            f"{shard}: text became a special token under {encoding.engine}; this tokenizer does not keep "
+            "special tokens apart from text, so documents could end in the middle: choose another one"
+        )
+    infos = [
+        row | {"bytes": len(text.encode("utf-8"))}
+        for row, text in zip(table.drop_columns("text").to_pylist(), texts, strict=True)
+    ]
+    dtype = smallest_dtype(vocabulary.size)
+    entry = write_token_shard(folder, shard.stem, ids, lengths, infos, vocabulary.eos_id, dtype)
+    (folder / ENTRY).write_text(json.dumps(asdict(entry), sort_keys=True), encoding="utf-8")

@@ -1,0 +1,17 @@
+"""How text becomes ids."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stages.formats.section import Section
+
+
+class TokenizeParams(Section):
+    """The section `tokenize` of params.yaml."""
+
+    engine: Literal["fastokens", "tokenizers"]
+    """What encodes. `fastokens` is many times faster; where it gives other ids than `tokenizers`, that one is used."""
+    parity_bytes: Annotated[int, Field(ge=0)]
+    """Text of the corpus that both encode before the work begins, beside a fixed set of difficult texts. More: a slower
+    start and a stricter comparison."""

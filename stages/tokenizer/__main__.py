@@ -1,0 +1,53 @@
+"""Documents -> tokenizer: `python -m stages.tokenizer`."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from stages.formats.atomic import whole_folder
+from stages.formats.documents import require_documents
+from stages.formats.entry import run_stage
+from stages.formats.hashes import file_sha256
+from stages.formats.reports import write_json
+from stages.formats.section import read_section
+from stages.formats.versions import require_locked
+from stages.tokenizer.params import TokenizerParams
+from stages.tokenizer.save import save_trained, take_over
+from stages.tokenizer.train import characters, sample, train_bpe
+
+DOCUMENTS = Path("data/clean/train")
+TOKENIZER = Path("data/tokenizer")
+REPORT = Path("reports/tokenizer.json")
+
+
+def main() -> None:
+    params = read_section("tokenizer", TokenizerParams)
+    require_locked("pyarrow", "tokenizers", *(["transformers"] if params.folder else []))
+    require_documents(DOCUMENTS)
+    with whole_folder(TOKENIZER) as folder:
+        tokenizer = make(params, folder)
+    write_json(
+        REPORT,
+        {
+            "kind": params.kind,
+            "vocabulary_size": tokenizer.get_vocab_size(),
+            "longest_token_characters": max(map(len, tokenizer.get_vocab())),
+            "sha256": file_sha256(TOKENIZER / "tokenizer.json"),
+        },
+    )
+
+
+def make(params: TokenizerParams, folder: Path) -> Tokenizer:
+    """Train or take over the tokenizer that the parameters name, and write it to `folder`."""
+    if params.folder is not None:
+        return take_over(Path(params.folder), folder)
+    if params.kind == "characters":
+        tokenizer = characters(sample(DOCUMENTS, limit=2**63 - 1))
+    else:
+        tokenizer = train_bpe(sample(DOCUMENTS, params.training_bytes), params.vocabulary_size, params.pattern)
+    save_trained(tokenizer, folder)
+    return tokenizer
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,54 @@
+"""Writes a tokenizer as transformers reads it, and takes over an existing one."""
+
+import os
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from stages.formats.entry import UserError
+from stages.formats.reports import read_json, write_json
+from stages.tokenizer.train import END_OF_TEXT, UNKNOWN
+
+NO_LIMIT = 10**30
+"""`model_max_length` of a tokenizer without a limit, as transformers writes it: the limit is the model's."""
+
+
+def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write `tokenizer.json` and `tokenizer_config.json`."""
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": NO_LIMIT,
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "clean_up_tokenization_spaces": False,
+    }
+    if tokenizer.token_to_id(UNKNOWN) is not None:
+        config["unk_token"] = UNKNOWN
+    write_json(folder / "tokenizer_config.json", config)
+
+
+def take_over(existing: Path, folder: Path) -> Tokenizer:
+    """Write an existing tokenizer as its library saves it. Raises UserError if the folder is none that can serve."""
+    if not existing.is_dir():
+        raise UserError(f"tokenizer.folder: {existing} is no folder; give one that `save_pretrained` wrote")
+    # Hundreds of modules: only where they are needed.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(existing))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"tokenizer.folder: {existing} holds no tokenizer that transformers can load: {reason}"
+        ) from None
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer.folder: {existing} has no fast version (tokenizer.json), which encoding needs")
+    if tokenizer.eos_token is None:
+        raise UserError(f"tokenizer.folder: {existing} names no eos_token, which closes each document")
+    tokenizer.save_pretrained(str(folder))
+    config = read_json(folder / "tokenizer_config.json")
+    config.pop("name_or_path", None)
+    write_json(folder / "tokenizer_config.json", config)
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))

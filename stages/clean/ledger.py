@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from stages.clean import features
 from stages.clean.features import measure
-from stages.formats.documents import documents_of, read_shard, write_table
+from stages.formats.documents import documents_of, read_shard, read_table, write_table
 from stages.formats.hashes import file_sha256
 from stages.formats.shard_cache import cache_key, cached, code_key
 from stages.formats.workers import map_shards
@@ -34,7 +34,7 @@ def measure_shards(shards: Sequence[Path]) -> pd.DataFrame:
 def shard_features(shard: Path, code: str) -> pa.Table:
     """The features of one shard's documents, in its order."""
     entry = cached("features", cache_key(code, file_sha256(shard)), partial(_measure_shard, shard))
-    return read_shard(entry / FEATURES)
+    return read_table(entry / FEATURES)
 
 
 def _measure_shard(shard: Path, folder: Path) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams, Packages
-from stages.collect.report import corpus_id, left_out_table, summary
+from stages.collect.report import corpus_id, left_out_table, reasons, summary
+from stages.collect.trie import write_documents
 from stages.formats.atomic import whole_folder, write_whole_file
-from stages.formats.documents import write_documents
 from stages.formats.entry import UserError, run_stage
 from stages.formats.reports import write_json
 from stages.formats.section import read_section
@@ -25,7 +25,7 @@ def main() -> None:
     with whole_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken), params.shard_bytes)
         if not taken.documents:
-            raise UserError(f"collect: the corpus is empty: {left_out_table(taken).count(chr(10)) - 1} left out")
+            raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
     write_whole_file(LEFT_OUT, left_out_table(taken))
     counts = f"{taken.documents.total():,} documents, {taken.bytes.total():,} bytes"

@@ -28,9 +28,21 @@ def summary(taken: Taken, identity: str) -> dict[str, Any]:
         "documents": taken.documents.total(),
         "bytes": taken.bytes.total(),
         "sources": len(taken.documents),
-        "left_out": dict(Counter(item.reason for item in taken.left_out)),
+        "left_out": dict(_by_reason(taken)),
         "bytes_per_source": dict(taken.bytes),
     }
+
+
+def _by_reason(taken: Taken) -> Counter[str]:
+    return Counter(item.reason for item in taken.left_out)
+
+
+def reasons(taken: Taken) -> str:
+    """Why nothing is left, in words."""
+    if not taken.left_out:
+        return "the sources hold no text"
+    counts = ", ".join(f"{reason}: {count}" for reason, count in _by_reason(taken).most_common())
+    return f"all {len(taken.left_out)} texts were left out ({counts})"
 
 
 def left_out_table(taken: Taken) -> str:

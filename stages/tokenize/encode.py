@@ -64,7 +64,8 @@ def encode_shard(shard: Path, encoding: Encoding) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _opened(name: str, tokenizer_json: Path) -> Engine:
+def _opened(name: str, tokenizer_json: Path, sha256: str) -> Engine:
+    # The hash is part of the key: a path may come to hold another tokenizer within one process.
     return open_engine(name, tokenizer_json)
 
 
@@ -72,7 +73,7 @@ def _encode_shard(shard: Path, encoding: Encoding, folder: Path) -> None:
     vocabulary = encoding.vocabulary
     table = read_shard(shard)
     texts = table.column("text").to_pylist()
-    ids, lengths = _opened(encoding.engine, vocabulary.tokenizer_json).encode(texts)
+    ids, lengths = _opened(encoding.engine, vocabulary.tokenizer_json, vocabulary.sha256).encode(texts)
     if np.isin(ids, list(vocabulary.special_ids)).any():
         raise UserError(
             f"{shard}: text became a special token under {encoding.engine}; this tokenizer does not keep "

@@ -49,6 +49,9 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def read_files(source: Files) -> Iterator[Raw | LeftOut]:
     """Each file as one document."""
     for path in matching_files(source.globs):
+        if not path.is_file():
+            yield LeftOut(source.name, path.as_posix(), "no regular file")
+            continue
         try:
             yield Raw(source.name, source.revision, path.as_posix(), source.license, path.read_bytes())
         except OSError as error:

@@ -1,0 +1,112 @@
+"""Writes documents as a trie of shards, holding about one shard in memory.
+
+Documents are spooled to temporary buckets by the first bits of their ids, then each leaf of the trie is read from its
+buckets, sorted and written.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stages.formats.documents import Document, id_bits, write_shard
+
+SPOOL_BITS = 8
+"""A spool has 2**8 buckets; one that is still too large is spooled again by the next bits."""
+
+SPOOL_SHARDS = 4
+"""A bucket of up to this many shards is split in memory."""
+
+SPOOL_BUFFER_BYTES = 64 * 2**20
+"""Text that waits in memory before it goes to the buckets."""
+
+MAXIMUM_BITS = 64
+"""A trie is never deeper."""
+
+
+def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: int) -> None:
+    """Write documents as shards of at most about `shard_bytes` bytes of text into an existing folder.
+
+    A leaf with more text splits on the next bit of the ids, unless all its documents are copies of one text.
+    """
+    _write_branch(folder, "", documents, shard_bytes)
+
+
+def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_bytes: int) -> None:
+    with TemporaryDirectory(prefix=".spool-", dir=folder) as spool:
+        buckets = _Buckets(Path(spool), len(bits) + SPOOL_BITS)
+        for document in documents:
+            buckets.add(document)
+        buckets.flush()
+        _write_leaves(folder, bits, buckets, shard_bytes)
+
+
+def _write_leaves(folder: Path, bits: str, buckets: "_Buckets", shard_bytes: int) -> None:
+    size = buckets.size(bits)
+    splits = size > shard_bytes and buckets.hold_several(bits) and len(bits) < MAXIMUM_BITS
+    if splits and len(bits) < buckets.depth:
+        for bit in "01":
+            _write_leaves(folder, bits + bit, buckets, shard_bytes)
+    elif splits and size > SPOOL_SHARDS * shard_bytes:
+        _write_branch(folder, bits, buckets.read(bits), shard_bytes)
+    elif buckets.under(bits):
+        _write_leaf(folder, bits, sorted(buckets.read(bits), key=lambda document: document.sort_key), shard_bytes)
+
+
+def _write_leaf(folder: Path, bits: str, documents: list[Document], shard_bytes: int) -> None:
+    size = sum(document.size for document in documents)
+    if size > shard_bytes and documents[0].id != documents[-1].id and len(bits) < MAXIMUM_BITS:
+        for bit in "01":
+            prefix = bits + bit
+            _write_leaf(folder, prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
+    elif documents:
+        write_shard(folder / f"b{bits}.parquet", documents)
+
+
+class _Buckets:
+    """Documents in temporary files by the first `depth` bits of their ids, a bounded number of bytes in memory."""
+
+    def __init__(self, folder: Path, depth: int) -> None:
+        self.folder = folder
+        self.depth = depth
+        self._sizes: dict[str, int] = {}
+        self._first_ids: dict[str, str] = {}
+        self._several: set[str] = set()
+        self._waiting: dict[str, list[Document]] = {}
+        self._waiting_bytes = 0
+
+    def add(self, document: Document) -> None:
+        bits = id_bits(document.id, self.depth)
+        self._waiting.setdefault(bits, []).append(document)
+        self._sizes[bits] = self._sizes.get(bits, 0) + document.size
+        if self._first_ids.setdefault(bits, document.id) != document.id:
+            self._several.add(bits)
+        self._waiting_bytes += document.size
+        if self._waiting_bytes > SPOOL_BUFFER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        for bits, documents in self._waiting.items():
+            with (self.folder / bits).open("ab") as file:
+                pickle.dump(documents, file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._waiting = {}
+        self._waiting_bytes = 0
+
+    def under(self, bits: str) -> list[str]:
+        """The buckets with documents under a prefix."""
+        return sorted(bucket for bucket in self._sizes if bucket.startswith(bits))
+
+    def size(self, bits: str) -> int:
+        """Bytes of text under a prefix."""
+        return sum(self._sizes[bucket] for bucket in self.under(bits))
+
+    def hold_several(self, bits: str) -> bool:
+        """Whether documents with different ids lie under a prefix."""
+        buckets = self.under(bits)
+        return len(buckets) > 1 or not self._several.isdisjoint(buckets)
+
+    def read(self, bits: str) -> Iterator[Document]:
+        for bucket in self.under(bits):
+            with (self.folder / bucket).open("rb") as file:
+                while file.peek(1):
+                    yield from pickle.load(file)

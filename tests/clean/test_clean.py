@@ -1,0 +1,147 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from stages.clean import ledger
+from stages.clean.__main__ import main
+from stages.collect.__main__ import main as collect
+from stages.formats.documents import read_documents
+from stages.formats.entry import UserError
+from stages.formats.reports import read_json
+from tests.small_project import folder_bytes, write_corpus, write_project
+
+CLEAN = Path("data/clean")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    write_corpus(tmp_path, 30)
+    Path("corpus/copy.py").write_text(Path("corpus/module_004.py").read_text() + "\n\n")
+    Path("corpus/long.py").write_text("x" * 2000)
+    write_project(tmp_path)
+    collect()
+
+
+def clean(**changes: Any) -> dict[str, Any]:
+    write_project(Path(), **changes)
+    main()
+    report: dict[str, Any] = read_json(Path("reports/clean.json"))
+    return report
+
+
+def test_what_is_kept_stands_on_one_side_and_the_report_adds_up() -> None:
+    report = clean()
+
+    train, validation = ({item.path for item in read_documents(CLEAN / side)} for side in ("train", "validation"))
+    assert len(train) == report["train"]["documents"]
+    assert len(validation) == report["validation"]["documents"]
+    assert not train & validation
+    assert report["documents"] == 32
+    assert report["kept"]["documents"] == 30
+    assert {name: drop["documents"] for name, drop in report["dropped"].items()} == {
+        "exact_duplicate": 1,
+        "line_length_maximum_above": 1,
+    }
+    dropped = sum(drop["bytes"] for drop in report["dropped"].values())
+    assert report["bytes"] == report["train"]["bytes"] + report["validation"]["bytes"] + dropped
+
+
+def test_the_ledger_has_every_document_with_its_features_and_its_verdict() -> None:
+    clean()
+
+    rows = pq.read_table(CLEAN / "ledger").to_pylist()
+    assert len(rows) == 32
+    long = next(row for row in rows if row["path"] == "corpus/long.py")
+    assert (long["line_length_maximum"], long["verdict"], long["side"]) == (2000, "line_length_maximum_above", "")
+
+
+def test_reports_for_people_and_for_the_bar_chart_say_the_same() -> None:
+    clean()
+
+    assert Path("reports/clean_drops.csv").read_text().splitlines()[0] == "filter,documents,bytes"
+    assert "exact_duplicate,1," in Path("reports/clean_drops.csv").read_text()
+    assert "| dropped: exact_duplicate | 1 | 3.1% |" in Path("reports/clean.md").read_text()
+
+
+def test_the_bytes_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean()
+    alone = folder_bytes(CLEAN) | folder_bytes(Path("reports"))
+    forget_cache()
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    clean()
+
+    assert folder_bytes(CLEAN) | folder_bytes(Path("reports")) == alone
+
+
+def forget_cache() -> None:
+    for path in sorted(Path(".parrotflow").rglob("*"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+def test_another_threshold_measures_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean()
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(ledger, "measure", fail)
+    report = clean(clean__filters__line_length_maximum=3000, clean__filters__line_length_mean_maximum=None)
+
+    assert "line_length_maximum_above" not in report["dropped"]
+
+
+def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
+    clean()
+    before = folder_bytes(CLEAN) | folder_bytes(Path("reports"))
+    clean(clean__filters__line_length_maximum=999)
+
+    assert folder_bytes(CLEAN) | folder_bytes(Path("reports")) == before
+
+
+def test_an_edited_document_changes_one_shard_and_measures_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean()
+    before = folder_bytes(CLEAN)
+    measured: list[str] = []
+    real = ledger.measure
+
+    def counting(text: str, path: str) -> Any:
+        measured.append(path)
+        return real(text, path)
+
+    monkeypatch.setattr(ledger, "measure", counting)
+    Path("corpus/new.py").write_text("def new():\n    return 1\n")
+    collect()
+    clean()
+    after = folder_bytes(CLEAN)
+
+    changed = {name.split("/")[1] for name in after if after[name] != before.get(name)}
+    assert len(before) > 9
+    assert len(changed) == 1
+    assert 1 <= len(measured) < 16
+
+
+def test_without_documents_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    write_project(other)
+
+    with pytest.raises(UserError, match="data/documents: no documents; run `dvc repro`"):
+        main()
+
+
+def test_a_failure_leaves_the_previous_sides_whole() -> None:
+    clean()
+    before = folder_bytes(CLEAN)
+
+    with pytest.raises(UserError):
+        clean(clean__filters__line_length_mean_maximum=0.1)
+
+    assert folder_bytes(CLEAN) == before

@@ -1,0 +1,134 @@
+import base64
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.collect.licenses import is_allowed
+from stages.collect.sources.packages import read_package, read_standard_library
+from stages.formats.entry import UserError
+
+FILES = {
+    "toy/__init__.py": "VERSION = 1\n",
+    "toy/tests/test_a.py": "assert True\n",
+    "toy/test_inside.py": "assert True\n",
+    "toy/_vendor/other.py": "COPY = 1\n",
+    "toy/data.json": "{}\n",
+    "toy/latest.py": "x = 1\n",
+}
+
+
+def install(folder: Path, tag: str = "py3-none-any", metadata: str = "License-Expression: MIT\n") -> Path:
+    """A distribution as an installer lays it out."""
+    info = folder / "toy_package-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: toy-package\nVersion: 1.2\n{metadata}")
+    (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+    lines = []
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(text)}\n")
+    (info / "RECORD").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_a_packages_python_files_are_taken_without_its_tests_and_the_copies_it_carries(site: Path) -> None:
+    install(site)
+
+    found = {raw.path: raw for raw in read_package("toy-package", tests=False)}
+
+    assert found.keys() == {"toy/__init__.py", "toy/latest.py"}
+    first = found["toy/__init__.py"]
+    assert (first.source, first.revision, first.license) == ("toy-package", "1.2", "MIT")
+    assert first.content == b"VERSION = 1\n"
+
+
+def test_its_tests_can_be_taken_too(site: Path) -> None:
+    install(site)
+
+    assert {raw.path for raw in read_package("toy-package", tests=True)} >= {
+        "toy/tests/test_a.py",
+        "toy/test_inside.py",
+    }
+
+
+def test_a_file_that_was_edited_after_its_installation_is_refused(site: Path) -> None:
+    install(site)
+    (site / "toy" / "latest.py").write_text("x = 2\n")
+
+    with pytest.raises(UserError) as refused:
+        list(read_package("toy-package", tests=False))
+
+    assert str(refused.value) == (
+        "collect.sources: package `toy-package`: toy/latest.py is not what its wheel installed (RECORD lists another "
+        "hash); `pip install --force-reinstall --no-deps toy-package==1.2`"
+    )
+
+
+def test_a_package_that_is_not_installed_is_refused() -> None:
+    with pytest.raises(UserError) as refused:
+        list(read_package("no-such-package", tests=False))
+
+    assert str(refused.value) == (
+        "collect.sources: package `no-such-package` is not installed; correct its name or install it"
+    )
+
+
+def test_a_package_built_for_one_platform_is_refused(site: Path) -> None:
+    install(site, tag="cp311-cp311-manylinux_2_28_x86_64")
+
+    with pytest.raises(UserError, match="`toy-package` is no pure-Python wheel, so its files differ between platforms"):
+        list(read_package("toy-package", tests=False))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ("License-Expression: Apache-2.0 OR BSD-2-Clause\n", "Apache-2.0 OR BSD-2-Clause"),
+        ("Classifier: License :: OSI Approved :: MIT License\n", "MIT"),
+        ("Classifier: License :: OSI Approved :: BSD License\n", "LicenseRef-BSD"),
+        ("Classifier: License :: OSI Approved\nClassifier: Programming Language :: Python\n", ""),
+        ("Classifier: License :: Other/Proprietary License\n", ""),
+        ("License: do as you like\n", ""),
+    ],
+)
+def test_the_licence_is_the_packages_own_expression_or_from_its_classifiers(
+    site: Path, metadata: str, expected: str
+) -> None:
+    install(site, metadata=metadata)
+
+    assert {raw.license for raw in read_package("toy-package", tests=False)} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        ("MIT", True),
+        ("GPL-3.0-only", False),
+        ("GPL-3.0-only OR MIT", True),
+        ("GPL-3.0-only AND MIT", False),
+        ("MIT AND (GPL-3.0-only OR Apache-2.0)", True),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", False),
+        ("see LICENSE file", False),
+        ("", False),
+    ],
+)
+def test_an_expression_passes_if_allowed_licences_can_meet_it(expression: str, allowed: bool) -> None:
+    assert is_allowed(expression, {"MIT", "Apache-2.0"}) is allowed
+
+
+def test_the_standard_library_names_its_version() -> None:
+    first = next(read_standard_library(tests=False))
+
+    assert first.revision == ".".join(map(str, sys.version_info[:3]))
+    assert first.license == "PSF-2.0"

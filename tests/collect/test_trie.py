@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.collect import trie
+from stages.collect.trie import write_documents
+from stages.formats.documents import (
+    document_id,
+    id_bits,
+    read_documents,
+    shard_paths,
+)
+from tests.small_project import document, folder_bytes
+
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=40)
+
+
+def write(folder: Path, texts: list[str], shard_bytes: int) -> Path:
+    folder.mkdir()
+    write_documents(folder, (document(text, path=f"{i}.py") for i, text in enumerate(texts)), shard_bytes)
+    return folder
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts=TEXTS, shard_bytes=st.integers(1, 300))
+def test_what_is_written_is_read_back_in_the_order_of_the_ids(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_bytes: int
+) -> None:
+    folder = write(tmp_path_factory.mktemp("d") / "documents", texts, shard_bytes)
+
+    read = list(read_documents(folder))
+
+    assert sorted(item.text for item in read) == sorted(texts)
+    assert [item.sort_key for item in read] == sorted(item.sort_key for item in read)
+    assert all(item.id == document_id(item.text) for item in read)
+
+
+@settings(max_examples=25, deadline=None)
+@given(texts=TEXTS, shard_bytes=st.integers(1, 300), data=st.data())
+def test_the_bytes_hang_on_the_set_of_documents_not_on_their_order(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_bytes: int, data: st.DataObject
+) -> None:
+    place = tmp_path_factory.mktemp("d")
+    items = [document(text, path=f"{i}.py") for i, text in enumerate(texts)]
+    for name, order in (("a", items), ("b", data.draw(st.permutations(items)))):
+        (place / name).mkdir()
+        write_documents(place / name, order, shard_bytes)
+
+    assert folder_bytes(place / "a") == folder_bytes(place / "b")
+
+
+def test_a_shard_holds_the_documents_whose_ids_begin_with_its_name(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", [f"text {number}" for number in range(300)], 200)
+
+    for shard in shard_paths(folder):
+        bits = shard.stem[1:]
+        ids = pq.read_table(shard).column("id").to_pylist()
+        assert ids
+        assert all(id_bits(identifier, len(bits)) == bits for identifier in ids)
+
+
+def test_one_document_more_changes_one_shard(tmp_path: Path) -> None:
+    texts = [f"text number {number}" for number in range(200)]
+    before = folder_bytes(write(tmp_path / "before", texts, 10**4))
+    after = folder_bytes(write(tmp_path / "after", [*texts, "one more"], 10**4))
+
+    assert len(before) == 1
+    before = folder_bytes(write(tmp_path / "before_small", texts, 500))
+    after = folder_bytes(write(tmp_path / "after_small", [*texts, "one more"], 500))
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert len(before) > 4
+    assert len(changed) == 1
+
+
+def test_the_spool_gives_the_same_shards_however_little_it_holds_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text number {number}" * (number % 7 + 1) for number in range(300)]
+    expected = folder_bytes(write(tmp_path / "in_memory", texts, 100))
+    monkeypatch.setattr(trie, "SPOOL_BUFFER_BYTES", 50)
+    monkeypatch.setattr(trie, "SPOOL_BITS", 1)
+    monkeypatch.setattr(trie, "SPOOL_SHARDS", 1)
+
+    assert folder_bytes(write(tmp_path / "spooled", texts, 100)) == expected
+
+
+def test_copies_of_one_text_stay_together_whatever_their_size(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", ["the same text"] * 9, 20)
+
+    assert len(shard_paths(folder)) == 1
+    assert [item.path for item in read_documents(folder)] == [f"{number}.py" for number in range(9)]

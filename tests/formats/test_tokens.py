@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.formats.entry import UserError
+from stages.formats.tokens import MANIFEST, Manifest, TokenStore
+from stages.tokenize.store import smallest_dtype, write_token_shard
+
+SHARDS = st.lists(st.lists(st.lists(st.integers(1, 299), max_size=12), max_size=6), max_size=5)
+
+
+def write_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 300) -> Path:
+    folder.mkdir()
+    entries = []
+    for number, documents in enumerate(shards):
+        entries.append(
+            write_token_shard(
+                folder,
+                f"b{number}",
+                np.array([token for ids in documents for token in ids], dtype=np.uint32),
+                np.array([len(ids) for ids in documents], dtype=np.int64),
+                [{"id": f"{number}-{k}", "source": "é", "bytes": 2 * len(ids)} for k, ids in enumerate(documents)],
+                0,
+                smallest_dtype(vocab_size),
+            )
+        )
+    manifest = Manifest(smallest_dtype(vocab_size), vocab_size, 0, "hash", "test 1", tuple(entries))
+    (folder / MANIFEST).write_text(manifest.to_json())
+    return folder
+
+
+@settings(max_examples=60, deadline=None)
+@given(shards=SHARDS, data=st.data())
+def test_documents_and_positions_are_read_back_across_shards(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[list[int]]], data: st.DataObject
+) -> None:
+    store = TokenStore(write_store(tmp_path_factory.mktemp("s") / "store", shards))
+    documents = [(f"{n}-{k}", [*ids, 0]) for n, shard in enumerate(shards) for k, ids in enumerate(shard)]
+    flat = [token for _, ids in documents for token in ids]
+
+    assert store.manifest.documents == len(documents)
+    assert store.manifest.tokens == len(flat)
+    for number, (name, ids) in enumerate(documents):
+        assert store.document(number).tolist() == ids
+        assert store.document_info(number)["id"] == name
+    start = data.draw(st.integers(0, len(flat)))
+    stop = data.draw(st.integers(start, len(flat)))
+    assert store.read(start, stop).tolist() == flat[start:stop]
+
+
+def test_ids_above_65535_take_four_bytes(tmp_path: Path) -> None:
+    store = TokenStore(write_store(tmp_path / "s", [[[1, 70_000]]], vocab_size=2**16 + 5000))
+
+    assert store.manifest.dtype == "uint32"
+    assert store.document(0).tolist() == [1, 70_000, 0]
+    assert smallest_dtype(2**16) == "uint16"
+
+
+def test_the_manifest_survives_its_text(tmp_path: Path) -> None:
+    manifest = TokenStore(write_store(tmp_path / "s", [[[1, 2]], [[3]]])).manifest
+
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@pytest.mark.parametrize("name", ["b0.tokens.bin", "b0.offsets.bin", "b0.documents.jsonl"])
+def test_a_flipped_byte_is_found_by_its_hash_and_the_file_named(tmp_path: Path, name: str) -> None:
+    folder = write_store(tmp_path / "s", [[[1, 2, 3]]])
+    data = bytearray((folder / name).read_bytes())
+    data[1] ^= 1
+    (folder / name).write_bytes(data)
+
+    with pytest.raises(UserError, match=rf"{name}: its sha256 is not the one in manifest\.json"):
+        TokenStore(folder).verify()
+
+
+def test_a_whole_store_verifies(tmp_path: Path) -> None:
+    TokenStore(write_store(tmp_path / "s", [[[1, 2, 3]], []])).verify()
+
+
+def test_a_file_cut_short_is_refused_when_the_store_opens(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "s", [[[1, 2, 3]]])
+    (folder / "b0.tokens.bin").write_bytes(b"\1\0")
+
+    with pytest.raises(UserError, match="missing or not the size"):
+        TokenStore(folder)
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no token store \(no manifest\.json\); run `dvc repro tokenize`"):
+        TokenStore(tmp_path)
+    (tmp_path / MANIFEST).write_text("{}")
+    with pytest.raises(UserError, match="damaged"):
+        TokenStore(tmp_path)

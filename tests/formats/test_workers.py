@@ -1,0 +1,42 @@
+import os
+
+import pytest
+
+from stages.formats.entry import UserError
+from stages.formats.workers import map_shards, worker_count
+
+
+def square(number: int) -> tuple[int, int]:
+    return number * number, os.getpid()
+
+
+def refuse(number: int) -> int:
+    if number == 3:
+        raise UserError("shard 3 is damaged")
+    return number
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_results_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
+
+    results = list(map_shards(square, range(8)))
+
+    assert [result for result, _ in results] == [number * number for number in range(8)]
+    assert (os.getpid() in {process for _, process in results}) == (workers == "1")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_error_in_a_worker_is_raised_here_as_it_was_there(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
+
+    with pytest.raises(UserError, match="shard 3 is damaged"):
+        list(map_shards(refuse, range(8)))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_number_of_workers_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", value)
+
+    with pytest.raises(UserError, match=rf"PARROTFLOW_WORKERS={value}: expected a whole number from 1 on"):
+        worker_count()

@@ -1,0 +1,164 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from stages.clean.__main__ import main as clean
+from stages.collect.__main__ import main as collect
+from stages.formats.documents import read_documents
+from stages.formats.entry import UserError
+from stages.formats.reports import read_json
+from stages.formats.tokens import TokenStore
+from stages.tokenize import encode
+from stages.tokenize.__main__ import main
+from stages.tokenizer.__main__ import main as tokenizer
+from tests.small_project import folder_bytes, write_corpus, write_project
+
+TOKENS = Path("data/tokens")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    write_corpus(tmp_path, 30)
+    Path("corpus/special.py").write_text("END = '<|endoftext|>'\nprint(END)\n")
+    make()
+
+
+def make(**changes: Any) -> None:
+    write_project(Path(), **changes)
+    for stage in (collect, clean, tokenizer, main):
+        stage()
+
+
+def decoded(side: str) -> dict[str, str]:
+    """Path -> text of every document in the token store, by the tokenizer that made it."""
+    library = Tokenizer.from_file("data/tokenizer/tokenizer.json")
+    store = TokenStore(TOKENS / side)
+    texts = {}
+    for number in range(store.manifest.documents):
+        ids = store.document(number).tolist()
+        assert ids[-1] == store.manifest.eos_id
+        texts[store.document_info(number)["path"]] = library.decode(ids[:-1], skip_special_tokens=False)
+    return texts
+
+
+@pytest.mark.parametrize("changes", [{}, {"tokenize__engine": "tokenizers"}, {"tokenizer__kind": "characters"}])
+def test_every_document_is_found_again_in_the_token_store(changes: dict[str, Any]) -> None:
+    make(**changes)
+
+    assert decoded("train") == {item.path: item.text for item in read_documents(Path("data/clean/train"))}
+    assert len(decoded("validation")) == len(list(read_documents(Path("data/clean/validation"))))
+
+
+def test_the_end_of_text_stands_at_the_end_of_documents_alone() -> None:
+    for side in ("train", "validation"):
+        store = TokenStore(TOKENS / side)
+        assert int((store.read(0, store.manifest.tokens) == store.manifest.eos_id).sum()) == store.manifest.documents
+
+
+def test_the_manifest_and_the_report_say_what_is_there() -> None:
+    report = read_json(Path("reports/tokenize.json"))
+    for side in ("train", "validation"):
+        store = TokenStore(TOKENS / side)
+        store.verify()
+        documents = list(read_documents(Path("data/clean") / side))
+        assert store.manifest.engine.startswith("fastokens ")
+        assert store.manifest.vocab_size == 300
+        assert report[side]["tokens"] == store.manifest.tokens == len(store.read(0, store.manifest.tokens))
+        assert report[side]["bytes"] == store.manifest.bytes == sum(item.size for item in documents)
+        info = store.document_info(0)
+        assert (info["id"], info["source"], info["license"]) == (documents[0].id, "mine", "MIT")
+
+
+def test_both_engines_write_the_same_tokens() -> None:
+    fast = folder_bytes(TOKENS)
+    make(tokenize__engine="tokenizers")
+    slow = folder_bytes(TOKENS)
+
+    assert {name for name in fast if fast[name] != slow[name]} == {"train/manifest.json", "validation/manifest.json"}
+
+
+def test_the_bytes_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = folder_bytes(TOKENS)
+    shutil.rmtree(".parrotflow")
+    shutil.rmtree(TOKENS)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    main()
+
+    assert folder_bytes(TOKENS) == alone
+
+
+def encoded_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shards that the stages encode from here on."""
+    names: list[str] = []
+    real = encode._encode_shard
+
+    def counting(shard: Path, *rest: Any) -> None:
+        names.append(shard.name)
+        real(shard, *rest)
+
+    monkeypatch.setattr(encode, "_encode_shard", counting)
+    return names
+
+
+def test_one_document_more_encodes_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tokenizer__kind="existing", tokenizer__folder=str(shutil.copytree("data/tokenizer", "own")))
+    names = encoded_again(monkeypatch)
+    Path("corpus/new.py").write_text("def new():\n    return 1\n")
+    make(tokenizer__kind="existing", tokenizer__folder="own")
+
+    assert len(names) == 1
+    assert "corpus/new.py" in decoded("train") | decoded("validation")
+
+
+def test_another_tokenizer_never_meets_the_ids_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = encoded_again(monkeypatch)
+    make(tokenizer__vocabulary_size=280)
+
+    assert len(names) == len(list(Path("data/clean").glob("[tv]*/*.parquet")))
+    assert decoded("train") == {item.path: item.text for item in read_documents(Path("data/clean/train"))}
+
+
+def test_a_vocabulary_above_65536_is_stored_in_four_bytes() -> None:
+    path = Path("data/tokenizer/tokenizer.json")
+    library = Tokenizer.from_file(str(path))
+    library.add_tokens([f"zz{number}zz" for number in range(66_000)])
+    library.save(str(path))
+    main()
+
+    assert TokenStore(TOKENS / "train").manifest.dtype == "uint32"
+    assert decoded("train")
+
+
+def test_a_tokenizer_folder_that_is_none_is_refused() -> None:
+    Path("data/tokenizer/tokenizer.json").write_text("{}")
+
+    with pytest.raises(UserError, match=r"data/tokenizer: no tokenizer \(.*\); run `dvc repro tokenizer`"):
+        main()
+
+
+def test_a_tokenizer_without_an_end_of_sequence_token_is_refused() -> None:
+    path = Path("data/tokenizer/tokenizer_config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "</s>"}))
+
+    with pytest.raises(UserError, match=r"tokenizer_config\.json names no eos_token of the vocabulary"):
+        main()
+
+
+def test_a_tokenizer_that_turns_text_into_a_special_token_is_refused() -> None:
+    path = Path("data/tokenizer/tokenizer.json")
+    library = Tokenizer.from_file(str(path))
+    library.add_special_tokens(["def"])
+    values = json.loads(library.to_str())
+    letters = values["model"]["vocab"]
+    values["added_tokens"].append(values["added_tokens"][0] | {"id": letters["d"], "content": "d"})
+    values["added_tokens"].sort(key=lambda token: token["id"])
+    path.write_text(json.dumps(values))
+
+    with pytest.raises(UserError, match="text became a special token under"):
+        main()

@@ -1,0 +1,182 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from stages.clean.__main__ import main as clean
+from stages.collect.__main__ import main as collect
+from stages.formats.documents import read_documents
+from stages.formats.entry import UserError
+from stages.formats.reports import read_json
+from stages.formats.section import check_section
+from stages.tokenizer.__main__ import main
+from stages.tokenizer.params import TokenizerParams
+from stages.tokenizer.train import characters, sample, train_bpe
+from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
+
+TOKENIZER = Path("data/tokenizer")
+PATTERNS = ["gpt2", "digits", "gpt4"]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    write_corpus(tmp_path, 12)
+    Path("corpus/unicode.py").write_text("# Grüße, 世界 \U0001f40d\nname = 'é'\n", encoding="utf-8")
+    write_project(tmp_path)
+    collect()
+    clean()
+
+
+def make(**changes: Any) -> Tokenizer:
+    write_project(Path(), **{f"tokenizer__{name}": value for name, value in changes.items()})
+    main()
+    return Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_any_text_survives_encoding_and_decoding(pattern: str) -> None:
+    tokenizer = make(pattern=pattern)
+
+    for text in ("def f(x):\n    return x + 12345\n", "naïve 日本語 \U0001f99c\t\r\n \x00", ""):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_transformers_loads_it_with_its_special_tokens(kind: str) -> None:
+    from transformers import AutoTokenizer
+
+    ours = make(kind=kind)
+    loaded = AutoTokenizer.from_pretrained(str(TOKENIZER))
+    text = "def function_1_0(value):\n    return value\n"
+
+    assert loaded(text)["input_ids"] == ours.encode(text).ids
+    assert loaded.decode(ours.encode(text).ids) == text
+    assert loaded.eos_token == loaded.bos_token == "<|endoftext|>"
+    assert loaded.eos_token_id == 0
+    assert len(loaded) == ours.get_vocab_size()
+
+
+def test_the_vocabulary_has_the_size_that_was_asked_for() -> None:
+    assert make(vocabulary_size=290).get_vocab_size() == 290
+    assert read_json(Path("reports/tokenizer.json"))["vocabulary_size"] == 290
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_it_does_not_hang_on_the_order_of_the_texts(pattern: str) -> None:
+    texts = [item.text for item in read_documents(Path("data/clean/train"))]
+    orders = [[texts], [texts[::-1]], [[text] for text in sorted(texts, key=len)]]
+
+    assert len({train_bpe(order, 400, pattern).to_str() for order in orders}) == 1
+    assert len({characters(order).to_str() for order in orders}) == 1
+
+
+def test_it_does_not_hang_on_the_number_of_threads() -> None:
+    results = []
+    for threads in ("1", "4"):
+        environment = os.environ | {
+            "RAYON_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "true",
+            "PYTHONPATH": str(ROOT),
+        }
+        subprocess.run([sys.executable, "-m", "stages.tokenizer"], env=environment, check=True)
+        results.append(folder_bytes(TOKENIZER))
+
+    assert results[0] == results[1]
+
+
+def test_it_learns_from_the_train_side_alone() -> None:
+    make()
+    before = folder_bytes(TOKENIZER)
+    shutil.rmtree("data/clean/validation")
+    make()
+
+    assert folder_bytes(TOKENIZER) == before
+
+
+def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
+    train = Path("data/clean/train")
+    sizes = [item.size for item in read_documents(train)]
+
+    taken = [text for batch in sample(train, sum(sizes[:4]) + 1) for text in batch]
+
+    assert taken == [item.text for item in read_documents(train)][:4]
+    assert make(training_bytes=sum(sizes[:4])).to_str() == train_bpe([taken], 300, "gpt2").to_str()
+
+
+def test_every_character_of_the_train_side_is_a_token_and_others_are_unknown() -> None:
+    tokenizer = make(kind="characters")
+    seen = set("".join(item.text for item in read_documents(Path("data/clean/train"))))
+
+    assert set(tokenizer.get_vocab()) == seen | {"<|endoftext|>", "<|unknown|>"}
+    assert len(tokenizer.encode("def f").ids) == 5
+    assert tokenizer.encode("\u2603").ids == [tokenizer.token_to_id("<|unknown|>")]
+
+
+def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_path: Path) -> None:
+    original = make()
+    results = []
+    for name in ("first", "second"):
+        shutil.copytree(TOKENIZER, tmp_path / name)
+        taken = make(kind="existing", folder=str(tmp_path / name))
+        results.append(folder_bytes(TOKENIZER))
+        assert taken.encode("def f(x):").ids == original.encode("def f(x):").ids
+        shutil.rmtree(TOKENIZER)
+        make()
+
+    assert results[0] == results[1]
+    assert read_json(tmp_path / "first" / "tokenizer_config.json")["eos_token"] == "<|endoftext|>"
+
+
+def test_a_folder_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError) as refused:
+        make(kind="existing", folder="nowhere")
+
+    assert str(refused.value) == "tokenizer.folder: nowhere is no folder; give one that `save_pretrained` wrote"
+    assert not TOKENIZER.exists()
+
+
+def test_a_folder_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+
+    with pytest.raises(UserError, match=r"tokenizer\.folder: model holds no tokenizer that transformers can load: "):
+        make(kind="existing", folder="model")
+    assert not TOKENIZER.exists()
+
+
+def test_a_tokenizer_without_an_end_of_sequence_token_is_refused() -> None:
+    make()
+    shutil.copytree(TOKENIZER, "other")
+    config = json.loads(Path("other/tokenizer_config.json").read_text())
+    del config["eos_token"]
+    Path("other/tokenizer_config.json").write_text(json.dumps(config))
+
+    with pytest.raises(UserError, match=r"tokenizer\.folder: other names no eos_token, which closes each document"):
+        make(kind="existing", folder="other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer__kind": "existing"}, "`folder` goes with `kind: existing`"),
+        ({"tokenizer__folder": "somewhere"}, "`folder` goes with `kind: existing`"),
+        (
+            {"tokenizer__vocabulary_size": 100},
+            "tokenizer.vocabulary_size = 100: Input should be greater than or equal to 257",
+        ),
+        ({"tokenizer__pattern": "gpt5"}, "tokenizer.pattern = 'gpt5': Input should be 'gpt2', 'digits' or 'gpt4'"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_section("tokenizer", sections(**changes)["tokenizer"], TokenizerParams)
+
+    assert message in str(refused.value)

@@ -45,6 +45,7 @@ SECTIONS: dict[str, Any] = {
             "config_or_test": None,
             "no_keywords_probability": None,
         },
+        "near_duplicates": None,
         "split": {"by": "document", "validation_sources": [], "validation_share": 0.3},
     },
     "tokenizer": {

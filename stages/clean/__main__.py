@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from stages.clean.ledger import measure_shards, write_ledger
+from stages.clean.near_duplicates import find_clusters
 from stages.clean.params import CleanParams
-from stages.clean.report import drops_csv, page, summary
+from stages.clean.report import drops_csv, duplicates_csv, page, summary
 from stages.clean.sides import write_sides
-from stages.clean.verdicts import check_sides, judge
+from stages.clean.verdicts import NEAR_DUPLICATE, check_sides, judge, kept_rows, replace, split_sides
 from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.documents import require_documents
 from stages.formats.entry import run_stage
@@ -22,10 +23,14 @@ REPORTS = Path("reports")
 
 def main() -> None:
     params = read_section("clean", CleanParams)
-    require_locked("numpy", "pandas", "pyarrow")
+    require_locked("numpy", "pandas", "pyarrow", "rensa")
     shards = require_documents(DOCUMENTS)
 
-    ledger = judge(measure_shards(shards), params)
+    ledger = judge(measure_shards(shards), params.filters, params.seed)
+    if params.near_duplicates is not None:
+        clusters = find_clusters(shards, ledger, kept_rows(ledger), params.near_duplicates)
+        ledger = replace(ledger, clusters, NEAR_DUPLICATE)
+    ledger = split_sides(ledger, params.split, params.seed)
     check_sides(ledger, params.split)
     with (
         whole_folder(CLEAN / "ledger") as ledger_folder,
@@ -34,11 +39,12 @@ def main() -> None:
     ):
         write_ledger(ledger_folder, ledger)
         write_sides(shards, ledger, train, validation)
+    write_whole_file(CLEAN / "duplicates.csv", duplicates_csv(ledger))
     write_json(REPORTS / "clean.json", summary(ledger))
     write_whole_file(REPORTS / "clean_drops.csv", drops_csv(ledger))
     write_whole_file(REPORTS / "clean.md", page(ledger))
-    drop_unused("features")
-    drop_unused("sides")
+    for cache in ("features", "words", "sides"):
+        drop_unused(cache)
 
 
 if __name__ == "__main__":

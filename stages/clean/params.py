@@ -48,6 +48,18 @@ class Filters(Section):
     document)."""
 
 
+class NearDuplicates(Section):
+    """Documents that are alike, by the Jaccard similarity of their sets of words."""
+
+    similarity: Annotated[float, Field(gt=0.3, le=1)]
+    """Documents with at least this similarity belong together, and one of them is kept (CodeParrot: 0.85, BigCode:
+    0.7). Lower: fewer documents, and more comparisons."""
+    permutations: Annotated[int, Field(ge=16, le=1024)]
+    """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
+    minimum_words: Count
+    """Documents with fewer distinct words are not compared."""
+
+
 class Split(Section):
     """What is held out. The same content never stands on both sides."""
 
@@ -68,5 +80,7 @@ class CleanParams(Section):
     """Of every random choice. A choice hangs on (seed, document) alone, so it does not move when others come or go."""
     filters: Filters
     """What is dropped."""
+    near_duplicates: NearDuplicates | None
+    """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
     split: Split
     """What is held out."""

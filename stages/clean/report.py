@@ -21,6 +21,27 @@ def drops_csv(ledger: pd.DataFrame) -> str:
     return "".join(f"{','.join(map(str, row))}\n" for row in [("filter", "documents", "bytes"), *drop_counts(ledger)])
 
 
+def duplicates_csv(ledger: pd.DataFrame) -> str:
+    """A row for each document that another one stands for: the verdict, both sources, both paths."""
+    dropped = ledger[ledger["stands_for_it"] != ledger.index]
+    kept = ledger.loc[_last_standing(ledger, dropped["stands_for_it"])]
+    table = pd.DataFrame(
+        {
+            "kept_source": kept["source"].to_numpy(),
+            "kept_path": kept["path"].to_numpy(),
+            "dropped_source": dropped["source"].to_numpy(),
+            "dropped_path": dropped["path"].to_numpy(),
+            "verdict": dropped["verdict"].to_numpy(),
+        }
+    )
+    return table.sort_values(list(table.columns)).to_csv(index=False, lineterminator="\n")
+
+
+def _last_standing(ledger: pd.DataFrame, rows: pd.Series) -> pd.Series:
+    """An exact duplicate's first copy may itself be a near-duplicate of another document."""
+    return ledger["stands_for_it"].loc[rows]
+
+
 def summary(ledger: pd.DataFrame) -> dict[str, Any]:
     """The metrics of `reports/clean.json`."""
     return {

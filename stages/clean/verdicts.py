@@ -7,25 +7,48 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.params import CleanParams, ConfigOrTest, Filters, Split
+from stages.clean.params import ConfigOrTest, Filters, Split
 from stages.formats.entry import UserError
 
 KEPT = "kept"
 EXACT_DUPLICATE = "exact_duplicate"
+NEAR_DUPLICATE = "near_duplicate"
 TRAIN, VALIDATION, NEITHER = "train", "validation", ""
 
 Mask = npt.NDArray[np.bool_]
 
 
-def judge(features: pd.DataFrame, params: CleanParams) -> pd.DataFrame:
-    """The ledger: the features with `verdict` (`kept`, or the first filter that drops it) and `side`."""
+def judge(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
+    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it, or an exact duplicate.
+
+    `stands_for_it` is the row of the document that is kept in its place; each other document's own row.
+    """
     verdict = np.full(len(features), KEPT, dtype=object)
-    for name, dropped in filter_masks(features, params.filters, params.seed):
+    for name, dropped in filter_masks(features, filters, seed):
         verdict[(verdict == KEPT) & dropped] = name
-    verdict[later_copies(features, verdict == KEPT)] = EXACT_DUPLICATE
-    held_out = held_out_mask(features, params.split, params.seed)
-    side = np.where(verdict != KEPT, NEITHER, np.where(held_out, VALIDATION, TRAIN))
-    return features.assign(verdict=verdict, side=side)
+    ledger = features.assign(verdict=verdict, stands_for_it=np.arange(len(features)))
+    return replace(ledger, first_copies(ledger, kept_rows(ledger)), EXACT_DUPLICATE)
+
+
+def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """The rows that nothing has dropped so far."""
+    return np.flatnonzero(ledger["verdict"].to_numpy() == KEPT)
+
+
+def replace(ledger: pd.DataFrame, standing: pd.Series, verdict: str) -> pd.DataFrame:
+    """The ledger where each row of `standing` that another one stands for is dropped with a verdict."""
+    moved = standing[standing != standing.index]
+    verdicts = ledger["verdict"].to_numpy(copy=True)
+    verdicts[moved.index] = verdict
+    others = ledger["stands_for_it"].to_numpy(copy=True)
+    others[moved.index] = moved
+    return ledger.assign(verdict=verdicts, stands_for_it=others)
+
+
+def split_sides(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
+    """The ledger with `side`: where each kept document goes."""
+    held_out = held_out_mask(ledger, split, seed)
+    return ledger.assign(side=np.where(ledger["verdict"] != KEPT, NEITHER, np.where(held_out, VALIDATION, TRAIN)))
 
 
 def filter_masks(features: pd.DataFrame, filters: Filters, seed: int) -> Iterator[tuple[str, Mask]]:
@@ -73,11 +96,11 @@ def draw(seed: int, purpose: str, name: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def later_copies(features: pd.DataFrame, kept: Mask) -> Mask:
-    """Of the kept documents with the same content, all but the first by (source, path, id)."""
-    order = features.loc[kept].sort_values(["source", "path", "id"])
-    copies = order.index[order.duplicated("content_sha256")]
-    return np.asarray(features.index.isin(copies))
+def first_copies(ledger: pd.DataFrame, rows: npt.NDArray[np.int64]) -> pd.Series:
+    """For each of the rows, the first row with the same content by (source, path, id)."""
+    order = ledger.loc[rows].sort_values(["source", "path", "id"])
+    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
+    return first
 
 
 def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:

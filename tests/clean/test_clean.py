@@ -145,3 +145,18 @@ def test_a_failure_leaves_the_previous_sides_whole() -> None:
         clean(clean__filters__line_length_mean_maximum=0.1)
 
     assert folder_bytes(CLEAN) == before
+
+
+def test_near_duplicates_leave_one_and_the_list_names_both() -> None:
+    text = " ".join(f"name{number} =" for number in range(200))
+    Path("corpus/alike_1.py").write_text(text.replace(" =", " =\n"))
+    Path("corpus/alike_2.py").write_text(text.replace(" =", " =\n") + "one_more\n")
+    collect()
+    report = clean(clean__near_duplicates={"similarity": 0.85, "permutations": 64, "minimum_words": 20})
+
+    assert report["dropped"]["near_duplicate"]["documents"] == 1
+    assert Path("data/clean/duplicates.csv").read_text().splitlines() == [
+        "kept_source,kept_path,dropped_source,dropped_path,verdict",
+        "mine,corpus/alike_1.py,mine,corpus/alike_2.py,near_duplicate",
+        "mine,corpus/copy.py,mine,corpus/module_004.py,exact_duplicate",
+    ]

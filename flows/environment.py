@@ -28,6 +28,7 @@ def prepare_environment() -> None:
         "PYTHONUNBUFFERED": "1",
     }
     if "PREFECT_API_URL" not in os.environ:
+        (home / "prefect").mkdir(parents=True, exist_ok=True)
         values |= {
             "PREFECT_HOME": str(home / "prefect"),
             "PREFECT_PROFILES_PATH": str(home / "prefect" / "profiles.toml"),

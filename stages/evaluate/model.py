@@ -1,0 +1,52 @@
+"""Opens a trained model folder."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from stages.formats.entry import UserError
+
+WEIGHTS = "*.safetensors"
+
+
+def open_model(folder: Path) -> PreTrainedModel:
+    """The model in float32, on an accelerator where there is one, ready to be read from and not trained.
+
+    Raises UserError if the folder holds no model that transformers can load.
+    """
+    if not any(folder.glob(WEIGHTS)):
+        raise UserError(f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it")
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval()
+
+
+def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model folder; a special token's name in a text stays text.
+
+    Raises UserError if there is none, or none that names its end-of-sequence token.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: transformers cannot load this tokenizer: {_first_line(error)}") from None
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"{folder}: the tokenizer names no eos_token, with which every text begins")
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Tokens that the model can read at once; None where its positions have no limit."""
+    limit: int | None = getattr(model.config, "max_position_embeddings", None)
+    return limit
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

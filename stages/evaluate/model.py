@@ -4,10 +4,13 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from stages.formats.entry import UserError
 
 WEIGHTS = "*.safetensors"
+
+logging.disable_progress_bar()  # a local file takes no time worth a bar
 
 
 def open_model(folder: Path) -> PreTrainedModel:
@@ -16,7 +19,9 @@ def open_model(folder: Path) -> PreTrainedModel:
     Raises UserError if the folder holds no model that transformers can load.
     """
     if not any(folder.glob(WEIGHTS)):
-        raise UserError(f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it")
+        raise UserError(
+            f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it"
+        )
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, use_safetensors=True

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from stages.evaluate.baselines import Baselines
 from stages.evaluate.bootstrap import interval_95, resampled_sums
+from stages.evaluate.completion import Completion
 
-DIGITS = 5
-"""Decimals in the report: more than the rounding of float32 leaves alone would change with the batch size."""
+SIGNIFICANT_DIGITS = 6
+"""In the report: further ones are float32's rounding, which changes with the batch size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,26 @@ def describe(
     drawn = resampled_sums(columns, resamples, seed)
     return {
         **metrics(columns.sum(axis=0)),
-        "interval_95": {name: list(rounded(interval_95(values))) for name, values in series(drawn).items()},
+        "interval_95": {
+            name: [significant(end) for end in interval_95(values)] for name, values in series(drawn).items()
+        },
         "documents": len(scores.nats),
         "tokens": int(scores.tokens.sum()),
         "bytes": int(scores.bytes.sum()),
         "bits_per_byte_per_source": per_source(scores, columns),
-        "baselines_bits_per_byte": {name: round(value, DIGITS) for name, value in asdict(baselines).items()},
+        "baselines_bits_per_byte": {name: significant(value) for name, value in asdict(baselines).items()},
         "convention": convention(context_length, stride, resamples),
+    }
+
+
+def describe_samples(completions: Sequence[Completion]) -> dict[str, Any]:
+    """How many of the completed functions are Python."""
+    parsed = sum(completion.parses for completion in completions)
+    return {
+        "functions": len(completions),
+        "parsed": parsed,
+        "parsed_share": significant(parsed / len(completions)) if completions else None,
+        "cut_off": sum(not completion.finished for completion in completions),
     }
 
 
@@ -56,7 +70,7 @@ def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
 
 def metrics(sums: npt.NDArray[np.float64]) -> dict[str, float]:
     """The same of one row of sums, rounded."""
-    return {name: round(float(value), DIGITS) for name, value in series(sums).items()}
+    return {name: significant(float(value)) for name, value in series(sums).items()}
 
 
 def per_source(scores: Scores, columns: npt.NDArray[np.float64]) -> dict[str, float]:
@@ -65,9 +79,9 @@ def per_source(scores: Scores, columns: npt.NDArray[np.float64]) -> dict[str, fl
     return {str(name): metrics(columns[sources == name].sum(axis=0))["bits_per_byte"] for name in np.unique(sources)}
 
 
-def rounded(values: tuple[float, float]) -> tuple[float, float]:
-    """Both ends of an interval as the report has them."""
-    return round(values[0], DIGITS), round(values[1], DIGITS)
+def significant(value: float) -> float:
+    """Rounded to the digits that mean something."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def convention(context_length: int, stride: int, resamples: int) -> str:

@@ -69,7 +69,7 @@ def document_scores(nats: npt.NDArray[np.float64], store: TokenStore) -> Scores:
 
 
 def window_sizes(params: EvaluateParams, model: PreTrainedModel) -> tuple[int, int]:
-    """Context length and stride in tokens. Raises UserError if the model cannot read so far or text would be skipped."""
+    """Context length and stride in tokens. Raises UserError where the model cannot read so far or text is skipped."""
     limit = position_limit(model)
     context_length = params.context_length or limit
     if context_length is None:
@@ -84,7 +84,7 @@ def window_sizes(params: EvaluateParams, model: PreTrainedModel) -> tuple[int, i
 
 def require_vocabulary(model: PreTrainedModel, store: TokenStore) -> None:
     """Raise UserError if the store holds ids that the model does not know."""
-    known = model.get_input_embeddings().weight.shape[0]
+    known: int = model.config.vocab_size
     if known < store.manifest.vocab_size:
         raise UserError(
             f"{MODEL} knows {known} tokens, {TOKENS} has {store.manifest.vocab_size}: they were made with different "

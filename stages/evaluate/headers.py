@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from stages.formats.documents import Document
 
-
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 

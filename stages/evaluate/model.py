@@ -22,14 +22,14 @@ def open_model(folder: Path) -> PreTrainedModel:
         raise UserError(
             f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it"
         )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
+            folder, dtype=torch.float32, device_map=device, local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.to(device).eval()
+    return model
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -38,9 +38,11 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     Raises UserError if there is none, or none that names its end-of-sequence token.
     """
     try:
-        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: transformers cannot load this tokenizer: {_first_line(error)}") from None
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UserError(f"{folder}: the tokenizer has no fast version (tokenizer.json)")
     if tokenizer.eos_token_id is None:
         raise UserError(f"{folder}: the tokenizer names no eos_token, with which every text begins")
     tokenizer.backend_tokenizer.encode_special_tokens = True

@@ -30,8 +30,8 @@ class EvaluateParams(Section):
     context_length: Annotated[int, Field(ge=2)] | None
     """Tokens in a window; null is all that the model's positions allow."""
     stride: Annotated[int, Field(ge=1)] | None
-    """Tokens by which a window moves on; null is three quarters of it. Smaller: more context for each token, a lower and fairer
-    loss, more time (context_length / stride times a single pass)."""
+    """Tokens by which a window moves on; null is three quarters of it. Smaller: more context for each token, a
+    lower and fairer loss, more time (context_length / stride times a single pass)."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Draws behind the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]

@@ -9,6 +9,7 @@ from stages.formats.entry import UserError, run_stage
 
 
 def main() -> None:
+    """Print the prompt and its continuation, piece by piece."""
     arguments = parse_arguments()
     model = open_model(arguments.model)
     tokenizer = open_tokenizer(arguments.model)

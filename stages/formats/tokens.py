@@ -13,6 +13,7 @@ tokenises again.
 
 import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,6 +160,12 @@ class TokenStore:
             line = next(itertools.islice(lines, number - int(self._first_document[shard]), None))
         info: dict[str, Any] = json.loads(line)
         return info
+
+    def document_infos(self) -> Iterator[dict[str, Any]]:
+        """`document_info` of every document, in order."""
+        for shard in self.manifest.shards:
+            with (self.folder / f"{shard.name}.documents.jsonl").open(encoding="utf-8") as lines:
+                yield from map(json.loads, lines)
 
 
 def _running_sum(counts: list[int]) -> Positions:

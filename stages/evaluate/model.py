@@ -1,0 +1,59 @@
+"""Opens a trained model folder."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from stages.formats.entry import UserError
+
+WEIGHTS = "*.safetensors"
+
+logging.disable_progress_bar()  # a local file takes no time worth a bar
+
+
+def open_model(folder: Path) -> PreTrainedModel:
+    """The model in float32, on an accelerator where there is one, ready to be read from and not trained.
+
+    Raises UserError if the folder holds no model that transformers can load.
+    """
+    if not any(folder.glob(WEIGHTS)):
+        raise UserError(
+            f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it"
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, device_map=device, local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+    return model
+
+
+def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model folder; a special token's name in a text stays text.
+
+    Raises UserError if there is none, or none that names its end-of-sequence token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: transformers cannot load this tokenizer: {_first_line(error)}") from None
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UserError(f"{folder}: the tokenizer has no fast version (tokenizer.json)")
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"{folder}: the tokenizer names no eos_token, with which every text begins")
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Tokens that the model can read at once; None where its positions have no limit."""
+    limit: int | None = getattr(model.config, "max_position_embeddings", None)
+    return limit
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -46,6 +46,8 @@ SECTIONS: dict[str, Any] = {
             "no_keywords_probability": None,
         },
         "near_duplicates": None,
+        "decontamination": None,
+        "masks": {"emails": False, "ip_addresses": False, "keys": False},
         "split": {"by": "document", "validation_sources": [], "validation_share": 0.3},
     },
     "tokenizer": {

@@ -60,6 +60,30 @@ class NearDuplicates(Section):
     """Documents with fewer distinct words are not compared."""
 
 
+class Decontamination(Section):
+    """Documents that contain a passage of an evaluation set are dropped, so that its score means something."""
+
+    files: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    """Evaluation sets: .jsonl with an item a line, or a text file that is one item. List them under `deps` of the stage
+    in dvc.yaml too, so that a change is noticed."""
+    fields: list[str]
+    """Fields of a .jsonl item that make up its text, e.g. `prompt` and `canonical_solution`."""
+    words: Annotated[int, Field(ge=3, le=100)]
+    """Length of the run of words that counts as a passage. Shorter: more documents are dropped, more of them by
+    chance (GPT-3: 13)."""
+
+
+class Masks(Section):
+    """What is replaced by a placeholder in documents that are kept. A masked document has another id."""
+
+    emails: bool
+    """E-mail addresses, but those of domains for documentation."""
+    ip_addresses: bool
+    """Public IPv4 and IPv6 addresses."""
+    keys: bool
+    """Private keys and credentials by their form (detect-secrets)."""
+
+
 class Split(Section):
     """What is held out. The same content never stands on both sides."""
 
@@ -82,5 +106,9 @@ class CleanParams(Section):
     """What is dropped."""
     near_duplicates: NearDuplicates | None
     """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
+    decontamination: Decontamination | None
+    """What must not be in the corpus; null looks for nothing."""
+    masks: Masks
+    """What is replaced by a placeholder."""
     split: Split
     """What is held out."""

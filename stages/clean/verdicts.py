@@ -1,7 +1,7 @@
 """Verdicts: filters, duplicates and the split as queries over the ledger's features."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,26 +13,41 @@ from stages.formats.entry import UserError
 KEPT = "kept"
 EXACT_DUPLICATE = "exact_duplicate"
 NEAR_DUPLICATE = "near_duplicate"
+CONTAMINATED = "contaminated"
 TRAIN, VALIDATION, NEITHER = "train", "validation", ""
 
 Mask = npt.NDArray[np.bool_]
 
 
-def judge(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
-    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it, or an exact duplicate.
+def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
+    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it.
 
     `stands_for_it` is the row of the document that is kept in its place; each other document's own row.
     """
     verdict = np.full(len(features), KEPT, dtype=object)
     for name, dropped in filter_masks(features, filters, seed):
         verdict[(verdict == KEPT) & dropped] = name
-    ledger = features.assign(verdict=verdict, stands_for_it=np.arange(len(features)))
-    return replace(ledger, first_copies(ledger, kept_rows(ledger)), EXACT_DUPLICATE)
+    return features.assign(verdict=verdict, stands_for_it=np.arange(len(features)))
+
+
+def drop_exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The ledger where of the kept documents with the same content only the first by (source, path, id) stays."""
+    order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
+    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
+    return replace(ledger, first, EXACT_DUPLICATE)
 
 
 def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
     """The rows that nothing has dropped so far."""
     return np.flatnonzero(ledger["verdict"].to_numpy() == KEPT)
+
+
+def drop(ledger: pd.DataFrame, rows: Sequence[int], verdict: str) -> pd.DataFrame:
+    """The ledger where those of the rows that were kept so far are dropped with a verdict."""
+    verdicts = ledger["verdict"].to_numpy(copy=True)
+    dropped = [row for row in rows if verdicts[row] == KEPT]
+    verdicts[dropped] = verdict
+    return ledger.assign(verdict=verdicts)
 
 
 def replace(ledger: pd.DataFrame, standing: pd.Series, verdict: str) -> pd.DataFrame:
@@ -94,13 +109,6 @@ def draw(seed: int, purpose: str, name: str) -> float:
     """A number from [0, 1) that hangs on its arguments alone, not on who was drawn before."""
     digest = hashlib.sha256(f"{seed}\t{purpose}\t{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def first_copies(ledger: pd.DataFrame, rows: npt.NDArray[np.int64]) -> pd.Series:
-    """For each of the rows, the first row with the same content by (source, path, id)."""
-    order = ledger.loc[rows].sort_values(["source", "path", "id"])
-    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
-    return first
 
 
 def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:

@@ -7,7 +7,7 @@ import pytest
 
 from stages.clean.features import measure
 from stages.clean.params import CleanParams
-from stages.clean.verdicts import check_sides, draw, judge, split_sides
+from stages.clean.verdicts import apply_filters, check_sides, draw, drop_exact_duplicates, split_sides
 from stages.formats.documents import Document, document_id
 from stages.formats.entry import UserError
 from tests.small_project import sections
@@ -21,7 +21,8 @@ def ledger(texts: Iterable[tuple[str, str, str]], **changes: Any) -> pd.DataFram
     facts = [{"id": d.id, "source": d.source, "path": d.path} | asdict(measure(d.text, d.path)) for d in documents]
     values = sections(**{f"clean__{name}": value for name, value in changes.items()})["clean"]
     params = CleanParams.model_validate(values)
-    return split_sides(judge(pd.DataFrame(facts), params.filters, params.seed), params.split, params.seed)
+    judged = drop_exact_duplicates(apply_filters(pd.DataFrame(facts), params.filters, params.seed))
+    return split_sides(judged, params.split, params.seed)
 
 
 def verdict(text: str, **changes: Any) -> str:

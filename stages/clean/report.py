@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from stages.clean.decontamination import Hit
-from stages.clean.verdicts import KEPT, TRAIN, VALIDATION
+from stages.clean.verdicts import TRAIN, VALIDATION
+from stages.formats.ledger import KEPT
 
 
 def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:

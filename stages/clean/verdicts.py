@@ -9,8 +9,8 @@ import pandas as pd
 
 from stages.clean.params import ConfigOrTest, Filters, Split
 from stages.formats.entry import UserError
+from stages.formats.ledger import KEPT
 
-KEPT = "kept"
 EXACT_DUPLICATE = "exact_duplicate"
 NEAR_DUPLICATE = "near_duplicate"
 CONTAMINATED = "contaminated"

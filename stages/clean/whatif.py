@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from stages.clean.params import CleanParams
-from stages.clean.verdicts import CONTAMINATED, KEPT, NEAR_DUPLICATE, apply_filters, drop_exact_duplicates
-from stages.formats.documents import read_table
+from stages.clean.verdicts import CONTAMINATED, NEAR_DUPLICATE, apply_filters, drop_exact_duplicates
 from stages.formats.entry import UserError, run_stage
+from stages.formats.ledger import KEPT, read_ledger
 from stages.formats.section import check_section, read_params_file
 
 LEDGER = Path("data/clean/ledger")
@@ -34,15 +34,6 @@ def main() -> None:
     then = check_section("clean", with_changes(section, sys.argv[1:]), CleanParams)
     before, after = (verdicts_under(ledger, params) for params in (now, then))
     show(ledger, before, after, Console())
-
-
-def read_ledger(folder: Path) -> pd.DataFrame:
-    """The ledger of the last run. Raises UserError if there is none."""
-    shards = sorted(folder.glob("b*.parquet"))
-    if not shards:
-        raise UserError(f"{folder}: no ledger; run `dvc repro clean`")
-    ledger: pd.DataFrame = pd.concat([read_table(shard).to_pandas() for shard in shards], ignore_index=True)
-    return ledger
 
 
 def with_changes(section: Any, changes: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from stages.clean import whatif
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.entry import UserError
+from stages.formats.ledger import read_ledger
 from tests.small_project import folder_bytes, write_corpus, write_project
 
 
@@ -66,7 +67,7 @@ def test_its_answer_is_what_the_stage_then_does(
     answer = rows(ask(monkeypatch, capsys, "filters.line_length_maximum=80"))
     write_project(Path(), clean__filters__line_length_maximum=80)
     clean()
-    ledger = whatif.read_ledger(Path("data/clean/ledger"))
+    ledger = read_ledger(Path("data/clean/ledger"))
 
     assert answer["kept then"][0] == str((ledger["verdict"] == "kept").sum())
 

@@ -177,8 +177,8 @@ def limitations(inputs: Inputs) -> str:
     sources = len({source for source, _ in inputs.validation.sources})
     return (
         "## Limitations\n\n"
-        "- It continues text by what it has seen. It follows no instructions, and what it writes may be wrong, insecure "
-        "or biased.\n"
+        "- It continues text by what it has seen. It follows no instructions, and what it writes may be wrong, "
+        "insecure or biased.\n"
         "- It may repeat training text word for word; the licences above apply to such text.\n"
         f"- It was measured on documents of {sources:,} {'source' if sources == 1 else 'sources'}. The intervals say "
         "how the figures vary over documents like these; not over other sources, and not over random seeds of the "

@@ -16,7 +16,7 @@ from stages.evaluate.headers import choose_headers
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
 from stages.evaluate.report import Scores, describe, describe_samples
-from stages.evaluate.samples import complete_headers, samples_page
+from stages.evaluate.samples import complete_headers, samples_data, samples_page
 from stages.evaluate.score import score_documents
 from stages.formats.atomic import write_whole_file
 from stages.formats.documents import read_documents, require_documents
@@ -30,7 +30,8 @@ MODEL = Path("model")
 DOCUMENTS = Path("data/clean/validation")
 TOKENS = Path("data/tokens/validation")
 REPORT = Path("reports/evaluate.json")
-SAMPLES = Path("data/samples.md")
+SAMPLES = Path("data/samples.json")
+SAMPLES_PAGE = Path("data/samples.md")
 
 BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 DEFAULT_BATCH = 16
@@ -54,7 +55,8 @@ def main() -> None:
     scores = document_scores(nats, store)
     report = describe(scores, baselines, context_length, stride, params.bootstrap_resamples, params.seed)
     write_json(REPORT, report | {"samples": describe_samples(completions)})
-    write_whole_file(SAMPLES, samples_page(completions, params.samples))
+    write_json(SAMPLES, samples_data(completions))
+    write_whole_file(SAMPLES_PAGE, samples_page(completions, params.samples))
 
 
 def document_scores(nats: npt.NDArray[np.float64], store: TokenStore) -> Scores:

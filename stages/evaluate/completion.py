@@ -1,6 +1,7 @@
 """Where a completed function ends, and whether it is Python."""
 
 import ast
+import io
 import textwrap
 import warnings
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ class Completion:
 
     header: Header
     body: str
-    """Whole lines."""
+    """What follows the signature, in whole lines; begins with the end of the signature's line."""
     finished: bool
     """The model went on to a line outside the function; otherwise it ended the document or ran out of tokens."""
     parses: bool
@@ -35,9 +36,14 @@ def complete(header: Header, pieces: Iterable[str]) -> Completion:
 
 
 def function_end(text: str, indent: int) -> int | None:
-    """Where the first line begins that is not blank and stands no deeper than `indent` columns; None if none does."""
-    start = 0
-    for line in text.splitlines(keepends=True):
+    """Where the first line begins that is not blank and stands no deeper than `indent` columns; None if none does.
+
+    What precedes the first line's end belongs to the signature's line.
+    """
+    start = text.find("\n") + 1
+    if start == 0:
+        return None
+    for line in io.StringIO(text[start:]):
         if line.strip() and indentation(line) <= indent:
             return start
         start += len(line)
@@ -61,5 +67,5 @@ def is_function(text: str) -> bool:
 
 
 def _judge(header: Header, body: str, *, finished: bool) -> Completion:
-    body = body.rstrip() + "\n" if body.strip() else ""
+    body = body.rstrip() + "\n"
     return Completion(header, body, finished, parses=is_function(header.signature + body))

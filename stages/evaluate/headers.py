@@ -26,7 +26,8 @@ class Header:
     before: str
     """Whole lines in front of the header, at most `header_bytes`."""
     signature: str
-    """From `def` to the line before its body."""
+    """From `def` to the line before its body, without the line's end: a tokenizer takes that end and the indent that
+    follows as one, and a model that is given half of it goes astray."""
 
     @property
     def prompt(self) -> str:
@@ -78,7 +79,7 @@ def _header(document: Document, node: Function, lines: list[str], header_bytes: 
         path=document.path,
         line=node.lineno,
         before=last_whole_lines(lines[:first], header_bytes),
-        signature="".join(lines[first : _first_line(node.body[0]) - 1]),
+        signature="".join(lines[first : _first_line(node.body[0]) - 1]).rstrip(),
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from rich.progress import track
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -52,11 +53,28 @@ def samples_page(completions: Sequence[Completion], params: SampleParams) -> str
     return introduction + "".join(f"\n{_section(number, item)}" for number, item in enumerate(completions, start=1))
 
 
+def samples_data(completions: Sequence[Completion]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "source": completion.header.source,
+            "path": completion.header.path,
+            "line": completion.header.line,
+            "prompt": completion.header.prompt,
+            "signature": completion.header.signature,
+            "body": completion.body,
+            "finished": completion.finished,
+            "parses": completion.parses,
+        }
+        for completion in completions
+    ]
+
+
 def _section(number: int, completion: Completion) -> str:
     header = completion.header
     verdict = "parses" if completion.parses else "does not parse"
     end = "" if completion.finished else ", cut off"
-    written = completion.body or "(nothing)\n"
+    written = completion.body.lstrip("\n") or "(nothing)"
     return (
         f"## {number}. `{header.source}` {header.path}, line {header.line} ({verdict}{end})\n\n"
         f"What the model saw:\n\n{_block(header.prompt)}\nWhat it wrote:\n\n{_block(written)}"

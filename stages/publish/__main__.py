@@ -1,0 +1,57 @@
+"""Model + metrics + provenance -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
+
+The Hub's token comes from the environment alone (`HF_TOKEN`).
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stages.formats.entry import run_stage
+from stages.formats.reports import write_json
+from stages.formats.section import read_section
+from stages.formats.versions import require_locked
+from stages.publish import inputs
+from stages.publish.card import write_card
+from stages.publish.folder import publish_to_folder
+from stages.publish.hub import publish_to_hub
+from stages.publish.params import PublishParams
+from stages.publish.provenance import observe
+from stages.publish.revision import CARD, PROVENANCE, Revision, model_files, name_revision
+
+RECEIPT = Path("data/receipt.json")
+
+
+def main() -> None:
+    params = read_section("publish", PublishParams)
+    require_locked("huggingface_hub", "numpy")
+    with gathered(params) as revision:
+        if params.repository is None:
+            place = Path(params.folder) / params.name
+            publish_to_folder(revision, place)
+            receipt = {"destination": "folder", "place": place.as_posix()}
+        else:
+            receipt = publish_to_hub(revision, params.repository, private=params.private)
+    write_json(RECEIPT, receipt | {"revision": revision.name, "sha256": revision.sha256})
+    print(f"published revision {revision.name} to {receipt['place']}")
+
+
+@contextmanager
+def gathered(params: PublishParams) -> Iterator[Revision]:
+    """A temporary folder with every file of the revision; gone afterwards."""
+    destination = params.repository or (Path(params.folder) / params.name / "main").as_posix()
+    card = write_card(params, inputs.read_inputs(), destination)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for path in model_files(inputs.MODEL):
+            shutil.copyfile(path, folder / path.name)
+        (folder / CARD).write_text(card, encoding="utf-8")
+        revision = name_revision(folder)
+        write_json(folder / PROVENANCE, observe(revision, inputs.ALL))
+        yield revision
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,44 @@
+"""Publishes to a folder: `NAME/revisions/<revision>` is kept for good, `NAME/main` leads to the latest."""
+
+import shutil
+from pathlib import Path
+
+from stages.formats.atomic import flush_to_disk, whole_folder
+from stages.formats.entry import UserError
+from stages.formats.hashes import file_sha256
+from stages.publish.revision import Revision
+
+
+def publish_to_folder(revision: Revision, place: Path) -> None:
+    """Bring a revision below `place`, unless it is there, and lead `main` to it.
+
+    Raises UserError if a revision of that name holds something else.
+    """
+    kept = place / "revisions" / revision.name
+    if kept.is_dir():
+        require_intact(kept, revision)
+    else:
+        with whole_folder(kept) as folder:
+            for path in revision.paths:
+                shutil.copyfile(revision.folder / path, folder / path)
+            require_intact(folder, revision)
+    lead_to(place / "main", Path("revisions") / revision.name)
+
+
+def require_intact(folder: Path, revision: Revision) -> None:
+    """Compare each file with its sha256. Raises UserError that names the first that differs."""
+    for path, expected in revision.sha256.items():
+        if not (folder / path).is_file() or file_sha256(folder / path) != expected:
+            raise UserError(
+                f"{folder / path}: is not what was published under this revision; delete {folder} and run "
+                "`dvc repro -f publish`"
+            )
+
+
+def lead_to(link: Path, target: Path) -> None:
+    """Make a relative link, or lead it elsewhere: at each instant there is the old one or the new one."""
+    partial = link.with_name(f".{link.name}.partial")
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(target, target_is_directory=True)
+    partial.replace(link)
+    flush_to_disk(link.parent)

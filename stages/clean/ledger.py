@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def _measure_shard(shard: Path, folder: Path) -> None:
     rows = [
         {"id": document.id, "source": document.source, "revision": document.revision, "path": document.path}
         | {"license": document.license}
-        | asdict(measure(document.text, document.path))
+        | measure(document.text, document.path)._asdict()
         for document in documents_of(read_shard(shard))
     ]
     write_table(folder / FEATURES, pa.Table.from_pylist(rows))

@@ -36,16 +36,17 @@ def worker_count() -> int:
     return int(value)
 
 
-def map_shards(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
     """Yield `function(item)` for each item, in the order of the items.
 
+    `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes.
     `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
     is raised here as it was there.
     """
     if address := os.environ.get(RAY_VARIABLE):
         yield from _map_on_ray(address, function, items)
         return
-    workers = min(worker_count(), len(items))
+    workers = min(max(1, worker_count() // threads_each), len(items))
     if workers <= 1:
         yield from map(function, items)
         return

@@ -1,38 +1,39 @@
 """Token store -> model: `python -m stages.train`.
 
-Checks what can be checked without a model, then starts `accelerate launch` of `stages.train.worker`.
+Checks what can be checked without a worker, then starts `accelerate launch` of `stages.train.worker`.
 """
 
+import sys
 from pathlib import Path
 
-from stages.formats.entry import UserError, run_stage
+from stages.formats.entry import run_stage
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
 from stages.formats.versions import require_locked
-from stages.train.launch import launch
-from stages.train.packing import build_packing
+from stages.train.checks import check_batch, check_store
+from stages.train.launch import launch, launch_config
+from stages.train.model import build_config
 from stages.train.params import TrainParams
+from stages.train.trackers import check_trackers
 
 TOKENS = Path("data/tokens")
+TOKENIZER = Path("data/tokenizer")
 
 
 def main() -> None:
     params = read_section("train", TrainParams)
     require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
-    for side in ("train", "validation"):
-        check_store(TokenStore(TOKENS / side), params)
-    launch()
+    config = launch_config()
+    check_batch(params, config)
+    check_trackers(params)
+    training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
+    for store in (training, validation):
+        check_store(store, params, TOKENIZER)
+    build_config(params, training.manifest)
 
-
-def check_store(store: TokenStore, params: TrainParams) -> None:
-    """Raise UserError where a side is damaged or has not one whole sequence."""
-    store.verify()
-    tokens = store.manifest.tokens
-    if tokens < params.sequence_length or not build_packing(store, params.sequence_length, params.packing).rows:
-        raise UserError(
-            f"{store.folder}: {tokens} tokens are fewer than one sequence "
-            f"(train.sequence_length = {params.sequence_length}); collect more documents or lower it"
-        )
+    print(f"launching {config.processes} process{'es' if config.processes > 1 else ''} by {config.path}", flush=True)
+    if code := launch(config):
+        sys.exit(code)
 
 
 if __name__ == "__main__":

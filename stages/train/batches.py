@@ -4,6 +4,8 @@ Step s takes the places s * global_batch_size + k of the concatenated permutatio
 batch, so the order does not hang on how many there are.
 """
 
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,3 +57,17 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: npt.NDArray[np.int64
             inputs[place, column + length - len(stretch) + 1 : column + length] = stretch[:-1]
             column += length
     return Batch(inputs, targets)
+
+
+def read_ahead(
+    store: TokenStore, index: PackingIndex, wanted: Iterable[npt.NDArray[np.int64]], sequence_length: int
+) -> Iterator[Batch]:
+    """`read_rows` of each item, read in a thread while the one before is in use."""
+    with ThreadPoolExecutor(1, "batches") as thread:
+        coming = None
+        for rows in wanted:
+            current, coming = coming, thread.submit(read_rows, store, index, rows, sequence_length)
+            if current is not None:
+                yield current.result()
+        if coming is not None:
+            yield coming.result()

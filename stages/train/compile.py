@@ -4,10 +4,8 @@ import os
 import shutil
 
 import torch
-from transformers import PreTrainedModel
 
 from stages.formats.entry import UserError
-from stages.train.model import flops_per_token
 from stages.train.params import TrainParams
 
 VARIABLE = "PARROTFLOW_COMPILE"
@@ -16,7 +14,7 @@ REPAYS_FROM_FLOPS = {"cpu": 2e13, "cuda": 2e16}
 """Total work from which compilation repays its start-up (measured: 12-20 s for a GPT-2 of 4 layers on 2 cores)."""
 
 
-def should_compile(params: TrainParams, model: PreTrainedModel, device: torch.device) -> bool:
+def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
     """Decided by the whole run's work, not by what remains of it: a run that continues compiles as it did before."""
     choice = os.environ.get(VARIABLE, "auto") or "auto"
     if choice not in ("auto", "on", "off"):
@@ -27,4 +25,4 @@ def should_compile(params: TrainParams, model: PreTrainedModel, device: torch.de
     if choice != "auto" or not compiler:
         return choice == "on"
     tokens = params.max_steps * params.global_batch_size * params.sequence_length
-    return tokens * flops_per_token(model, params.sequence_length) > REPAYS_FROM_FLOPS.get(device.type, float("inf"))
+    return tokens * flops_per_token > REPAYS_FROM_FLOPS.get(device.type, float("inf"))

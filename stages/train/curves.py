@@ -3,6 +3,7 @@
 They lie beside the checkpoints, so that a run that continues cuts them at its checkpoint's step and goes on.
 """
 
+import math
 from pathlib import Path
 
 from stages.formats.atomic import write_whole_file
@@ -17,11 +18,22 @@ class Curves:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def cut_after(self, step: int) -> None:
-        """Forget what lies behind `step`: it will be computed again, to the same values."""
+    def restore(self, checkpoint: Path | None) -> None:
+        """Take the curves that a checkpoint holds where there are none here (another machine, a mirror)."""
         for name in CURVES:
-            rows = [row for row in self._rows(name) if int(row.split("\t")[0]) <= step]
-            write_whole_file(self._path(name), "".join([f"step\t{name}\n", *(f"{row}\n" for row in rows)]))
+            if checkpoint is not None and not self._path(name).exists() and (checkpoint / f"{name}.tsv").exists():
+                write_whole_file(self._path(name), (checkpoint / f"{name}.tsv").read_bytes())
+        self.cut_after(-1 if checkpoint is None else math.inf)
+
+    def cut_after(self, step: float, without: int | None = None) -> None:
+        """Forget what lies behind `step`: it will be computed again, to the same values.
+
+        `without`: also forget that step, where a shorter run had its end.
+        """
+        for name in CURVES:
+            numbered = ((int(row.split("\t")[0]), row) for row in self._rows(name))
+            rows = [f"{row}\n" for number, row in numbered if number <= step and number != without]
+            write_whole_file(self._path(name), "".join([f"step\t{name}\n", *rows]))
 
     def append(self, step: int, **values: float) -> None:
         """Add a point to each named curve."""

@@ -3,9 +3,10 @@
 import math
 import signal
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
+from typing import cast
 
 import torch
 from accelerate import Accelerator
@@ -13,15 +14,17 @@ from torch import Tensor, nn
 
 from stages.formats.entry import UserError
 from stages.formats.tokens import TokenStore
-from stages.train.batches import read_rows, rows_of_step
+from stages.train.batches import Batch, read_ahead, rows_of_step
 from stages.train.checkpoints import Checkpoints, Progress
-from stages.train.curves import Curves
 from stages.train.evaluation import Evaluation
+from stages.train.exact import TreeSum, sum_over_processes
+from stages.train.export import export_step
 from stages.train.loss import CausalLoss
 from stages.train.optimizer import Optimizers
 from stages.train.packing import Integers, PackingIndex
+from stages.train.parallel import clip, gradient_traffic
 from stages.train.params import TrainParams
-from stages.train.progress import ProgressLine
+from stages.train.report import Report
 from stages.train.schedule import rate_share
 from stages.train.speed import Clock
 
@@ -35,6 +38,18 @@ class StopSignal:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step leaves, on the device; reading a value waits for the step."""
+
+    loss: Tensor
+    """Nats per token over the global batch."""
+    gradient_norm: Tensor
+    """Global L2 norm, before clipping."""
+    stop_votes: Tensor
+    """How many processes were asked to stop."""
 
 
 @dataclass
@@ -52,76 +67,120 @@ class Trainer:
     optimizers: Optimizers
     micro_batch_size: int
     """Sequences of one forward pass in one process."""
-    clock: Clock = field(default_factory=Clock)
+    stop: StopSignal
+    clock: Clock
 
-    def step(self, step: int) -> tuple[Tensor, Tensor]:
-        """One optimizer step. Returns the loss (nats per token over the global batch) and the gradient's L2 norm."""
+    def own_rows(self, step: int) -> tuple[int, list[Integers]]:
+        """The place of this process's first row in the global batch of `step`, and its rows by micro-batch."""
+        share = self.params.global_batch_size // self.accelerator.num_processes
+        first = self.accelerator.process_index * share
+        rows = rows_of_step(self.params.seed, step, self.params.global_batch_size, self.index.rows)
+        stops = range(first, first + share, self.micro_batch_size)
+        return first, [rows[start : min(start + self.micro_batch_size, first + share)] for start in stops]
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        """The micro-batches of this process from `first_step` on, read ahead."""
+        steps = range(first_step, self.params.max_steps)
+        wanted = (rows for step in steps for rows in self.own_rows(step)[1])
+        return read_ahead(self.store, self.index, wanted, self.params.sequence_length)
+
+    def step(self, step: int, batches: Iterator[Batch]) -> StepResult:
+        """One optimizer step on this process's next micro-batches."""
         rows = rows_of_step(self.params.seed, step, self.params.global_batch_size, self.index.rows)
         target_count = self.index.target_count(rows)
-        share = len(rows) // self.accelerator.num_processes
-        own = rows[self.accelerator.process_index * share : (self.accelerator.process_index + 1) * share]
-        loss = torch.zeros((), device=self.accelerator.device)
-        for first in range(0, len(own), self.micro_batch_size):
-            last = first + self.micro_batch_size >= len(own)
-            loss += self._accumulate(step, first, own[first : first + self.micro_batch_size], target_count, last)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.params.max_gradient_norm)
+        if self.params.exact_micro_batch_size is None:
+            loss = self._sum_gradients(step, batches, target_count)
+        else:
+            loss = self._sum_gradients_exactly(step, batches, target_count)
+        asked = torch.tensor(float(self.stop.asked), device=loss.device)
+        totals = self.accelerator.reduce(torch.stack([loss, asked]), "sum")
+        norm = clip(self.model, self.params.max_gradient_norm)
         self.optimizers.step(rate_share(self.params.schedule, step, self.params.max_steps))
         self.clock.tokens += target_count
-        return self.accelerator.reduce(loss, "sum"), norm
+        exact = self.params.exact_micro_batch_size is not None
+        return StepResult(loss if exact else totals[0], norm, totals[1])
 
-    def _accumulate(self, step: int, first: int, rows: Integers, target_count: int, last: bool) -> Tensor:
-        began = time.perf_counter()
-        batch = read_rows(self.store, self.index, rows, self.params.sequence_length)
-        inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device)
-        targets = torch.from_numpy(batch.targets).to(self.accelerator.device)
-        self.clock.data_seconds += time.perf_counter() - began
+    def _sum_gradients(self, step: int, batches: Iterator[Batch], target_count: int) -> Tensor:
+        """Leave the global gradient in `.grad`; return this process's part of the loss."""
+        place, own = self.own_rows(step)
+        loss = torch.zeros((), device=self.accelerator.device)
+        for number in range(len(own)):
+            with gradient_traffic(self.model, wanted=number == len(own) - 1):
+                part = self._loss(step, place, next_timed(batches, self.clock)) / target_count
+                # DDP and FSDP take the mean over processes; the loss is a sum over the global batch.
+                torch.autograd.backward(part * self.accelerator.num_processes)
+            loss += part.detach()
+            place += len(own[number])
+        return loss
+
+    def _sum_gradients_exactly(self, step: int, batches: Iterator[Batch], target_count: int) -> Tensor:
+        """The same by a tree (stages.train.exact); returns the loss of the global batch."""
+        place, own = self.own_rows(step)
+        trained = [parameter for parameter in self.eager.parameters() if parameter.requires_grad]
+        tree = TreeSum()
+        for rows in own:
+            part = self._loss(step, place, next_timed(batches, self.clock)) / target_count
+            torch.autograd.backward(part)
+            tree.add([*(cast(Tensor, parameter.grad) for parameter in trained), part.detach()])
+            self.eager.zero_grad(set_to_none=True)
+            place += len(rows)
+        *gradients, loss = sum_over_processes(tree.result())
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    def _loss(self, step: int, place: int, batch: Batch) -> Tensor:
+        inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device, non_blocking=True)
+        targets = torch.from_numpy(batch.targets).to(self.accelerator.device, non_blocking=True)
         # Dropout hangs on (seed, step, place in the global batch), not on the process or on what ran before.
-        place = self.accelerator.process_index * (self.params.global_batch_size // self.accelerator.num_processes)
-        torch.manual_seed(hash((self.params.seed, step, place + first)))
-        with nullcontext() if last else self.accelerator.no_sync(self.model):
-            loss = self.model(inputs, targets) / target_count
-            # DDP takes the mean over processes; the loss is a sum over the global batch.
-            (loss * self.accelerator.num_processes).backward()
-        return loss.detach()
+        torch.manual_seed(hash((self.params.seed, step, place)))
+        loss: Tensor = self.model(inputs, targets)
+        return loss
 
 
-class Preempted(Exception):
+def next_timed(batches: Iterator[Batch], clock: Clock) -> Batch:
+    """The next micro-batch; the time waited for it goes to the clock."""
+    began = time.perf_counter()
+    batch = next(batches)
+    clock.data_seconds += time.perf_counter() - began
+    return batch
+
+
+class PreemptedError(Exception):
     """SIGTERM came; the state is saved."""
 
 
 def train(
-    trainer: Trainer, evaluation: Evaluation, checkpoints: Checkpoints, curves: Curves, progress: Progress
+    trainer: Trainer, evaluation: Evaluation, checkpoints: Checkpoints, report: Report, progress: Progress
 ) -> Progress:
-    """Run the steps that remain. Raises Preempted after saving on SIGTERM, UserError where the loss is no number."""
-    params, main = trainer.params, trainer.accelerator.is_main_process
-    stop = StopSignal()
-    line = ProgressLine(params.max_steps, main)
-    first = progress.step
+    """Run the steps that remain. Raises PreemptedError after saving on SIGTERM, UserError where the loss is NaN."""
+    params, first = trainer.params, progress.step
+    batches = trainer.batches(first)
+    votes = torch.zeros(())
     for step in range(first, params.max_steps):
-        loss, norm = trainer.step(step)
-        done = step + 1
-        last = done == params.max_steps
+        result = trainer.step(step, batches)
+        done, last = step + 1, step + 1 == params.max_steps
         if done % params.log_every_steps == 0 or last:
-            progress = Progress(done, loss.item())
-            check_finite(trainer, step, progress.training_loss)
-            seconds_per_step = trainer.clock.seconds / (done - first)
-            line.show(done, progress.training_loss, trainer.clock.tokens_per_second, seconds_per_step)
-            if main:
-                rate = params.optimizer.learning_rate * rate_share(params.schedule, step, params.max_steps)
-                curves.append(done, training_loss=loss.item(), gradient_norm=norm.item(), learning_rate=rate)
+            check_finite(trainer, step, result.loss.item())
+            report.step(done, result.loss.item(), result.gradient_norm, done - first)
         if done % params.evaluate_every_steps == 0 or last:
             with trainer.clock.evaluation():
-                held_out = evaluation.measure()
-            if main:
-                values = {"validation_loss": held_out.loss, "validation_bits_per_byte": held_out.bits_per_byte}
-                curves.append(done, **values)
-        stopping = trainer.accelerator.num_processes == 1 and stop.asked
+                report.held_out(done, evaluation.measure())
+        # Of the step before: reading this one's would wait for it.
+        stopping, votes = votes.item() > 0, result.stop_votes
         if done % params.checkpoint_every_steps == 0 or last or stopping:
-            progress = Progress(done, loss.item())
+            check_finite(trainer, step, result.loss.item())
+            progress = Progress(done, result.loss.item(), params.max_steps)
             with trainer.clock.checkpoint():
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
-        if stopping:
-            raise Preempted
+        if done in params.export_steps:
+            place = checkpoints.export_place(done)
+            export_step(trainer.eager, trainer.accelerator, params, trainer.store.manifest, place)
+        if stopping and not last:
+            checkpoints.wait()
+            raise PreemptedError
+    with trainer.clock.checkpoint():
+        checkpoints.wait()
     return progress
 
 

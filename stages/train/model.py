@@ -1,8 +1,7 @@
 """The model: any causal language model that transformers can build from a config."""
 
-from pathlib import Path
-
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.formats.entry import UserError
@@ -45,7 +44,7 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     config = build_config(params, vocabulary)
     torch.manual_seed(params.seed)
     if params.start_from is None:
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     else:
         model = _load(params.start_from, vocabulary)
     model.resize_token_embeddings(padded_vocabulary(vocabulary.vocab_size), mean_resizing=False)
@@ -73,15 +72,6 @@ def padded_vocabulary(size: int) -> int:
     return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
-def export_model(model: PreTrainedModel, tokenizer: Path, vocabulary_size: int, folder: Path) -> None:
-    """Write what `from_pretrained` loads: weights, configs, tokenizer; the padding of the vocabulary is cut off."""
-    model.resize_token_embeddings(vocabulary_size)
-    model.config.use_cache = True
-    model.save_pretrained(folder)
-    for file in sorted(tokenizer.iterdir()):
-        (folder / file.name).write_bytes(file.read_bytes())
-
-
 def flops_per_token(model: PreTrainedModel, sequence_length: int) -> float:
     """Floating-point operations per trained token, forward and backward.
 
@@ -90,10 +80,9 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> float:
     """
     config = model.config
     total = sum(parameter.numel() for parameter in model.parameters())
-    tied = model.get_output_embeddings() is None or (
-        model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    )
     looked_up = sum(p.numel() for name, p in model.named_parameters() if "wpe" in name or "position_embed" in name)
-    if not tied:
-        looked_up += model.get_input_embeddings().weight.numel()
-    return 6.0 * (total - looked_up) + 12.0 * config.num_hidden_layers * config.hidden_size * sequence_length
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    if isinstance(output, nn.Linear) and isinstance(embedding, nn.Embedding) and output.weight is not embedding.weight:
+        looked_up += embedding.weight.numel()
+    attention = 12 * int(config.num_hidden_layers) * int(config.hidden_size) * sequence_length
+    return 6.0 * (total - looked_up) + attention

@@ -58,6 +58,9 @@ class TrainParams(Section):
     """best_fit cuts documents only where they are longer than a sequence; concatenate chops the stream."""
     global_batch_size: Positive
     """Sequences per optimizer step, over all processes."""
+    exact_micro_batch_size: Positive | None
+    """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
+    number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
     max_steps: Positive
     """Optimizer steps."""
     optimizer: Optimizer
@@ -80,3 +83,9 @@ class TrainParams(Section):
     """Steps between two checkpoints; a crash loses at most so many."""
     checkpoints_kept: Positive
     """The newest so many stay."""
+    milestone_every_steps: Positive | None
+    """Checkpoints of these steps stay whatever their number; null keeps the newest only."""
+    export_steps: list[Positive]
+    """After these steps the model is also written as `model/step-N`, loadable."""
+    trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
+    """Where to follow the run besides reports/curves."""

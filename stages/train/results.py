@@ -1,34 +1,43 @@
 """What a finished run leaves: the model folder, the metrics and the curves; and, apart from them, how fast it was."""
 
-import platform
+import shutil
 from pathlib import Path
 
 import torch
 
 from stages.formats.atomic import whole_folder
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import write_json
-from stages.train.checkpoints import Progress
-from stages.train.curves import Curves
+from stages.train.checkpoints import Checkpoints, Progress
 from stages.train.evaluation import HeldOut
+from stages.train.export import whole_model
 from stages.train.loop import Trainer
-from stages.train.model import export_model, flops_per_token
-from stages.train.speed import peak_flops
+from stages.train.speed import processor_name
 
-MODEL = Path("model")
 TOKENIZER = Path("data/tokenizer")
 METRICS = Path("reports/train.json")
 CURVES = Path("reports/curves")
 SPEED = Path("reports/train_speed.json")
 
 
-def write_results(trainer: Trainer, progress: Progress, held_out: HeldOut, curves: Curves, compiled: bool) -> None:
-    """Write all of it; the model last, since its folder stands for success."""
+def write_results(
+    trainer: Trainer, progress: Progress, held_out: HeldOut, checkpoints: Checkpoints, compiled: bool
+) -> None:
+    """Write all of it; the model last, since its folder stands for success. Every process calls this."""
+    model = whole_model(trainer.eager, trainer.accelerator, trainer.params, trainer.store.manifest)
+    if model is None:
+        return
     write_json(METRICS, metrics(trainer, progress, held_out))
     write_json(SPEED, speed(trainer, compiled))
     with whole_folder(CURVES) as folder:
-        curves.copy_to(folder)
+        checkpoints.curves.copy_to(folder)
     with whole_folder(MODEL) as folder:
-        export_model(trainer.eager.model, TOKENIZER, trainer.store.manifest.vocab_size, folder)
+        model.save_pretrained(folder)
+        for file in sorted(TOKENIZER.iterdir()):
+            shutil.copyfile(file, folder / file.name)
+        for step in trainer.params.export_steps:
+            if (exported := checkpoints.export_place(step)).is_dir():
+                shutil.copytree(exported, folder / exported.name)
 
 
 def metrics(trainer: Trainer, progress: Progress, held_out: HeldOut) -> dict[str, float]:
@@ -46,18 +55,13 @@ def metrics(trainer: Trainer, progress: Progress, held_out: HeldOut) -> dict[str
 
 def speed(trainer: Trainer, compiled: bool) -> dict[str, float | int | str | bool]:
     """How it was computed: on which hardware, and how fast since the last start."""
-    clock, device = trainer.clock, trainer.accelerator.device
-    achieved = clock.tokens_per_second * flops_per_token(trainer.eager.model, trainer.params.sequence_length)
-    peak = peak_flops(device) * trainer.accelerator.num_processes
+    device, processes = trainer.accelerator.device, trainer.accelerator.num_processes
+    on_gpu = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "processes": trainer.accelerator.num_processes,
+        "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
+        "processes": processes,
         "threads_per_process": torch.get_num_threads(),
+        "micro_batch_size": trainer.micro_batch_size,
         "compiled": compiled,
-        "seconds": round(clock.seconds, 1),
-        "tokens_per_second": round(clock.tokens_per_second),
-        "model_flops_utilisation": round(achieved / peak, 4),
-        "data_seconds": round(clock.data_seconds, 2),
-        "evaluation_seconds": round(clock.evaluation_seconds, 2),
-        "checkpoint_seconds": round(clock.checkpoint_seconds, 2),
-    }
+        "gpu_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else 0,
+    } | {name: round(value, 4) for name, value in trainer.clock.figures().items()}

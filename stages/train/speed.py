@@ -1,9 +1,11 @@
 """How fast a run was. Facts of the machine: reported beside the results, never part of them."""
 
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -15,6 +17,9 @@ GPU_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12
 class Clock:
     """Seconds since the run began, and those spent off the arithmetic."""
 
+    flops_per_token: float
+    peak_flops: float
+    """Of all processes' devices together, per second."""
     tokens: int = 0
     data_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
@@ -44,6 +49,25 @@ class Clock:
     def tokens_per_second(self) -> float:
         """Trained tokens over all processes, evaluation and checkpoints left out of the time."""
         return self.tokens / max(1e-9, self.seconds - self.evaluation_seconds - self.checkpoint_seconds)
+
+    def figures(self) -> dict[str, float]:
+        """All of it by name, for reports and trackers."""
+        return {
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "model_flops_utilisation": self.tokens_per_second * self.flops_per_token / self.peak_flops,
+            "data_seconds": self.data_seconds,
+            "evaluation_seconds": self.evaluation_seconds,
+            "checkpoint_seconds": self.checkpoint_seconds,
+        }
+
+
+def processor_name() -> str:
+    """The CPU's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def peak_flops(device: torch.device) -> float:

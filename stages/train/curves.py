@@ -4,6 +4,7 @@ They lie beside the checkpoints, so that a run that continues cuts them at its c
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from stages.formats.atomic import write_whole_file
@@ -25,15 +26,21 @@ class Curves:
                 write_whole_file(self._path(name), (checkpoint / f"{name}.tsv").read_bytes())
         self.cut_after(-1 if checkpoint is None else math.inf)
 
-    def cut_after(self, step: float, without: int | None = None) -> None:
-        """Forget what lies behind `step`: it will be computed again, to the same values.
-
-        `without`: also forget that step, where a shorter run had its end.
-        """
+    def cut_after(self, step: float) -> None:
+        """Forget what lies behind `step`: it will be computed again, to the same values."""
         for name in CURVES:
-            numbered = ((int(row.split("\t")[0]), row) for row in self._rows(name))
-            rows = [f"{row}\n" for number, row in numbered if number <= step and number != without]
-            write_whole_file(self._path(name), "".join([f"step\t{name}\n", *rows]))
+            self._keep(name, lambda number: number <= step)
+
+    def forget_end(self, step: int, log_every_steps: int, evaluate_every_steps: int) -> None:
+        """Forget the points at `step` that stand there only because a shorter run had its end there."""
+        for name in CURVES:
+            every = evaluate_every_steps if name.startswith("validation") else log_every_steps
+            if step % every:
+                self._keep(name, lambda number: number != step)
+
+    def _keep(self, name: str, wanted: Callable[[int], bool]) -> None:
+        rows = [f"{row}\n" for row in self._rows(name) if wanted(int(row.split("\t")[0]))]
+        write_whole_file(self._path(name), "".join([f"step\t{name}\n", *rows]))
 
     def append(self, step: int, **values: float) -> None:
         """Add a point to each named curve."""

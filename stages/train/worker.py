@@ -107,8 +107,9 @@ def resume(
     progress = checkpoints.load(place, model, optimizers)
     printed(f"continuing at step {progress.step} of {params.max_steps}, from {place}")
     if checkpoints.accelerator.is_main_process:
-        ended_elsewhere = progress.max_steps != params.max_steps
-        curves.cut_after(progress.step, progress.step if ended_elsewhere else None)
+        curves.cut_after(progress.step)
+        if progress.max_steps != params.max_steps:
+            curves.forget_end(progress.step, params.log_every_steps, params.evaluate_every_steps)
     return progress
 
 

@@ -1,21 +1,26 @@
 """A small training project: real tokenizer, real token stores, a model of a few thousand weights."""
 
 import copy
+import multiprocessing
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from stages.formats.hashes import file_sha256
 from stages.formats.tokens import Manifest, TokenStore
 from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenizer.save import save_trained
+from stages.train import worker
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,3 +151,43 @@ def run(folder: Path, expected_code: int = 0, **variables: str) -> str:
     said, _ = process.communicate(timeout=300)
     assert process.returncode == expected_code, said
     return said
+
+
+def run_workers(folder: Path, processes: int, **variables: str) -> None:
+    """Run the workers as a launcher would start them, forked from this process: torch is imported already."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    context = multiprocessing.get_context("fork")
+    workers = [
+        context.Process(target=_worker, args=(folder, rank, processes, port, variables)) for rank in range(processes)
+    ]
+    for process in workers:
+        process.start()
+    for process in workers:
+        process.join(timeout=200)
+    assert [process.exitcode for process in workers] == [0] * processes
+
+
+def _worker(folder: Path, rank: int, processes: int, port: str, variables: dict[str, str]) -> None:
+    os.chdir(folder)
+    os.environ.update(
+        {"ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HF_HUB_OFFLINE": "1"},
+    )
+    if processes > 1:
+        os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)})
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    worker.main()
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The exported weights of a project."""
+    return load_file(folder / "model/model.safetensors")
+
+
+def largest_difference(left: Path, right: Path) -> float:
+    """Between the weights of two projects, absolute."""
+    a, b = weights(left), weights(right)
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)

@@ -191,3 +191,8 @@ def largest_difference(left: Path, right: Path) -> float:
     a, b = weights(left), weights(right)
     assert a.keys() == b.keys()
     return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def copy_of(project: Path, to: Path) -> Path:
+    """The same inputs, nothing computed."""
+    return Path(shutil.copytree(project, to, ignore=shutil.ignore_patterns(".parrotflow", "model", "reports")))

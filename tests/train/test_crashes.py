@@ -9,12 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from small_run import run, start, write_project
-from test_processes import copy_of
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.train.launch import EXIT_CONTINUE
+from tests.train.small_run import copy_of, run, start, write_project
 
 STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
 

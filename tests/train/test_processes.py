@@ -1,13 +1,13 @@
 """The result of a run does not hang on how many processes compute it."""
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small_run import largest_difference, run_workers, write_params, write_project
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
+from tests.train.small_run import copy_of, largest_difference, run_workers, write_params, write_project
 
 ROUNDING = 2e-6
 """Absolute, on weights of about 0.02 to 1 after 12 steps in fp32: a few units in the last place."""
@@ -27,11 +27,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run_workers(folder, 1, PARROTFLOW_MICRO_BATCH="2")
     return folder
-
-
-def copy_of(project: Path, to: Path) -> Path:
-    """The same inputs, nothing computed."""
-    return Path(shutil.copytree(project, to, ignore=shutil.ignore_patterns(".parrotflow", "model", "reports")))
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -74,6 +69,7 @@ def test_where_the_schedule_allows_it_a_longer_run_goes_on_from_a_shorter_one_wi
 
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    wsd: dict[str, Any] = {"schedule__name": "wsd", "schedule__decay_share": 0.5, "optimizer__name": "adamw"}
     project = write_project(tmp_path / "alone", **wsd)
     changing = copy_of(project, tmp_path / "changing")
     run_workers(project, 1)

@@ -43,7 +43,7 @@ class Children:
     """The children that run now, so that a signal can end all of them."""
 
     stopping: bool = False
-    _running: set["subprocess.Popen[str]"] = field(default_factory=set)
+    _running: set["subprocess.Popen[bytes]"] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, name: str, command: Sequence[str], on_line: Callable[[str], None]) -> StageOutcome:
@@ -57,8 +57,6 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
                 start_new_session=True,
             )
             self._running.add(process)
@@ -67,7 +65,7 @@ class Children:
             assert process.stdout is not None
             for line in process.stdout:
                 # A line that renews itself in a terminal counts with its last state.
-                text = line.rstrip("\n").rpartition("\r")[2]
+                text = line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
                 lines.append(text)
                 on_line(text)
             code = process.wait()

@@ -17,7 +17,7 @@ from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
-from dvc.stage.cache import RunCacheNotFoundError
+from dvc.stage.cache import _can_hash
 
 from stages.formats.entry import UserError
 
@@ -136,22 +136,24 @@ def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineSt
 
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
-    states: dict[str, State] = {}
+    changing: set[str] = set()
     for stage in stages:
         upstream = [other.addressing for other in repo.index.graph.successors(stage) if other in stages]
         reasons = list(_reasons(stage))
         if force:
             reasons.append(Reason("asked", stage.addressing))
-        running = [name for name in upstream if states[name] in ("run", "maybe")]
+        running = [name for name in upstream if name in changing]
         state: State = "clean"
         if reasons:
-            state = "restore" if not running and not force and _in_run_cache(stage) else "run"
+            state = "restore" if not running and not force and _is_cached(stage, reasons) else "run"
         elif running:
             state = "maybe"
         reasons += [Reason("upstream", name) for name in running]
         if stage.frozen and not force:
             state, reasons = "clean", []
-        states[stage.addressing] = state
+        # What is only put back is as it was; anything else may come out differently.
+        if state != "clean" and not (state == "restore" and all(reason.kind == "output" for reason in reasons)):
+            changing.add(stage.addressing)
         yield PlannedStage(stage.addressing, state, tuple(reasons), tuple(upstream))
 
 
@@ -204,15 +206,17 @@ def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
         yield key, old, new
 
 
-def _in_run_cache(stage: PipelineStage) -> bool:
-    if any(dep.status() and not dep.exists for dep in stage.deps if not isinstance(dep, ParamsDependency)):
+def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
+    """Whether the cache has the results for the inputs as they are now."""
+    if all(reason.kind == "output" for reason in reasons):
+        return bool(stage.outs_cached())
+    files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+    if not _can_hash(stage) or not all(dep.exists for dep in files):
         return False
-    try:
-        stage.save_deps()
-        stage.repo.stage_cache.restore(stage, dry=True)
-    except (RunCacheNotFoundError, DvcException):
-        return False
-    return True
+    stage.save_deps()
+    run_cache = stage.repo.stage_cache
+    entry = run_cache._load(stage)
+    return bool(entry) and bool(run_cache._create_stage(entry, wdir=stage.wdir).outs_cached())
 
 
 def _short(value: Any) -> str:

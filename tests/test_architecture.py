@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 STAGES = ("collect", "clean", "tokenizer", "tokenize", "train", "evaluate", "publish")
 DVC_STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 
+SHARED_BY_ALL = ("atomic", "entry", "hashes", "reports", "section", "versions")
+"""Writing whole files, failing clearly, hashing, reports, parameters, versions: what no stage can do without."""
+
 TRAINING_NODE = {"torch", "transformers", "accelerate", "numpy", "safetensors", "pydantic", "yaml"}
 """What a training node has installed, and nothing more is needed there."""
 
@@ -85,7 +88,7 @@ def test_dvc_yaml_lists_exactly_the_code_that_a_stage_imports(stage: str) -> Non
 def test_only_what_every_stage_needs_is_a_dep_of_every_stage() -> None:
     shared = set.intersection(*(set(DVC_STAGES[stage]["deps"]) for stage in STAGES))
 
-    assert shared == {f"stages/formats/{name}.py" for name in ("atomic", "entry", "reports", "section", "versions")}
+    assert shared == {f"stages/formats/{name}.py" for name in SHARED_BY_ALL}
 
 
 def test_every_parameter_has_a_field_and_every_field_a_parameter() -> None:

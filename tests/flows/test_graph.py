@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import pytest
+
+from flows.graph import PlannedStage, Reason, differences, make_plan
+from stages.formats.entry import UserError
+from tests.flows.toy import make_toy, repro
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline that is up to date."""
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def plan(*targets: str, **options: bool) -> dict[str, PlannedStage]:
+    return {stage.name: stage for stage in make_plan(targets, **options)}
+
+
+def states(*targets: str, **options: bool) -> dict[str, str]:
+    return {name: stage.state for name, stage in plan(*targets, **options).items()}
+
+
+def replace(path: Path, before: str, after: str) -> None:
+    path.write_text(path.read_text().replace(before, after))
+
+
+def test_a_pipeline_that_never_ran_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "new"))
+
+    assert states() == dict.fromkeys(("first", "left", "right", "join"), "run")
+    assert plan()["first"].reasons == (Reason("never run", "first"),)
+
+
+def test_a_pipeline_that_is_up_to_date_is_clean(toy: Path) -> None:
+    assert set(states().values()) == {"clean"}
+
+
+def test_a_changed_parameter_is_named_with_both_values(toy: Path) -> None:
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+
+    assert states() == {"first": "clean", "left": "run", "right": "clean", "join": "maybe"}
+    assert plan()["left"].reasons == (Reason("parameter", "left.rate", 1, 2),)
+    assert plan()["left"].why == "left.rate 1 → 2"
+    assert plan()["join"].reasons == (Reason("upstream", "left"),)
+
+
+def test_a_changed_library_reruns_the_stages_that_name_it(toy: Path) -> None:
+    replace(toy / "versions.yaml", "'1'", "'2'")
+
+    assert states() == {"first": "clean", "left": "clean", "right": "run", "join": "maybe"}
+    assert plan()["right"].why == "torch 1 → 2"
+
+
+def test_changed_data_reruns_what_reads_it(toy: Path) -> None:
+    replace(toy / "source.txt", "5", "five")
+
+    assert states() == {"first": "run", "left": "maybe", "right": "maybe", "join": "maybe"}
+    assert plan()["first"].why == "source.txt modified"
+
+
+def test_a_changed_command_is_a_reason(toy: Path) -> None:
+    replace(toy / "dvc.yaml", "head -c 3", "head -c 4")
+
+    assert plan()["left"].reasons == (Reason("command", "left"),)
+
+
+def test_a_missing_output_that_the_cache_has_is_restored(toy: Path) -> None:
+    (toy / "join.txt").unlink()
+
+    assert states()["join"] == "restore"
+    assert plan()["join"].why == "join.txt is missing"
+
+
+def test_a_result_computed_before_for_the_same_inputs_is_restored(toy: Path) -> None:
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+    repro(toy)
+    replace(toy / "params.yaml", "rate: 2", "rate: 1")
+
+    assert states()["left"] == "restore"
+
+
+def test_planning_changes_nothing(toy: Path) -> None:
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+    before = {path: path.read_bytes() for path in toy.iterdir() if path.is_file()}
+
+    make_plan()
+
+    assert {path: path.read_bytes() for path in toy.iterdir() if path.is_file()} == before
+
+
+def test_targets_bring_what_they_need_and_downstream_what_needs_them(toy: Path) -> None:
+    assert list(plan("left")) == ["first", "left"]
+    assert list(plan("left", downstream=True)) == ["left", "join"]
+
+
+def test_force_runs_what_is_clean(toy: Path) -> None:
+    assert states("left", force=True) == {"first": "run", "left": "run"}
+
+
+def test_a_frozen_stage_stays_as_it_is(toy: Path) -> None:
+    replace(toy / "dvc.yaml", "    params: [left]", "    params: [left]\n    frozen: true")
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+
+    assert states()["left"] == "clean"
+
+
+def test_stages_of_a_matrix_are_planned_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = "{matrix: {x: [1, 2]}, cmd: 'echo ${item.x} > ${item.x}.txt', outs: ['${item.x}.txt']}"
+    matrix = f"stages:\n  cell: {cell}\n"
+    folder = make_toy(tmp_path / "matrix", matrix)
+    repro(folder, "cell@1")
+    monkeypatch.chdir(folder)
+
+    assert states() == {"cell@1": "clean", "cell@2": "run"}
+
+
+def test_an_unknown_target_is_a_clear_error(toy: Path) -> None:
+    with pytest.raises(UserError, match="nonesuch"):
+        make_plan(["nonesuch"])
+
+
+def test_a_broken_dvc_yaml_is_a_clear_error(toy: Path) -> None:
+    (toy / "dvc.yaml").write_text("stages: [")
+
+    with pytest.raises(UserError, match=r"dvc\.yaml"):
+        make_plan()
+
+
+def test_differences_reach_the_leaves() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "d": [1, 2], "e": None}
+
+    assert list(differences("x", old, new)) == [("x.a.c", 2, 3), ("x.d", [1], [1, 2])]

@@ -1,0 +1,47 @@
+"""A pipeline of shell commands in a git and DVC repository of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+DVC_YAML = """\
+stages:
+  first:
+    cmd: cp source.txt first.txt
+    deps: [source.txt]
+    outs: [first.txt]
+  left:
+    cmd: head -c 3 first.txt > left.txt
+    deps: [first.txt]
+    params: [left]
+    outs: [left.txt]
+  right:
+    cmd: tail -c 3 first.txt > right.txt
+    deps: [first.txt]
+    params:
+      - versions.yaml: [torch]
+    outs: [right.txt]
+  join:
+    cmd: cat left.txt right.txt > join.txt
+    deps: [left.txt, right.txt]
+    outs: [join.txt]
+"""
+
+
+def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
+    """Write the pipeline into `folder`, not yet run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dvc.yaml").write_text(dvc_yaml)
+    (folder / "params.yaml").write_text("left: {rate: 1, name: a}\n")
+    (folder / "versions.yaml").write_text("torch: '1'\n")
+    (folder / "source.txt").write_text("0123456789\n")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
+    (folder / ".gitignore").write_text("/.parrotflow/\n")
+    return folder
+
+
+def repro(folder: Path, *arguments: str) -> str:
+    """`dvc repro` in `folder`; its output."""
+    command = [sys.executable, "-m", "dvc", "repro", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,141 @@
+"""A real Prefect run of a pipeline of shell commands."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.flows.toy import make_toy
+
+SIDE_BY_SIDE = """\
+stages:
+  left:
+    cmd: date +%s.%N > left.txt && sleep 2 && date +%s.%N >> left.txt
+    outs: [left.txt]
+  right:
+    cmd: date +%s.%N > right.txt && sleep 2 && date +%s.%N >> right.txt
+    outs: [right.txt]
+  join:
+    cmd: cat left.txt right.txt > join.txt
+    deps: [left.txt, right.txt]
+    outs: [join.txt]
+"""
+
+FAILING = """\
+stages:
+  good: {cmd: echo fine > good.txt, outs: [good.txt]}
+  bad: {cmd: sh bad.sh, deps: [good.txt], outs: [bad.txt]}
+  after: {cmd: cat bad.txt > after.txt, deps: [bad.txt], outs: [after.txt]}
+"""
+
+SLOW = "stages:\n  slow: {cmd: sleep 600 && touch slow.txt, outs: [slow.txt]}\n"
+
+
+def environment(home: Path) -> dict[str, str]:
+    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    return values | {"HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
+
+
+COMMAND = [sys.executable, "-m", "flows.pipeline"]
+
+
+def toy(folder: Path, dvc_yaml: str) -> Path:
+    made = make_toy(folder, dvc_yaml)
+    (made / "params.yaml").write_text("{}\n")
+    return made
+
+
+def run(folder: Path) -> "subprocess.CompletedProcess[str]":
+    (folder.parent / "home").mkdir(exist_ok=True)
+    return subprocess.run(
+        COMMAND, cwd=folder, env=environment(folder.parent / "home"), capture_output=True, text=True, check=False
+    )
+
+
+def processes_in(folder: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").readlink() == folder:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes by Linux's /proc")
+def test_sigterm_ends_the_stage_the_flow_and_the_server(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", SLOW)
+    (tmp_path / "home").mkdir()
+    process = subprocess.Popen(
+        COMMAND, cwd=folder, env=environment(tmp_path / "home"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if b"sleep 600" in line:
+            break
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(timeout=60) != 0
+    deadline = time.monotonic() + 20
+    while processes_in(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes_in(folder) == []
+
+
+def test_independent_stages_run_side_by_side_and_a_second_run_runs_none(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", SIDE_BY_SIDE)
+
+    first = run(folder)
+
+    assert first.returncode == 0, first.stdout + first.stderr
+    left, right = ((folder / name).read_text().split() for name in ("left.txt", "right.txt"))
+    assert max(left[0], right[0]) < min(left[1], right[1])
+    second = run(folder)
+    assert second.returncode == 0
+    assert "Everything is up to date." in second.stdout
+    assert "started" not in second.stdout
+
+
+def test_homes_stay_inside_the_project(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
+
+    assert run(folder).returncode == 0
+
+    assert (folder / ".parrotflow" / "prefect" / "prefect.db").is_file()
+    assert not (tmp_path / "home" / ".prefect").exists()
+    status = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
+    assert ".parrotflow" not in status.stdout
+
+
+def test_a_failure_is_told_once_in_the_stages_words_and_stops_what_hangs_on_it(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FAILING)
+    (folder / "bad.sh").write_text("echo 'error: corpus.txt: not found; name another' >&2\nexit 2\n")
+
+    result = run(folder)
+
+    assert result.returncode == 1
+    assert "Traceback" not in result.stdout + result.stderr
+    summary = result.stdout.split("bad failed", 1)[1]
+    assert summary.count("error: corpus.txt: not found; name another") == 1
+    assert (folder / "good.txt").read_text() == "fine\n"
+    assert not (folder / "after.txt").exists()
+    (folder / "bad.sh").write_text("echo mended > bad.txt\n")
+    assert run(folder).returncode == 0
+    assert (folder / "after.txt").read_text() == "mended\n"
+
+
+def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", SLOW)
+    (folder / "params.yaml").write_text("nonesuch: {}\n")
+
+    result = run(folder)
+
+    assert result.returncode == 2
+    assert result.stderr.strip().splitlines() == ["error: params.yaml: nonesuch: no stage has such a section"]
+    assert not (folder / ".parrotflow" / "prefect" / "prefect.db").exists()

@@ -91,6 +91,25 @@ def sample(prompt: str, *options: Annotated[str, cyclopts.Parameter(allow_leadin
     raise SystemExit(subprocess.run(command, check=False).returncode)
 
 
+@app.command
+def doctor() -> None:
+    """Look whether this machine is ready, and say what to do about each fault. Leaves with 1 if one stops a run."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from flows.doctor import examine
+
+    console, faults = Console(highlight=False, soft_wrap=True), 0
+    style = {"ok": "green", "note": "yellow", "fault": "red"}
+    for finding in examine():
+        faults += finding.level == "fault"
+        console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
+        if finding.remedy:
+            console.print(f"       → {escape(finding.remedy)}")
+    if faults:
+        raise SystemExit(1)
+
+
 def main() -> None:
     """The console script."""
     prepare_environment()

@@ -58,23 +58,28 @@ class Corpus:
     def __init__(self, shards: list[ShardWords], rows: Rows) -> None:
         """`rows` are positions in the sequence of all shards' documents."""
         counts = [len(shard.signatures) for shard in shards]
-        first_row = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
+        self.first_row = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
         self.shards = shards
-        self.shard_of = np.searchsorted(first_row, rows, side="right") - 1
-        self.row_in_shard = rows - first_row[self.shard_of]
+        self.shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
+        self.row_in_shard = rows - self.first_row[self.shard_of]
 
     def words(self, place: int) -> Hashes:
         """The words of the document at a place of the order."""
         words: Hashes = self.shards[self.shard_of[place]].of(int(self.row_in_shard[place]))
         return words
 
+    def sizes(self) -> Rows:
+        """Distinct words of each document."""
+        sizes = np.concatenate([np.diff(shard.offsets) for shard in self.shards])
+        own: Rows = sizes[self.first_row[self.shard_of] + self.row_in_shard]
+        return own
+
     def similar_pairs(self, params: NearDuplicates, components: Components) -> Iterator[tuple[int, int]]:
         """Pairs of places that are similar enough; pairs within one component are not looked at again."""
-        sizes = np.array([len(self.words(place)) for place in range(len(self.shard_of))])
-        large_enough = sizes >= params.minimum_words
+        large_enough = self.sizes() >= params.minimum_words
         for first, second in self.candidate_pairs(params, large_enough):
             if components.find(first) != components.find(second) and (
-                jaccard(self.words(first), self.words(second)) >= params.similarity
+                are_similar(self.words(first), self.words(second), params.similarity)
             ):
                 yield first, second
 
@@ -115,10 +120,13 @@ def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     return keys
 
 
-def jaccard(first: Hashes, second: Hashes) -> float:
-    """Common words over all words of two documents."""
+def are_similar(first: Hashes, second: Hashes, similarity: float) -> bool:
+    """Whether common words over all words (Jaccard) of two documents reach the similarity."""
+    # The smaller set over the larger is the most it can be: mostly that decides.
+    if min(len(first), len(second)) / max(len(first), len(second)) < similarity:
+        return False
     common = len(np.intersect1d(first, second, assume_unique=True))
-    return common / (len(first) + len(second) - common)
+    return common / (len(first) + len(second) - common) >= similarity
 
 
 def rows_per_band(permutations: int, similarity: float) -> int:

@@ -44,8 +44,10 @@ def read_words(shards: Sequence[Path], permutations: int) -> Iterator[ShardWords
     code = cache_key(code_key([__file__]), version("rensa"), str(permutations))
     compute = partial(_compute, permutations)
     for entry in map_cached("words", shards, lambda shard: cache_key(code, shard_sha256(shard)), compute):
-        arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("words", "offsets", "signatures")}
-        yield ShardWords(**arrays)
+        words, offsets, signatures = (
+            np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in ("words", "offsets", "signatures")
+        )
+        yield ShardWords(words, offsets, signatures)
 
 
 def _compute(permutations: int, shard: Path, folder: Path) -> None:

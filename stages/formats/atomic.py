@@ -3,29 +3,63 @@
 POSIX rename(2) is atomic within a file system, so a kill at any instant leaves the old result or the new one.
 """
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from stages.formats.entry import UserError
+
+FLUSHES_AT_ONCE = 16
 
 
 @contextmanager
 def whole_folder(place: Path) -> Iterator[Path]:
     """Give an empty folder to write into; on leaving without an error it becomes `place`.
 
-    What an earlier kill left half-written is removed first.
+    What an earlier kill left half-written is removed first. Raises UserError while another run writes the same folder.
     """
     partial = place.with_name(f".{place.name}.partial")
+    with _only_writer(partial):
+        try:
+            yield partial
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _publish(partial, place)
+
+
+@contextmanager
+def _only_writer(partial: Path) -> Iterator[None]:
+    """An empty folder that nobody else writes into. A lock on the folder goes with its process, however that ends."""
+    with suppress(FileNotFoundError):
+        os.close(_lock(partial))
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    lock = _lock(partial)
     try:
-        yield partial
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    for path in sorted(partial.rglob("*")):
-        flush_to_disk(path)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(partial: Path) -> int:
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"{partial}: another run is writing here; wait for it to end, then run again") from None
+    return descriptor
+
+
+def _publish(partial: Path, place: Path) -> None:
+    # Side by side: a journal commits many files at the price of one.
+    with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
+        list(pool.map(flush_to_disk, partial.rglob("*")))
     flush_to_disk(partial)
     if place.is_dir():
         shutil.rmtree(place)

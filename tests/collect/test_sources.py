@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.collect.__main__ import main
+from stages.collect.params import Files, Jsonl
+from stages.collect.sources.files import read_files
+from stages.collect.sources.rows import read_jsonl
 from stages.formats.documents import Document, read_documents
 from stages.formats.entry import UserError
 from stages.formats.reports import read_json
@@ -224,8 +227,13 @@ def test_a_data_set_without_the_split_is_refused() -> None:
         collect(hub("set", split="nosuch"))
 
 
+def test_a_data_set_without_a_revision_is_refused_as_it_may_differ_tomorrow() -> None:
+    with pytest.raises(UserError, match="data set `someone/something` has no revision; name a commit"):
+        collect(hub("someone/something"))
+
+
 def test_without_a_network_the_error_names_the_way_out() -> None:
-    write_project(Path(), collect__sources=[hub("someone/something")])
+    write_project(Path(), collect__sources=[hub("someone/something") | {"revision": "0" * 40}])
 
     run = subprocess.run(
         [sys.executable, "-m", "stages.collect"],
@@ -267,6 +275,44 @@ def test_a_file_that_is_too_large_is_skipped_unread() -> None:
 
     assert len(collect(FILES_SOURCE)) == 1
     assert left_out() == {"larger than max_document_bytes": 1}
+
+
+def test_a_file_that_vanishes_midway_is_left_out_and_named() -> None:
+    write_corpus(Path(), 3)
+    reading = read_files(Files.model_validate(FILES_SOURCE), 1000)
+    next(reading)
+    Path("corpus/module_002.py").unlink()
+
+    assert [getattr(item, "reason", "read") for item in reading] == ["read", "unreadable: No such file or directory"]
+
+
+def test_rows_that_vanish_midway_end_the_run_with_the_files_name() -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        Path(name).write_text('{"content": "x = 1"}\n')
+    source = ORIGIN | {"kind": "jsonl", "globs": ["*.jsonl"], "text": "content", "fields": NO_FIELDS}
+    reading = read_jsonl(Jsonl.model_validate(source), 1000)
+    next(reading)
+    Path("b.jsonl").unlink()
+
+    with pytest.raises(
+        UserError, match=r"b\.jsonl: cannot be read \(No such file or directory\); correct or remove it"
+    ):
+        next(reading)
+
+
+def test_two_runs_at_once_give_one_whole_result() -> None:
+    write_corpus(Path(), 30)
+    write_project(Path(), collect__sources=[FILES_SOURCE])
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "stages.collect"]
+    runs = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    errors = [run.communicate()[1] for run in runs]
+
+    assert 0 in [run.returncode for run in runs]
+    assert all(
+        run.returncode == 0 or "another run is writing here" in error for run, error in zip(runs, errors, strict=True)
+    )
+    assert len(list(read_documents(Path("data/documents")))) == 30
 
 
 def test_lone_surrogates_in_json_are_no_text() -> None:

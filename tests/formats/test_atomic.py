@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from stages.formats.atomic import whole_folder, write_whole_file
+from stages.formats.entry import UserError
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
@@ -44,6 +45,17 @@ def test_what_a_kill_left_behind_is_not_taken_over(tmp_path: Path) -> None:
         (folder / "fresh").write_text("whole")
 
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fresh"]
+
+
+def test_two_runs_at_once_do_not_mix_the_second_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "out"
+
+    with whole_folder(place) as folder:
+        (folder / "first").write_text("run")
+        with pytest.raises(UserError, match=r"\.out\.partial: another run is writing here; wait for it to end"):
+            write_half_and_fail(place)
+
+    assert [path.name for path in place.iterdir()] == ["first"]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

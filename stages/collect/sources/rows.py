@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -100,6 +101,11 @@ def _parquet_rows(source: Parquet, file: pq.ParquetFile, wanted: list[str], name
 
 def read_hub(source: Hub) -> Iterator[Raw | LeftOut]:
     """Each row of a data set as one document, streamed. Raises UserError if it cannot be reached or has no split."""
+    if not source.revision and not Path(source.repository).is_dir():
+        raise UserError(
+            f"collect.sources: data set `{source.repository}` has no revision; name a commit, so that it is the same "
+            "tomorrow"
+        )
     # A second of imports: only where a data set is read.
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError

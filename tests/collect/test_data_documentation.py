@@ -1,0 +1,26 @@
+import re
+
+import pytest
+import yaml
+
+from stages.clean.params import CleanParams
+from stages.collect.params import CollectParams
+from stages.formats.section import check_section
+from tests.small_project import ROOT
+
+MODELS = {"collect": CollectParams, "clean": CleanParams}
+PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_a_valid_section_of_params(example: str) -> None:
+    for name, section in yaml.safe_load(example).items():
+        assert check_section(name, section, MODELS[name])
+
+
+def test_every_kind_of_source_is_on_the_page() -> None:
+    source = CollectParams.model_json_schema()["properties"]["sources"]["items"]["discriminator"]["mapping"]
+
+    assert len(EXAMPLES) == 3
+    assert [kind for kind in source if f"`{kind}`" not in PAGE] == []

@@ -8,7 +8,7 @@ from typing import Annotated
 import cyclopts
 
 from flows.environment import prepare_environment
-from stages.formats.entry import run_stage
+from stages.formats.entry import UserError, run_stage
 
 app = cyclopts.App(name="parrotflow", help="Train causal language models from scratch; only what changed reruns.")
 
@@ -82,6 +82,44 @@ def why(
     console.print(plan_table(plan))
     if not plan.to_do:
         console.print("\nEverything is up to date.")
+
+
+@app.command
+def params(*words: str, yes: bool = False) -> None:
+    """Compose presets of conf/ and values into params.yaml, showing the difference first.
+
+    Parameters
+    ----------
+    words
+        GROUP=CHOICE, e.g. model=gpt2, or a dotted key and its value, e.g. train.max_steps=1000.
+    yes
+        Write without asking.
+    """
+    from rich.console import Console
+
+    from flows import compose
+    from stages.formats.section import PARAMS_FILE
+
+    console = Console(highlight=False, soft_wrap=True)
+    if not words:
+        console.print(compose.describe(compose.groups()).replace("; ", "\n"))
+        return
+    before, after = PARAMS_FILE.read_text(encoding="utf-8"), compose.composed_text(words)
+    lines = compose.difference(before, after)
+    if not lines:
+        console.print("params.yaml says so already.")
+        return
+    for line in lines:
+        console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
+    if not yes and not confirmed():
+        raise UserError("params.yaml is left as it was; --yes writes without asking")
+    compose.write_params(after)
+    console.print("params.yaml is written; `parrotflow why` says what would run.")
+
+
+def confirmed() -> bool:
+    """Ask in the terminal; without one the answer is no."""
+    return sys.stdin.isatty() and input("write params.yaml? [y/N] ").strip().lower() in ("y", "yes")
 
 
 @app.command

@@ -26,7 +26,7 @@ RECEIPT = Path("data/receipt.json")
 
 def main() -> None:
     params = read_section("publish", PublishParams)
-    require_locked("huggingface_hub", "numpy")
+    require_locked("huggingface_hub")
     with gathered(params) as revision:
         if params.repository is None:
             place = Path(params.folder) / params.name

@@ -15,7 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
 from stages.formats.entry import UserError
-from stages.publish.retries import retried
+from stages.publish.retries import HubError, passes, retried, underlying
 from stages.publish.revision import Revision
 
 TOKEN_VARIABLE = "HF_TOKEN"
@@ -64,19 +64,34 @@ def explained(api: HfApi, repository: str) -> Iterator[None]:
     """Turn the client's errors into messages that say what to do."""
     try:
         yield
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403, 404):
+    except HubError as error:
+        reason = underlying(error)
+        if isinstance(reason, HfHubHTTPError):
+            raise UserError(describe_refusal(reason, api, repository)) from None
+        if isinstance(reason, TransportError):
             raise UserError(
+                f"publish.repository = {repository}: cannot reach {api.endpoint} ({reason}); run the same command "
+                "again, what has arrived is not sent twice"
+            ) from None
+        raise
+
+
+def describe_refusal(error: HfHubHTTPError, api: HfApi, repository: str) -> str:
+    """What a status other than success means for the user."""
+    status = error.response.status_code
+    match status:
+        case 401 | 403 | 404:
+            return (
                 f"publish.repository = {repository}: the token in {TOKEN_VARIABLE} may not write there (status "
                 f"{status}); give it write access ({api.endpoint}/settings/tokens), or correct the name"
-            ) from None
-        raise UserError(f"publish.repository = {repository}: the Hub refused with status {status}: {error}") from None
-    except (TransportError, RuntimeError) as error:
-        raise UserError(
-            f"publish.repository = {repository}: cannot reach {api.endpoint} ({error}); run the same command again, "
-            "what has arrived is not sent twice"
-        ) from None
+            )
+        case _ if passes(error):
+            return (
+                f"publish.repository = {repository}: the Hub keeps answering with status {status}; run the same "
+                "command again later, what has arrived is not sent twice"
+            )
+        case _:
+            return f"publish.repository = {repository}: the Hub refused with status {status}: {error}"
 
 
 def require_private(api: HfApi, repository: str, private: bool) -> None:

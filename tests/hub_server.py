@@ -26,7 +26,7 @@ POINTER = re.compile(rb"version https://git-lfs.github.com/spec/v1\noid sha256:(
 Json = Any
 
 
-class Refused(Exception):
+class RefusalError(Exception):
     """An answer other than success."""
 
     def __init__(self, status: int, code: str = "", message: str = "") -> None:
@@ -71,7 +71,7 @@ class Repository:
         try:
             return self.git("rev-parse", "--verify", "-q", f"{revision}^{{commit}}").decode().strip()
         except subprocess.CalledProcessError:
-            raise Refused(404, "RevisionNotFound", f"no revision {revision}") from None
+            raise RefusalError(404, "RevisionNotFound", f"no revision {revision}") from None
 
     def refs(self, kind: str) -> dict[str, str]:
         lines = self.git("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", f"refs/{kind}").decode()
@@ -177,12 +177,12 @@ class Handler(BaseHTTPRequestHandler):
             self.race()
         try:
             respond = self.respond()
-        except Refused as refusal:
+        except RefusalError as refusal:
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
             return self.answer(refusal.status, {"error": refusal.message}, headers)
         return self.drop() if fault and fault.kind == "lost" else respond()
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_request
+    do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815 (the names that http.server calls)
 
     def race(self) -> None:
         raise NotImplementedError
@@ -211,7 +211,7 @@ class StorageHandler(Handler):
         oid = self.path.strip("/")
         if self.command == "PUT":
             if hashlib.sha256(self.body).hexdigest() != oid:
-                raise Refused(400, message="not the content that was announced")
+                raise RefusalError(400, message="not the content that was announced")
             self.hub.objects[oid] = self.body
         return lambda: self.answer(200, self.hub.objects[oid])
 
@@ -225,7 +225,7 @@ class ApiHandler(Handler):
             match = re.fullmatch(pattern, f"{self.command} {path}")
             if match:
                 return method(self, **match.groupdict())
-        raise Refused(404, message=f"the test's hub does not know {self.command} {path}")
+        raise RefusalError(404, message=f"the test's hub does not know {self.command} {path}")
 
     def json(self) -> Json:
         return json.loads(self.body)
@@ -238,14 +238,14 @@ class ApiHandler(Handler):
 
     def require_writer(self) -> None:
         if self.token() not in (WRITER, READER):
-            raise Refused(401, message="who are you?")
+            raise RefusalError(401, message="who are you?")
         if self.token() != WRITER:
-            raise Refused(403, message="you may not write")
+            raise RefusalError(403, message="you may not write")
 
     def repository(self, name: str) -> Repository:
         repository = self.hub.repositories.get(name)
         if repository is None or (repository.private and self.token() not in (WRITER, READER)):
-            raise Refused(404 if self.token() else 401, "RepoNotFound", f"no repository {name}")
+            raise RefusalError(404 if self.token() else 401, "RepoNotFound", f"no repository {name}")
         return repository
 
     def race(self) -> None:
@@ -273,7 +273,7 @@ class ApiHandler(Handler):
         self.require_writer()
         repository = self.repository(name)
         if branch in repository.refs("heads"):
-            raise Refused(409, message="the branch exists")
+            raise RefusalError(409, message="the branch exists")
         start = repository.resolve(self.json().get("startingPoint", "main"))
         repository.git("update-ref", f"refs/heads/{branch}", start)
         return self.ok({})
@@ -283,7 +283,7 @@ class ApiHandler(Handler):
         repository = self.repository(name)
         tag = self.json()["tag"]
         if tag in repository.refs("tags"):
-            raise Refused(409, message="the tag exists")
+            raise RefusalError(409, message="the tag exists")
         repository.git("update-ref", f"refs/tags/{tag}", repository.resolve(revision))
         return self.ok({})
 
@@ -347,7 +347,7 @@ class ApiHandler(Handler):
                     deleted.append(value["path"])
         with repository.lock:
             if header.get("parentCommit") not in (None, repository.resolve(revision)):
-                raise Refused(412, message="the branch has moved on")
+                raise RefusalError(412, message="the branch has moved on")
             oid = repository.commit(revision, files, deleted, header["summary"])
         return self.ok({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"})
 
@@ -361,7 +361,7 @@ class ApiHandler(Handler):
         repository = self.repository(name)
         tree = repository.tree(repository.resolve(revision))
         if below is not None:
-            raise Refused(404, "EntryNotFound", f"no folder {below}")
+            raise RefusalError(404, "EntryNotFound", f"no folder {below}")
         entries = []
         for path, (blob, size) in tree.items():
             lfs = self.hub.lfs_info(repository, blob, size)

@@ -1,8 +1,10 @@
 """Opens a trained model folder."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
@@ -24,11 +26,20 @@ def open_model(folder: Path) -> PreTrainedModel:
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, device_map=device, local_files_only=True, use_safetensors=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            device_map=device,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+    model: PreTrainedModel
+    model, info = loaded
+    if info["missing_keys"]:  # transformers would go on with random ones
+        raise UserError(f"{folder}: weights are missing: {', '.join(sorted(info['missing_keys']))}")
     return model
 
 

@@ -98,7 +98,7 @@ class Repository:
             blob = self.git("hash-object", "-w", "--stdin", data=content).decode().strip()
             self.git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", index=index)
         for path in deleted:
-            self.git("update-index", "--force-remove", path, index=index)
+            self.git("update-index", "--index-info", data=f"0 {'0' * 40}\t{path}\n".encode(), index=index)
         tree = self.git("write-tree", index=index).decode().strip()
         commit = self.git("commit-tree", tree, *parents, "-m", message).decode().strip()
         self.git("update-ref", f"refs/heads/{branch}", commit)

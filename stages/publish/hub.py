@@ -121,7 +121,10 @@ def publish_commit(api: HfApi, repository: str, revision: Revision) -> str:
 
 
 def bring_to(api: HfApi, repository: str, branch: str, revision: Revision) -> str:
-    """Make a branch hold the revision by one commit; the commit's id, an earlier one's where it holds it already."""
+    """Make a branch hold the revision and nothing else, by one commit; that commit's id.
+
+    Where the branch holds it already, that is the commit that stands there.
+    """
 
     def commit_unless_there() -> str:
         head = api.model_info(repository, revision=branch).sha

@@ -17,6 +17,7 @@ FILES_SOURCE: dict[str, Any] = {
     "name": "mine",
     "revision": "1",
     "license": "MIT",
+    "share": 1.0,
     "max_bytes": None,
 }
 
@@ -25,6 +26,7 @@ SECTIONS: dict[str, Any] = {
         "sources": [FILES_SOURCE],
         "licenses": ["MIT", "Apache-2.0"],
         "unlicensed": True,
+        "max_document_bytes": 1_000_000,
         "max_bytes": None,
         "shard_bytes": 2000,
     },
@@ -43,6 +45,9 @@ SECTIONS: dict[str, Any] = {
             "config_or_test": None,
             "no_keywords_probability": None,
         },
+        "near_duplicates": None,
+        "decontamination": None,
+        "masks": {"emails": False, "ip_addresses": False, "keys": False},
         "split": {"by": "document", "validation_sources": [], "validation_share": 0.3},
     },
     "tokenizer": {

@@ -2,11 +2,23 @@
 
 from pathlib import Path
 
+from stages.clean.decontamination import find_contaminated
 from stages.clean.ledger import measure_shards, write_ledger
+from stages.clean.near_duplicates import find_clusters
 from stages.clean.params import CleanParams
-from stages.clean.report import drops_csv, page, summary
+from stages.clean.report import contaminated_csv, drops_csv, duplicates_csv, page, summary
 from stages.clean.sides import write_sides
-from stages.clean.verdicts import check_sides, judge
+from stages.clean.verdicts import (
+    CONTAMINATED,
+    NEAR_DUPLICATE,
+    apply_filters,
+    check_sides,
+    drop,
+    drop_exact_duplicates,
+    kept_rows,
+    replace,
+    split_sides,
+)
 from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.documents import require_documents
 from stages.formats.entry import run_stage
@@ -22,23 +34,33 @@ REPORTS = Path("reports")
 
 def main() -> None:
     params = read_section("clean", CleanParams)
-    require_locked("numpy", "pandas", "pyarrow")
+    require_locked("numpy", "pandas", "pyarrow", "rensa", *(["detect-secrets"] if params.masks.keys else []))
     shards = require_documents(DOCUMENTS)
 
-    ledger = judge(measure_shards(shards), params)
+    ledger = apply_filters(measure_shards(shards), params.filters, params.seed)
+    hits = find_contaminated(shards, params.decontamination) if params.decontamination is not None else []
+    ledger = drop(ledger, [hit.row for hit in hits], CONTAMINATED)
+    ledger = drop_exact_duplicates(ledger)
+    if params.near_duplicates is not None:
+        clusters = find_clusters(shards, ledger, kept_rows(ledger), params.near_duplicates)
+        ledger = replace(ledger, clusters, NEAR_DUPLICATE)
+    ledger = split_sides(ledger, params.split, params.seed)
     check_sides(ledger, params.split)
+
     with (
         whole_folder(CLEAN / "ledger") as ledger_folder,
         whole_folder(CLEAN / "train") as train,
         whole_folder(CLEAN / "validation") as validation,
     ):
         write_ledger(ledger_folder, ledger)
-        write_sides(shards, ledger, train, validation)
-    write_json(REPORTS / "clean.json", summary(ledger))
+        masked = write_sides(shards, ledger, params.masks, train, validation)
+    write_whole_file(CLEAN / "duplicates.csv", duplicates_csv(ledger))
+    write_whole_file(CLEAN / "contaminated.csv", contaminated_csv(ledger, hits))
+    write_json(REPORTS / "clean.json", summary(ledger, masked))
     write_whole_file(REPORTS / "clean_drops.csv", drops_csv(ledger))
     write_whole_file(REPORTS / "clean.md", page(ledger))
-    drop_unused("features")
-    drop_unused("sides")
+    for cache in ("features", "words", "contamination", "sides"):
+        drop_unused(cache)
 
 
 if __name__ == "__main__":

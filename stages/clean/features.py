@@ -7,8 +7,8 @@ figures exactly; text in ASCII takes a path over bytes, several times as fast as
 import hashlib
 import re
 import string
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,11 +41,13 @@ BYTE_CLASSES[list(string.ascii_uppercase.encode())] = UPPER
 BYTE_CLASSES[list(string.digits.encode())] = DIGIT
 BYTE_CLASSES[list(string.ascii_lowercase.encode()) + list(range(128, 256))] = LOWER
 
-COMMENT = re.compile(r'^[ \t]*#.*$|"""[\s\S]*?"""|' r"'''[\s\S]*?'''", re.MULTILINE)
+ASCII = bytes(range(128))
+ASCII_SPACE = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
+
+COMMENT_LINE = re.compile(r"\n[ \t]*#([^\n]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     """What is known of one document. Lengths count characters."""
 
     bytes: int
@@ -85,10 +87,10 @@ def measure(text: str, path: str) -> Features:
         newlines=text.count("\n"),
         line_length_maximum=max(lengths, default=0),
         line_length_mean=sum(lengths) / max(len(lengths), 1),
-        alphanumeric_share=_alphanumeric(text, data) / max(len(text), 1),
+        alphanumeric_share=_alphanumeric(data) / max(len(text), 1),
         digit_share=len(data.translate(None, NOT_DIGIT)) / max(len(text), 1),
         characters_per_token=len(text) / max(reference_tokens(data), 1),
-        comment_share=sum(len(match) for match in COMMENT.findall(text)) / max(len(text), 1),
+        comment_share=comment_characters(text) / max(len(text), 1),
         assignments=text.count("="),
         config_count=lowered.count("config"),
         test_count=lowered.count("test"),
@@ -96,14 +98,34 @@ def measure(text: str, path: str) -> Features:
         generated_mark=any(mark in head for mark in GENERATED_MARKS),
         has_keyword=any(keyword in lowered for keyword in KEYWORDS),
         language=LANGUAGES.get(PurePosixPath(path).suffix.lower(), ""),
-        content_sha256=hashlib.sha256("".join(text.split()).encode("utf-8")).hexdigest(),
+        content_sha256=hashlib.sha256(_without_space(text, data)).hexdigest(),
     )
 
 
-def _alphanumeric(text: str, data: bytes) -> int:
+def _alphanumeric(data: bytes) -> int:
+    """Letters and digits of any script. Only the characters beyond ASCII, mostly few, are looked at one by one."""
+    beyond_ascii = data.translate(None, ASCII).decode("utf-8")
+    return len(data.translate(None, NOT_ALPHANUMERIC)) + sum(map(str.isalnum, beyond_ascii))
+
+
+def _without_space(text: str, data: bytes) -> bytes:
     if len(data) == len(text):
-        return len(data.translate(None, NOT_ALPHANUMERIC))
-    return sum(map(str.isalnum, text))
+        return data.translate(None, ASCII_SPACE)
+    return "".join(text.split()).encode("utf-8")
+
+
+def comment_characters(text: str) -> int:
+    """Characters between triple quotes, and of lines that begin with `#` outside them: comments and docstrings.
+
+    An estimate for Python without parsing it; the quotes, the indent and the `#` itself are not counted.
+    """
+    total = 0
+    for quotes in ('"""', "'''"):
+        parts = text.split(quotes)
+        total += sum(map(len, parts[1:-1:2]))
+        unclosed = parts[-1:] if len(parts) % 2 == 0 else []
+        text = "".join([*parts[0::2], *unclosed])
+    return total + sum(map(len, COMMENT_LINE.findall("\n" + text)))
 
 
 def reference_tokens(data: bytes) -> int:

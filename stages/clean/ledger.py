@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def _measure_shard(shard: Path, folder: Path) -> None:
     rows = [
         {"id": document.id, "source": document.source, "revision": document.revision, "path": document.path}
         | {"license": document.license}
-        | asdict(measure(document.text, document.path))
+        | measure(document.text, document.path)._asdict()
         for document in documents_of(read_shard(shard))
     ]
     write_table(folder / FEATURES, pa.Table.from_pylist(rows))
@@ -50,5 +49,7 @@ def _measure_shard(shard: Path, folder: Path) -> None:
 def write_ledger(folder: Path, ledger: pd.DataFrame) -> None:
     """Write the judged ledger, a Parquet file per shard of documents."""
     for name, rows in ledger.groupby("shard", sort=True):
-        table = pa.Table.from_pandas(rows.drop(columns="shard"), preserve_index=False).replace_schema_metadata()
+        table = pa.Table.from_pandas(
+            rows.drop(columns=["shard", "stands_for_it"]), preserve_index=False
+        ).replace_schema_metadata()
         write_table(folder / str(name), table)

@@ -48,6 +48,42 @@ class Filters(Section):
     document)."""
 
 
+class NearDuplicates(Section):
+    """Documents that are alike, by the Jaccard similarity of their sets of words."""
+
+    similarity: Annotated[float, Field(gt=0.3, le=1)]
+    """Documents with at least this similarity belong together, and one of them is kept (CodeParrot: 0.85, BigCode:
+    0.7). Lower: fewer documents, and more comparisons."""
+    permutations: Annotated[int, Field(ge=16, le=1024)]
+    """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
+    minimum_words: Count
+    """Documents with fewer distinct words are not compared."""
+
+
+class Decontamination(Section):
+    """Documents that contain a passage of an evaluation set are dropped, so that its score means something."""
+
+    files: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    """Evaluation sets: .jsonl with an item a line, or a text file that is one item. List them under `deps` of the stage
+    in dvc.yaml too, so that a change is noticed."""
+    fields: list[str]
+    """Fields of a .jsonl item that make up its text, e.g. `prompt` and `canonical_solution`."""
+    words: Annotated[int, Field(ge=3, le=100)]
+    """Length of the run of words that counts as a passage. Shorter: more documents are dropped, more of them by
+    chance (GPT-3: 13)."""
+
+
+class Masks(Section):
+    """What is replaced by a placeholder in documents that are kept. A masked document has another id."""
+
+    emails: bool
+    """E-mail addresses, but those of domains for documentation."""
+    ip_addresses: bool
+    """Public IPv4 and IPv6 addresses."""
+    keys: bool
+    """Private keys and credentials by their form (detect-secrets)."""
+
+
 class Split(Section):
     """What is held out. The same content never stands on both sides."""
 
@@ -68,5 +104,11 @@ class CleanParams(Section):
     """Of every random choice. A choice hangs on (seed, document) alone, so it does not move when others come or go."""
     filters: Filters
     """What is dropped."""
+    near_duplicates: NearDuplicates | None
+    """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
+    decontamination: Decontamination | None
+    """What must not be in the corpus; null looks for nothing."""
+    masks: Masks
+    """What is replaced by a placeholder."""
     split: Split
     """What is held out."""

@@ -1,49 +1,80 @@
 """The documents of each side, a shard for a shard."""
 
+import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 
+from stages.clean import masking
+from stages.clean.masking import mask
+from stages.clean.params import Masks
 from stages.clean.verdicts import TRAIN, VALIDATION
-from stages.formats.documents import read_shard, write_table
+from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
 from stages.formats.hashes import file_sha256
 from stages.formats.shard_cache import cache_key, cached, code_key
 from stages.formats.workers import map_shards
 
+COUNTS = "masked.json"
+
 
 @dataclass(frozen=True, slots=True)
 class ShardSides:
-    """One shard and where each of its rows goes."""
+    """One shard, where each of its rows goes, and what is masked in them."""
 
     shard: Path
     sides: list[str]
     """In the shard's order: `train`, `validation` or empty."""
+    masks: Masks
 
 
-def write_sides(shards: Sequence[Path], ledger: pd.DataFrame, train: Path, validation: Path) -> None:
-    """Write each shard's kept documents under its own name; a shard that keeps none on a side has no file there."""
+def write_sides(
+    shards: Sequence[Path], ledger: pd.DataFrame, masks: Masks, train: Path, validation: Path
+) -> Counter[str]:
+    """Write each shard's kept documents under its own name, and return how often something was masked, by its kind.
+
+    A shard that keeps none on a side has no file there. A masked document stays in the shard of its original.
+    """
     rows = dict(iter(ledger.groupby("shard")["side"]))
-    work = [ShardSides(shard, list(rows[shard.name])) for shard in shards if shard.name in rows]
+    work = [ShardSides(shard, list(rows[shard.name]), masks) for shard in shards if shard.name in rows]
+    masked: Counter[str] = Counter()
     for item, entry in zip(work, map_shards(cached_sides, work), strict=True):
         for side, folder in ((TRAIN, train), (VALIDATION, validation)):
             if (entry / side).exists():
                 shutil.copyfile(entry / side, folder / item.shard.name)
+        masked.update(json.loads((entry / COUNTS).read_text(encoding="utf-8")))
+    return masked
 
 
 def cached_sides(item: ShardSides) -> Path:
     """The cache's folder with one shard's sides as files."""
-    key = cache_key(code_key([__file__]), file_sha256(item.shard), *item.sides)
+    code = code_key([__file__, masking.__file__])
+    key = cache_key(code, item.masks.model_dump_json(), file_sha256(item.shard), *item.sides)
     return cached("sides", key, partial(_write_shard_sides, item))
 
 
 def _write_shard_sides(item: ShardSides, folder: Path) -> None:
-    table = read_shard(item.shard)
-    for side in (TRAIN, VALIDATION):
-        kept = table.filter(pa.array([chosen == side for chosen in item.sides]))
-        if kept.num_rows:
-            write_table(folder / side, kept)
+    documents: dict[str, list[Document]] = {TRAIN: [], VALIDATION: []}
+    counts: Counter[str] = Counter()
+    for document, side in zip(documents_of(read_shard(item.shard)), item.sides, strict=True):
+        if side:
+            documents[side].append(masked_document(document, item.masks, counts))
+    for side, kept in documents.items():
+        if kept:
+            write_shard(folder / side, sorted(kept, key=lambda document: document.sort_key))
+    (folder / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
+
+
+def masked_document(document: Document, masks: Masks, counts: Counter[str]) -> Document:
+    """The document with what is masked replaced; its id is that of the text it has now."""
+    masked = mask(document.text, masks)
+    if masked.text == document.text:
+        return document
+    counts.update(masked.found)
+    counts["documents"] += 1
+    origin = (document.source, document.revision, document.path, document.license)
+    return Document(document_id(masked.text), *origin, masked.text)

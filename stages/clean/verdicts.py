@@ -1,31 +1,69 @@
 """Verdicts: filters, duplicates and the split as queries over the ledger's features."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.params import CleanParams, ConfigOrTest, Filters, Split
+from stages.clean.params import ConfigOrTest, Filters, Split
 from stages.formats.entry import UserError
+from stages.formats.ledger import KEPT
 
-KEPT = "kept"
 EXACT_DUPLICATE = "exact_duplicate"
+NEAR_DUPLICATE = "near_duplicate"
+CONTAMINATED = "contaminated"
 TRAIN, VALIDATION, NEITHER = "train", "validation", ""
 
 Mask = npt.NDArray[np.bool_]
 
 
-def judge(features: pd.DataFrame, params: CleanParams) -> pd.DataFrame:
-    """The ledger: the features with `verdict` (`kept`, or the first filter that drops it) and `side`."""
+def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
+    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it.
+
+    `stands_for_it` is the row of the document that is kept in its place; each other document's own row.
+    """
     verdict = np.full(len(features), KEPT, dtype=object)
-    for name, dropped in filter_masks(features, params.filters, params.seed):
+    for name, dropped in filter_masks(features, filters, seed):
         verdict[(verdict == KEPT) & dropped] = name
-    verdict[later_copies(features, verdict == KEPT)] = EXACT_DUPLICATE
-    held_out = held_out_mask(features, params.split, params.seed)
-    side = np.where(verdict != KEPT, NEITHER, np.where(held_out, VALIDATION, TRAIN))
-    return features.assign(verdict=verdict, side=side)
+    return features.assign(verdict=verdict, stands_for_it=np.arange(len(features)))
+
+
+def drop_exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The ledger where of the kept documents with the same content only the first by (source, path, id) stays."""
+    order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
+    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
+    return replace(ledger, first, EXACT_DUPLICATE)
+
+
+def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """The rows that nothing has dropped so far."""
+    return np.flatnonzero(ledger["verdict"].to_numpy() == KEPT)
+
+
+def drop(ledger: pd.DataFrame, rows: Sequence[int], verdict: str) -> pd.DataFrame:
+    """The ledger where those of the rows that were kept so far are dropped with a verdict."""
+    verdicts = ledger["verdict"].to_numpy(copy=True)
+    dropped = [row for row in rows if verdicts[row] == KEPT]
+    verdicts[dropped] = verdict
+    return ledger.assign(verdict=verdicts)
+
+
+def replace(ledger: pd.DataFrame, standing: pd.Series, verdict: str) -> pd.DataFrame:
+    """The ledger where each row of `standing` that another one stands for is dropped with a verdict."""
+    moved = standing[standing != standing.index]
+    verdicts = ledger["verdict"].to_numpy(copy=True)
+    verdicts[moved.index] = verdict
+    others = ledger["stands_for_it"].to_numpy(copy=True)
+    others[moved.index] = moved
+    return ledger.assign(verdict=verdicts, stands_for_it=others)
+
+
+def split_sides(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
+    """The ledger with `side`: where each kept document goes."""
+    held_out = held_out_mask(ledger, split, seed)
+    return ledger.assign(side=np.where(ledger["verdict"] != KEPT, NEITHER, np.where(held_out, VALIDATION, TRAIN)))
 
 
 def filter_masks(features: pd.DataFrame, filters: Filters, seed: int) -> Iterator[tuple[str, Mask]]:
@@ -71,13 +109,6 @@ def draw(seed: int, purpose: str, name: str) -> float:
     """A number from [0, 1) that hangs on its arguments alone, not on who was drawn before."""
     digest = hashlib.sha256(f"{seed}\t{purpose}\t{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def later_copies(features: pd.DataFrame, kept: Mask) -> Mask:
-    """Of the kept documents with the same content, all but the first by (source, path, id)."""
-    order = features.loc[kept].sort_values(["source", "path", "id"])
-    copies = order.index[order.duplicated("content_sha256")]
-    return np.asarray(features.index.isin(copies))
 
 
 def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:

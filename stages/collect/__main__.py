@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stages.collect.gather import Taken, gather
-from stages.collect.params import CollectParams, Packages
+from stages.collect.params import CollectParams, Hub, Packages
 from stages.collect.report import corpus_id, left_out_table, reasons, summary
 from stages.collect.trie import write_documents
 from stages.formats.atomic import whole_folder, write_whole_file
@@ -20,7 +20,8 @@ LEFT_OUT = Path("reports/collect_left_out.csv")
 def main() -> None:
     params = read_section("collect", CollectParams)
     packages = [name for source in params.sources if isinstance(source, Packages) for name in source.names]
-    require_locked("pyarrow", "license-expression", *packages)
+    hub = ["datasets"] if any(isinstance(source, Hub) for source in params.sources) else []
+    require_locked("fsspec", "license-expression", "pyarrow", *packages, *hub)
     taken = Taken()
     with whole_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken), params.shard_bytes)

@@ -5,10 +5,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stages.collect.licenses import is_allowed
-from stages.collect.params import CollectParams, Files, Jsonl, Packages, Parquet, Source, StandardLibrary
+from stages.collect.params import (
+    Archives,
+    CollectParams,
+    Csv,
+    Files,
+    Hub,
+    Jsonl,
+    Origin,
+    Packages,
+    Parquet,
+    Source,
+    StandardLibrary,
+)
 from stages.collect.raw import LeftOut, Raw
-from stages.collect.sources.files import read_files, read_jsonl, read_parquet
+from stages.collect.sources.archives import read_archives
+from stages.collect.sources.files import read_files
 from stages.collect.sources.packages import read_package, read_standard_library
+from stages.collect.sources.rows import read_csv, read_hub, read_jsonl, read_parquet
 from stages.formats.documents import Document, document_id
 
 
@@ -27,8 +41,9 @@ def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
     """Every document of every source, within the limits; `taken` counts them."""
     room = params.max_bytes
     for source in params.sources:
-        for reading, limit in open_source(source):
-            for document in within(limit, accepted(reading, params, taken), taken):
+        share = source.share if isinstance(source, Origin) else 1.0
+        for reading, limit in open_source(source, params.max_document_bytes):
+            for document in within(limit, accepted(reading, share, params, taken), taken):
                 if room is not None and sum(taken.bytes.values()) + document.size > room:
                     taken.left_out.append(LeftOut(document.source, document.path, "over collect.max_bytes"))
                     continue
@@ -37,46 +52,61 @@ def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
                 yield document
 
 
-def open_source(source: Source) -> Iterator[tuple[Iterable[Raw | LeftOut], int | None]]:
+def open_source(source: Source, max_document_bytes: int) -> Iterator[tuple[Iterable[Raw | LeftOut], int | None]]:
     """What a source gives, each part with its limit in bytes."""
     match source:
         case Packages():
             for name in source.names:
                 yield read_package(name, source.tests), source.max_bytes_each
         case StandardLibrary():
-            yield read_standard_library(source.tests), source.max_bytes_each
+            yield read_standard_library(source.tests), source.max_bytes
         case Files():
-            yield read_files(source), source.max_bytes
+            yield read_files(source, max_document_bytes), source.max_bytes
+        case Archives():
+            yield read_archives(source, max_document_bytes), source.max_bytes
         case Jsonl():
-            yield read_jsonl(source), source.max_bytes
+            yield read_jsonl(source, max_document_bytes), source.max_bytes
+        case Csv():
+            yield read_csv(source, max_document_bytes), source.max_bytes
         case Parquet():
             yield read_parquet(source), source.max_bytes
+        case Hub():
+            yield read_hub(source), source.max_bytes
 
 
-def accepted(reading: Iterable[Raw | LeftOut], params: CollectParams, taken: Taken) -> Iterator[Document]:
+def accepted(reading: Iterable[Raw | LeftOut], share: float, params: CollectParams, taken: Taken) -> Iterator[Document]:
     """The documents among what a source gives; the rest is noted with its reason."""
     allowed = frozenset(params.licenses)
     for raw in reading:
-        found = raw if isinstance(raw, LeftOut) else examine(raw, allowed, params.unlicensed)
+        found = raw if isinstance(raw, LeftOut) else examine(raw, allowed, params)
+        if isinstance(found, Document) and not is_drawn(found.id, share):
+            found = LeftOut(found.source, found.path, "not in the source's share")
         if isinstance(found, LeftOut):
             taken.left_out.append(found)
         else:
             yield found
 
 
-def examine(raw: Raw, allowed: frozenset[str], unlicensed: bool) -> Document | LeftOut:
+def is_drawn(identifier: str, share: float) -> bool:
+    """Whether a document belongs to a share of its source; it hangs on its content alone."""
+    return int(identifier[-16:], 16) < share * 2**64
+
+
+def examine(raw: Raw, allowed: frozenset[str], params: CollectParams) -> Document | LeftOut:
     """One raw text as a document, or why it is none. A byte-order mark at the start is not part of the text."""
 
     def left_out(reason: str) -> LeftOut:
         return LeftOut(raw.source, raw.path, reason)
 
-    if not (is_allowed(raw.license, allowed) if raw.license else unlicensed):
+    if not (is_allowed(raw.license, allowed) if raw.license else params.unlicensed):
         return left_out(f"licence not allowed: {raw.license or 'unknown'}")
     try:
-        text = raw.content if isinstance(raw.content, str) else raw.content.decode("utf-8-sig")
-        text.encode("utf-8")
+        data = raw.content.encode("utf-8") if isinstance(raw.content, str) else raw.content
+        text = data.decode("utf-8-sig")
     except UnicodeError:
         return left_out("not UTF-8")
+    if len(data) > params.max_document_bytes:
+        return left_out("larger than max_document_bytes")
     if "\0" in text:
         return left_out("binary (NUL bytes)")
     if not text.strip():

@@ -9,6 +9,7 @@ from stages.formats.section import Section
 Bytes = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Name], Field(min_length=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Packages(Section):
@@ -30,49 +31,48 @@ class StandardLibrary(Section):
     kind: Literal["standard_library"]
     tests: bool
     """Whether its test suite (most of its bytes) is taken too."""
-    max_bytes_each: Bytes | None
+    max_bytes: Bytes | None
     """Bytes of text; null is no limit. The same order as packages."""
 
 
 class Origin(Section):
-    """What one's own files do not say themselves."""
+    """What all sources of one's own have."""
 
-    globs: Names
-    """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it."""
     name: Name
     """The source's name in reports; documents of one source can be held out together."""
     revision: str
     """The source's version: a release or a commit; empty where there is none."""
     license: str
     """The SPDX expression of documents that name none themselves; empty is unknown."""
+    share: Share
+    """The weight of the source in a mixture: the share of its documents that is taken, drawn by a hash of their
+    content. 1 takes all."""
     max_bytes: Bytes | None
     """Bytes of text to take, in the order of paths and rows; null is no limit."""
 
 
-class Files(Origin):
+class Located(Origin):
+    """A source that consists of files, here or at any URL that fsspec opens."""
+
+    globs: Names
+    """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
+    URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`."""
+
+
+class Files(Located):
     """Text files, one document each."""
 
     kind: Literal["files"]
 
 
-class Jsonl(Origin):
-    """Lines of JSON objects, one document each."""
+class Archives(Located):
+    """Text files in .zip and .tar archives (also .tar.gz, .tar.bz2, .tar.xz), read without unpacking to the disk."""
 
-    kind: Literal["jsonl"]
-    text: Name
-    """The field with the text."""
-    fields: "Fields"
-    """Where other facts stand in a row."""
-
-
-class Parquet(Origin):
-    """Parquet files, one document a row."""
-
-    kind: Literal["parquet"]
-    text: Name
-    """The column with the text."""
-    fields: "Fields"
-    """Where other facts stand in a row."""
+    kind: Literal["archives"]
+    suffixes: list[str]
+    """Endings of the members to take, e.g. `.py`; empty takes all."""
+    max_unpacked_bytes: Bytes
+    """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
 
 class Fields(Section):
@@ -86,7 +86,55 @@ class Fields(Section):
     """e.g. `license`, an SPDX expression."""
 
 
-Source = Annotated[Packages | StandardLibrary | Files | Jsonl | Parquet, Field(discriminator="kind")]
+class Jsonl(Located):
+    """Lines of JSON objects, one document each."""
+
+    kind: Literal["jsonl"]
+    text: Name
+    """The field with the text."""
+    fields: Fields
+    """Where other facts stand in a row."""
+
+
+class Csv(Located):
+    """CSV files with a heading, one document a row."""
+
+    kind: Literal["csv"]
+    text: Name
+    """The column with the text."""
+    fields: Fields
+    """Where other facts stand in a row."""
+
+
+class Parquet(Located):
+    """Parquet files, one document a row."""
+
+    kind: Literal["parquet"]
+    text: Name
+    """The column with the text."""
+    fields: Fields
+    """Where other facts stand in a row."""
+
+
+class Hub(Origin):
+    """A data set of the Hugging Face Hub, streamed. Its `revision` is a commit, so that it is the same tomorrow."""
+
+    kind: Literal["hub"]
+    repository: Name
+    """e.g. `codeparrot/codeparrot-clean`, or the path of a folder laid out as one."""
+    configuration: Name | None
+    """The data set's configuration, where it has several."""
+    split: Name
+    """e.g. `train`."""
+    text: Name
+    """The column with the text."""
+    fields: Fields
+    """Where other facts stand in a row."""
+
+
+Source = Annotated[
+    Packages | StandardLibrary | Files | Archives | Jsonl | Csv | Parquet | Hub, Field(discriminator="kind")
+]
 
 
 class CollectParams(Section):
@@ -95,10 +143,11 @@ class CollectParams(Section):
     sources: Annotated[list[Source], Field(min_length=1)]
     """Taken in this order, mixed freely."""
     licenses: list[Name]
-    """Allowed SPDX licence ids. An expression passes if a choice in it (`OR`) needs allowed ones only; a document
-    without a licence passes only if its source is the user's own files and `unlicensed` is true."""
+    """Allowed SPDX licence ids. An expression passes if allowed ones suffice for it (`OR` needs one of its parts)."""
     unlicensed: bool
-    """Whether one's own files without a stated licence are taken."""
+    """Whether documents whose licence is unknown are taken."""
+    max_document_bytes: Bytes
+    """A larger document is skipped, without being read where its size is known before."""
     max_bytes: Bytes | None
     """Bytes of text over all sources; null is no limit. What comes later in the order is left out."""
     shard_bytes: Bytes

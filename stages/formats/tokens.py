@@ -148,6 +148,10 @@ class TokenStore:
             shard += 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, dtype=self.manifest.dtype)])
 
+    def document_at(self, position: int) -> int:
+        """The number of the document that holds the token at `position`."""
+        return int(np.searchsorted(self.document_starts, position, side="right")) - 1
+
     def document_info(self, number: int) -> dict[str, Any]:
         """Where a document comes from: id, source, revision, path, license, bytes."""
         shard = int(np.searchsorted(self._first_document, number, side="right")) - 1

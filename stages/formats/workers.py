@@ -1,10 +1,21 @@
-"""Work over shards: one pure function, mapped by processes. The results do not depend on how many there are."""
+"""Work over shards: one pure function, mapped by processes of this machine, or by a Ray cluster.
 
+The results do not depend on which, or on how many there are. On Ray every node sees the project's folder under the
+same path (a shared file system), as the results are files.
+"""
+
+import logging
 import os
+import pickle
+import socket
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from multiprocessing import get_context
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from stages.formats.entry import UserError
 
@@ -12,6 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WORKERS_VARIABLE = "PARROTFLOW_WORKERS"
+RAY_VARIABLE = "RAY_ADDRESS"
 
 
 def worker_count() -> int:
@@ -24,13 +36,17 @@ def worker_count() -> int:
     return int(value)
 
 
-def map_shards(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
     """Yield `function(item)` for each item, in the order of the items.
 
+    `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes.
     `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
     is raised here as it was there.
     """
-    workers = min(worker_count(), len(items))
+    if address := os.environ.get(RAY_VARIABLE):
+        yield from _map_on_ray(address, function, items)
+        return
+    workers = min(max(1, worker_count() // threads_each), len(items))
     if workers <= 1:
         yield from map(function, items)
         return
@@ -41,3 +57,51 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item]) -> Ite
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _map_on_ray(address: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    ray = _connected(address)
+    call = ray.remote(_call_in).options(max_retries=2)
+    try:
+        # Only so many at once: a cluster that is handed everything holds all results in its memory.
+        window = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
+        waiting: deque[Any] = deque()
+        for item in items:
+            waiting.append(call.remote(str(Path.cwd()), sys.path, pickle.dumps((function, item))))
+            if len(waiting) >= window:
+                yield _result(ray, waiting.popleft())
+        while waiting:
+            yield _result(ray, waiting.popleft())
+    finally:
+        ray.shutdown()
+
+
+def _connected(address: str) -> Any:
+    try:
+        ray: Any = import_module("ray")
+    except ModuleNotFoundError:
+        raise UserError(f"{RAY_VARIABLE} is set, but Ray is not installed: `pip install ray`, or unset it") from None
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        # Ray itself waits for minutes, then ends the process.
+        if address != "auto":
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{RAY_VARIABLE}={address}: no Ray cluster answers there ({error})") from None
+    return ray
+
+
+def _call_in(folder: str, module_paths: list[str], call: bytes) -> Any:
+    """What a Ray worker does: the same call, from the project's folder, with its modules."""
+    os.chdir(folder)
+    sys.path[:] = module_paths
+    function, item = pickle.loads(call)
+    return function(item)
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from stages.formats.atomic import whole_folder
+from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.documents import require_documents
 from stages.formats.entry import run_stage
+from stages.formats.ledger import read_ledger
 from stages.formats.reports import write_json
 from stages.formats.section import read_section
 from stages.formats.shard_cache import drop_unused
-from stages.formats.tokens import Manifest
+from stages.formats.tokens import Manifest, TokenStore
 from stages.formats.versions import require_locked
 from stages.tokenize.encode import Encoding, write_store
+from stages.tokenize.page import LEDGER_COLUMNS, page
 from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine
 from stages.tokenize.vocabulary import read_vocabulary
@@ -20,11 +22,12 @@ CLEAN = Path("data/clean")
 TOKENIZER = Path("data/tokenizer")
 TOKENS = Path("data/tokens")
 REPORT = Path("reports/tokenize.json")
+PAGE = Path("reports/corpus.html")
 
 
 def main() -> None:
     params = read_section("tokenize", TokenizeParams)
-    require_locked("fastokens", "numpy", "pyarrow", "tokenizers")
+    require_locked("fastokens", "numpy", "pandas", "pyarrow", "tokenizers")
     sides = {side: require_documents(CLEAN / side) for side in ("train", "validation")}
     vocabulary = read_vocabulary(TOKENIZER)
 
@@ -34,6 +37,9 @@ def main() -> None:
     for side, shards in sides.items():
         with whole_folder(TOKENS / side) as folder:
             manifests[side] = write_store(shards, encoding, folder)
+    lengths = {side: TokenStore(TOKENS / side).document_lengths for side in sides}
+    ledger = read_ledger(CLEAN / "ledger", LEDGER_COLUMNS)
+    write_whole_file(PAGE, page(ledger, manifests, lengths))
     write_json(REPORT, {"engine": engine} | {side: summary(manifest) for side, manifest in manifests.items()})
     drop_unused("tokens")
 

@@ -22,6 +22,9 @@ from stages.tokenize.vocabulary import Vocabulary
 
 ENTRY = "entry.json"
 
+THREADS_EACH = 4
+"""Both engines encode a batch with threads of their own; about so many are busy while one process reads and writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -41,7 +44,7 @@ class Encoding:
 def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:
     """Write the token store of a side into an existing folder, a shard for a shard."""
     entries = []
-    for cache in map_shards(partial(encode_shard, encoding=encoding), shards):
+    for cache in map_shards(partial(encode_shard, encoding=encoding), shards, THREADS_EACH):
         entries.append(ShardEntry(**json.loads((cache / ENTRY).read_text(encoding="utf-8"))))
         for name in entries[-1].sha256:
             shutil.copyfile(cache / name, folder / name)

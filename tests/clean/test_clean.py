@@ -7,7 +7,7 @@ import pytest
 from stages.clean import ledger
 from stages.clean.__main__ import main
 from stages.collect.__main__ import main as collect
-from stages.formats.documents import read_documents
+from stages.formats.documents import document_id, read_documents
 from stages.formats.entry import UserError
 from stages.formats.reports import read_json
 from tests.small_project import folder_bytes, write_corpus, write_project
@@ -145,3 +145,30 @@ def test_a_failure_leaves_the_previous_sides_whole() -> None:
         clean(clean__filters__line_length_mean_maximum=0.1)
 
     assert folder_bytes(CLEAN) == before
+
+
+def test_near_duplicates_leave_one_and_the_list_names_both() -> None:
+    text = " ".join(f"name{number} =" for number in range(200))
+    Path("corpus/alike_1.py").write_text(text.replace(" =", " =\n"))
+    Path("corpus/alike_2.py").write_text(text.replace(" =", " =\n") + "one_more\n")
+    collect()
+    report = clean(clean__near_duplicates={"similarity": 0.85, "permutations": 64, "minimum_words": 20})
+
+    assert report["dropped"]["near_duplicate"]["documents"] == 1
+    assert Path("data/clean/duplicates.csv").read_text().splitlines() == [
+        "kept_source,kept_path,dropped_source,dropped_path,verdict",
+        "mine,corpus/alike_1.py,mine,corpus/alike_2.py,near_duplicate",
+        "mine,corpus/copy.py,mine,corpus/module_004.py,exact_duplicate",
+    ]
+
+
+def test_a_masked_document_has_the_id_of_its_new_text_and_the_report_counts_it() -> None:
+    Path("corpus/author.py").write_text("AUTHOR = 'jane@mail.org'\nSERVER = '8.8.8.8'\n")
+    collect()
+    report = clean(clean__masks={"emails": True, "ip_addresses": True, "keys": True})
+
+    documents = [item for side in ("train", "validation") for item in read_documents(CLEAN / side)]
+    masked = next(item for item in documents if item.path == "corpus/author.py")
+    assert masked.text == "AUTHOR = '<EMAIL>'\nSERVER = '<IP_ADDRESS>'\n"
+    assert all(item.id == document_id(item.text) for item in documents)
+    assert report["masked"] == {"documents": 1, "emails": 1, "ip_addresses": 1, "keys": 0}

@@ -83,10 +83,12 @@ def test_the_reference_split_counts_words_signs_and_single_digits(text: str, tok
     ("text", "share"),
     [
         ("x = 1\n", 0.0),
-        ("# abc\n", 5 / 6),
-        ('"""abc"""\n', 9 / 10),
+        ("# abc\n", 4 / 6),
+        ('"""abc"""\n', 3 / 10),
+        ('x = """open\n', 0.0),
         ("x = 1  # not counted\n", 0.0),
-        ("'''#\n#\n'''", 1.0),
+        ("'''#\n#\n'''", 4 / 10),
+        ("\t# a\nx\n  #b", 3 / 11),
     ],
 )
 def test_comments_are_whole_lines_and_docstrings(text: str, share: float) -> None:

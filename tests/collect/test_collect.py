@@ -185,7 +185,7 @@ def test_lines_of_json_keep_their_own_source_path_and_licence() -> None:
     [
         ('{"content": "x = ', "rows.jsonl: line 2 is not valid JSON (Invalid control character"),
         ("[1]", "rows.jsonl: line 2 is no JSON object but list"),
-        ('{"text": "x"}', "rows.jsonl: row 2 has no field `content`; it has text"),
+        ('{"text": "x"}', "rows.jsonl#2: no field `content`; it has text"),
     ],
 )
 def test_a_bad_line_of_json_is_named_with_its_number(line: str, message: str) -> None:

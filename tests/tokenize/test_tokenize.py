@@ -87,7 +87,7 @@ def test_the_bytes_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.Monk
     alone = folder_bytes(TOKENS)
     shutil.rmtree(".parrotflow")
     shutil.rmtree(TOKENS)
-    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "8")
     main()
 
     assert folder_bytes(TOKENS) == alone

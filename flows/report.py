@@ -1,0 +1,133 @@
+"""What a person sees of a run: in the terminal while it goes and at its end, and as a page in Prefect."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.child import StageOutcome
+from flows.graph import Plan, PlannedStage
+
+SHOWN_METRICS = (
+    ("reports/evaluate.json", ("bits_per_byte", "perplexity")),
+    ("reports/train_speed.json", ("tokens_per_second",)),
+)
+"""The figures under a run's summary, by file; those that a pipeline does not have are left out."""
+
+DVC_WORDS = (
+    "Running stage",
+    "Generating lock file",
+    "Updating lock file",
+    "To track",
+    "To enable auto staging",
+    "git add",
+    "dvc config core.autostage",
+    "Use `dvc push`",
+    "Verifying",
+    "> python -m",
+)
+
+STATE_STYLE = {"clean": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
+RESULT_STYLE = {"ran": "green", "unchanged": "dim", "restored": "green", "failed": "red", "stopped": "yellow"}
+
+
+def plan_table(plan: Plan) -> Table:
+    """The plan as a table: stage, state, why."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("stage", "state", "why"):
+        table.add_column(heading, overflow="fold")
+    for stage in plan:
+        table.add_row(stage.name, f"[{STATE_STYLE[stage.state]}]{stage.state}[/]", escape(stage.why))
+    return table
+
+
+def outcome_rows(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> list[tuple[PlannedStage, str, str]]:
+    """Each stage of the plan with what became of it and the seconds it took."""
+    rows: list[tuple[PlannedStage, str, str]] = []
+    for stage in plan:
+        outcome = outcomes.get(stage.name)
+        result = outcome.result if outcome else ("cached" if stage.state == "clean" else "not started")
+        rows.append((stage, result, f"{outcome.seconds:.1f}" if outcome else ""))
+    return rows
+
+
+def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
+    """The Markdown page of a run: what ran, what was cached and why; and the metrics."""
+    lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
+    for stage, result, seconds in outcome_rows(plan, outcomes):
+        lines.append(f"| {stage.name} | {result} | {seconds} | {stage.why.replace('|', chr(92) + '|')} |")
+    metrics = read_metrics()
+    if metrics:
+        lines += ["", "| metric | value |", "|---|--:|", *(f"| {name} | {value} |" for name, value in metrics.items())]
+    failures = [f"**{outcome.name}**: {outcome.message}" for outcome in outcomes.values() if outcome.message]
+    return "\n".join([*lines, *([""] if failures else []), *failures]) + "\n"
+
+
+def read_metrics() -> dict[str, Any]:
+    """The shown metrics of the results that lie here."""
+    metrics: dict[str, Any] = {}
+    for file, names in SHOWN_METRICS:
+        if Path(file).exists():
+            values = json.loads(Path(file).read_text(encoding="utf-8"))
+            metrics |= {name: values[name] for name in names if name in values}
+    return metrics
+
+
+@dataclass
+class Terminal:
+    """Prints a run as it goes: each line behind its stage's name."""
+
+    console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
+    began: float = field(default_factory=time.perf_counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def planned(self, plan: Plan) -> None:
+        """Say what is to be done."""
+        if plan.to_do:
+            self.console.print(plan_table(plan))
+            self.console.print()
+
+    def started(self, name: str, why: str) -> None:
+        """A stage begins."""
+        self._print(name, f"[bold]started[/]: {escape(why)}")
+
+    def line(self, name: str, text: str) -> None:
+        """A line of a stage's output. DVC's own words are left out: the table says what they say, and git is ours."""
+        if text.strip() and not text.strip().startswith(DVC_WORDS):
+            self._print(name, escape(text))
+
+    def ended(self, outcome: StageOutcome) -> None:
+        """A stage has ended."""
+        style = RESULT_STYLE[outcome.result]
+        self._print(outcome.name, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s")
+
+    def summary(self, plan: Plan, outcomes: Mapping[str, StageOutcome]) -> None:
+        """What ran, what was cached and why; the main figures; what to try next."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("stage")
+        table.add_column("result")
+        table.add_column("seconds", justify="right")
+        table.add_column("why", overflow="fold")
+        for stage, result, seconds in outcome_rows(plan, outcomes):
+            table.add_row(stage.name, f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds, escape(stage.why))
+        self.console.print()
+        self.console.print(table)
+        metrics = ", ".join(f"{name} {value:,}" for name, value in read_metrics().items())
+        self.console.print(f"\n{time.perf_counter() - self.began:.0f} s in all. {metrics}".rstrip())
+        failures = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
+        for outcome in failures:
+            self.console.print(f"\n[red]{outcome.name} failed[/]\n{escape(outcome.message)}")
+        if not failures and Path("model").is_dir() and len(outcomes) == len(plan.to_do):
+            self.console.print('Try it: parrotflow sample "def fibonacci("')
+
+    def _print(self, name: str, markup: str) -> None:
+        with self._lock:
+            self.console.print(f"[blue]{name:>9}[/] │ {markup}")

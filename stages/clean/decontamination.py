@@ -1,0 +1,105 @@
+"""Finds documents that contain a passage of an evaluation set: a run of its words (Brown et al. 2020, appendix C)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from stages.clean import words
+from stages.clean.params import Decontamination
+from stages.clean.words import TO_WORDS
+from stages.formats.documents import read_shard
+from stages.formats.entry import UserError
+from stages.formats.hashes import file_sha256
+from stages.formats.shard_cache import cache_key, cached, code_key
+from stages.formats.workers import map_shards
+
+HITS = "hits.json"
+
+Run = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document with a passage of an evaluation item."""
+
+    row: int
+    """Of the document, over all shards."""
+    item: str
+    """File and number of the item."""
+    words: str
+    """The run of words that they share."""
+
+
+def find_contaminated(shards: Sequence[Path], params: Decontamination) -> list[Hit]:
+    """The first hit of each document that has one, in the order of the documents."""
+    runs = evaluation_runs(params)
+    contents = [file_sha256(Path(name)) for name in params.files]
+    key = cache_key(code_key([__file__, words.__file__]), params.model_dump_json(), *contents)
+    hits = []
+    first_row = 0
+    for entry in map_shards(partial(_cached_hits, key=key, runs=runs, length=params.words), shards):
+        found = json.loads((entry / HITS).read_text(encoding="utf-8"))
+        hits += [Hit(first_row + row, item, run) for row, item, run in found["hits"]]
+        first_row += found["documents"]
+    return hits
+
+
+def evaluation_runs(params: Decontamination) -> dict[Run, str]:
+    """Every run of so many words in the evaluation sets, with the first item that has it."""
+    runs: dict[Run, str] = {}
+    for name in params.files:
+        for number, text in enumerate(evaluation_texts(Path(name), params.fields), start=1):
+            found = word_list(text)
+            for start in range(len(found) - params.words + 1):
+                runs.setdefault(tuple(found[start : start + params.words]), f"{name}#{number}")
+    if not runs:
+        raise UserError(f"clean.decontamination: no item of {', '.join(params.files)} has {params.words} words")
+    return runs
+
+
+def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
+    """The items of an evaluation set: lines of JSON, or one text. Raises UserError if it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".jsonl":
+            return [text]
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        return ["\n".join(str(row[field]) for field in fields) for row in rows]
+    except OSError as error:
+        raise UserError(f"clean.decontamination: {path} cannot be read ({error.strerror}); correct its path") from None
+    except KeyError as error:
+        raise UserError(f"clean.decontamination: {path} has an item without the field {error}") from None
+    except (ValueError, TypeError) as error:
+        raise UserError(f"clean.decontamination: {path} is not valid JSON lines ({error})") from None
+
+
+def word_list(text: str) -> list[bytes]:
+    """The words of a text in their order, in lower case."""
+    return text.lower().encode("utf-8").translate(TO_WORDS).split()
+
+
+def _cached_hits(shard: Path, key: str, runs: dict[Run, str], length: int) -> Path:
+    return cached("contamination", cache_key(key, file_sha256(shard)), partial(_find, shard, runs, length))
+
+
+def _find(shard: Path, runs: dict[Run, str], length: int, folder: Path) -> None:
+    known = {word for run in runs for word in run}
+    texts = read_shard(shard, ["text"]).column("text").to_pylist()
+    found = ((row, first_run(word_list(text), runs, known, length)) for row, text in enumerate(texts))
+    hits = [(row, runs[run], b" ".join(run).decode()) for row, run in found if run is not None]
+    (folder / HITS).write_text(json.dumps({"documents": len(texts), "hits": hits}), encoding="utf-8")
+
+
+def first_run(found: Sequence[bytes], runs: dict[Run, str], known: set[bytes], length: int) -> Run | None:
+    """The first run of words that an evaluation set has too. Only where `length` known words follow each other is one
+    looked up."""
+    known_in_a_row = 0
+    for end, word in enumerate(found, start=1):
+        known_in_a_row = known_in_a_row + 1 if word in known else 0
+        if known_in_a_row >= length:
+            run = tuple(found[end - length : end])
+            if run in runs:
+                return run
+    return None

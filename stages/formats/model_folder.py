@@ -1,0 +1,34 @@
+"""The model folder: what training writes, and what evaluation, publishing and sampling read.
+
+    model.safetensors        the weights (large models: model-00001-of-0000N.safetensors and an index)
+    config.json              the architecture
+    generation_config.json   how to generate by default
+    tokenizer.json, tokenizer_config.json
+    step-00000100/           the same without the tokenizer, for each of train.export_steps
+
+`transformers.AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load it.
+"""
+
+import hashlib
+from pathlib import Path
+
+from stages.formats.entry import UserError
+from stages.formats.hashes import file_sha256
+
+MODEL = Path("model")
+CONFIG = "config.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def weight_files(folder: Path = MODEL) -> list[Path]:
+    """The files of weights, in order. Raises UserError where the folder holds no model."""
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files or not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: holds no model (model.safetensors and {CONFIG}); run `dvc repro train`")
+    return files
+
+
+def weights_sha256(folder: Path = MODEL) -> str:
+    """The sha256 of the weights, in hex: of the one file's bytes, or of the shards' sha256 one after the other."""
+    hashes = [file_sha256(file) for file in weight_files(folder)]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()

@@ -1,0 +1,40 @@
+"""Token store -> model: `python -m stages.train`.
+
+Checks what can be checked without a worker, then starts `accelerate launch` of `stages.train.worker`.
+"""
+
+import sys
+from pathlib import Path
+
+from stages.formats.entry import run_stage
+from stages.formats.section import read_section
+from stages.formats.tokens import TokenStore
+from stages.formats.versions import require_locked
+from stages.train.checks import check_batch, check_store
+from stages.train.launch import launch, launch_config
+from stages.train.model import build_config
+from stages.train.params import TrainParams
+from stages.train.trackers import check_trackers
+
+TOKENS = Path("data/tokens")
+TOKENIZER = Path("data/tokenizer")
+
+
+def main() -> None:
+    params = read_section("train", TrainParams)
+    require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
+    config = launch_config()
+    check_batch(params, config)
+    check_trackers(params)
+    training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
+    for store in (training, validation):
+        check_store(store, params, TOKENIZER)
+    build_config(params, training.manifest)
+
+    print(f"launching {config.processes} process{'es' if config.processes > 1 else ''} by {config.path}", flush=True)
+    if code := launch(config):
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    run_stage(main)

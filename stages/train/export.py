@@ -1,0 +1,41 @@
+"""From weights as they are trained to a model that `from_pretrained` loads."""
+
+from pathlib import Path
+
+from accelerate import Accelerator
+from transformers import PreTrainedModel
+
+from stages.formats.atomic import whole_folder
+from stages.formats.tokens import Manifest
+from stages.train.loss import CausalLoss
+from stages.train.model import build_model
+from stages.train.parallel import whole_weights
+from stages.train.params import TrainParams
+
+
+def whole_model(
+    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest
+) -> PreTrainedModel | None:
+    """The model on the CPU of the main process, without the padding of the vocabulary; None on the others.
+
+    Every process calls this: a sharded model is put together.
+    """
+    weights = whole_weights(trained)
+    if not accelerator.is_main_process:
+        return None
+    plain = CausalLoss(build_model(params, vocabulary), params.precision)
+    plain.load_state_dict(weights)
+    plain.model.resize_token_embeddings(vocabulary.vocab_size)
+    plain.model.config.use_cache = True
+    return plain.model
+
+
+def export_step(
+    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest, place: Path
+) -> None:
+    """Write the model as it is at one of `export_steps`. Every process calls this."""
+    model = whole_model(trained, accelerator, params, vocabulary)
+    if model is not None:
+        with whole_folder(place) as folder:
+            model.save_pretrained(folder)
+    accelerator.wait_for_everyone()

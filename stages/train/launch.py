@@ -1,0 +1,150 @@
+"""Starts the workers by `accelerate launch`, with the user's own configuration or one of `launch/`.
+
+`PARROTFLOW_LAUNCH` names a file in `launch/` (without its ending) or any accelerate config file. Unset, the user's own
+`accelerate config` counts where there is one, else `launch/one_gpu` or `launch/cpu` by what the machine has. Workers
+that die are started again, `PARROTFLOW_RESTARTS` times (3 if unset), and go on from the last checkpoint. How a run is
+launched is never part of what it computes.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
+
+from stages.formats.entry import UserError
+from stages.train import lifeline
+
+VARIABLE = "PARROTFLOW_LAUNCH"
+RESTARTS = "PARROTFLOW_RESTARTS"
+PRESETS = Path("launch")
+
+EXIT_CONTINUE = 75
+"""Asked to stop (SIGTERM): the same command goes on from the checkpoint (EX_TEMPFAIL of sysexits.h)."""
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """An accelerate config file, and what of it matters here."""
+
+    path: Path
+    processes: int
+    """Over all machines."""
+    machines: int
+    on_cpu: bool
+
+
+class Stop(threading.Event):
+    """Set by SIGTERM or SIGINT; the signal goes on to the launcher and to all it started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.process: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.set()
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+
+
+def launch(config: LaunchConfig) -> int:
+    """Run the workers to their end and return the exit code for this command: 0, or 75 to be run again."""
+    stop = Stop()
+    restarts = int(os.environ.get(RESTARTS) or 3)
+    for start in range(restarts + 1):
+        if start:
+            print(f"a worker died; starting again from the last checkpoint ({start} of {restarts})", flush=True)
+        outcome, died_with = _run_workers(config, stop)
+        if outcome is not None:
+            return outcome
+        if stop.is_set():
+            return EXIT_CONTINUE
+    raise UserError(
+        f"train: a worker died {restarts + 1} times, lastly with exit code {died_with}; its messages are above. "
+        f"The last checkpoint is kept: the same command goes on from it ({RESTARTS} sets how often by itself)"
+    )
+
+
+def _run_workers(config: LaunchConfig, stop: Stop) -> tuple[int | None, int]:
+    line = lifeline.Lifeline()
+    values = environment(config) | {lifeline.VARIABLE: str(line.folder)}
+    try:
+        # In its own session, so that a signal reaches the launcher once, from here, with all that it started.
+        stop.process = subprocess.Popen(command(config), env=values, start_new_session=True)
+        code = stop.process.wait()
+        _wait_for_outcome(line, stop)
+        return line.outcome(), code
+    finally:
+        line.close()
+
+
+def _wait_for_outcome(line: lifeline.Lifeline, stop: Stop) -> None:
+    """accelerate's launcher dies of a SIGTERM at once, while its worker still saves: give it the time to."""
+    waiting = threading.Event()
+    for _ in range(300):
+        if not stop.is_set() or line.outcome() is not None or not line.has_workers():
+            return
+        waiting.wait(0.1)
+
+
+def command(config: LaunchConfig) -> list[str]:
+    """The command line that starts the workers."""
+    result = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config.path), "--quiet"]
+    if config.on_cpu and config.processes > 1:
+        # accelerate starts several CPU processes only when told that they are several GPUs.
+        result += ["--multi_gpu"]
+        if config.machines == 1:
+            result += ["--main_process_port", "0"]
+    return [*result, "-m", "stages.train.worker"]
+
+
+def environment(config: LaunchConfig) -> dict[str, str]:
+    """The workers' environment. accelerate starts several CPU processes only with this variable set."""
+    values = dict(os.environ)
+    if config.on_cpu:
+        values["ACCELERATE_USE_CPU"] = "true"
+    if config.on_cpu and config.processes > 1:
+        # Threads of two processes on the same cores wait for each other.
+        own = max(1, (os.cpu_count() or 1) * config.machines // config.processes)
+        values.setdefault("OMP_NUM_THREADS", str(own))
+    return values
+
+
+def launch_config() -> LaunchConfig:
+    """The configuration to launch with. Raises UserError where a named one does not exist or is none."""
+    path = _config_path()
+    try:
+        settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")))
+
+
+def _config_path() -> Path:
+    if name := os.environ.get(VARIABLE):
+        for path in (PRESETS / f"{name}.yaml", Path(name)):
+            if path.is_file():
+                return path
+        presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
+        raise UserError(f"{VARIABLE}={name}: no such file, and no preset (there are {presets})")
+    for path in (Path(default_yaml_config_file), Path(default_json_config_file)):
+        if path.is_file():
+            return path
+    return PRESETS / ("one_gpu.yaml" if has_gpu() else "cpu.yaml")
+
+
+def has_gpu() -> bool:
+    """Whether CUDA sees a device."""
+    import torch
+
+    return torch.cuda.is_available()

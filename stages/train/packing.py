@@ -1,0 +1,141 @@
+"""Packing: which stretches of the token store make up each training row. An index, built in memory, never a copy.
+
+A row has `sequence_length` targets. A document of n tokens gives n targets: each of its tokens is predicted from those
+before it, the first one from the end-of-sequence id that closes the document before.
+
+`best_fit` (after Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3): documents longer than a
+row are cut into whole rows and a rest; rests and short documents go, longest first, where they leave least space.
+Unlike there, the space that remains is filled with pieces of the emptiest rows, so that no more than one row is padded.
+`concatenate` chops the stream of documents every `sequence_length` tokens; what is left at its end is not trained on.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.formats.tokens import TokenStore
+
+Integers = npt.NDArray[np.int64]
+
+
+class Segment(NamedTuple):
+    """A stretch of targets in the store."""
+
+    start: int
+    """Position of the first target."""
+    length: int
+    """Targets."""
+
+
+@dataclass(frozen=True)
+class PackingIndex:
+    """Row r holds the segments starts[offsets[r]:offsets[r + 1]], of as many targets as `lengths` says."""
+
+    starts: Integers
+    lengths: Integers
+    offsets: Integers
+
+    @property
+    def rows(self) -> int:
+        """Training rows in an epoch."""
+        return len(self.offsets) - 1
+
+    def target_count(self, rows: Integers) -> int:
+        """Targets in the given rows together."""
+        return sum(int(self.lengths[self.offsets[row] : self.offsets[row + 1]].sum()) for row in rows)
+
+    def segments(self, row: int) -> list[Segment]:
+        """The stretches of the store that make up a row."""
+        here = slice(self.offsets[row], self.offsets[row + 1])
+        pairs = zip(self.starts[here].tolist(), self.lengths[here].tolist(), strict=True)
+        return [Segment(start, length) for start, length in pairs]
+
+
+def build_packing(
+    store: TokenStore, sequence_length: int, strategy: Literal["best_fit", "concatenate"]
+) -> PackingIndex:
+    """The index of a store; the same for the same documents, sequence length and strategy."""
+    if strategy == "concatenate":
+        rows = store.manifest.tokens // sequence_length
+        starts = np.arange(rows, dtype=np.int64) * sequence_length
+        return PackingIndex(starts, np.full(rows, sequence_length, dtype=np.int64), np.arange(rows + 1, dtype=np.int64))
+    full_starts, rests = cut_documents(store.document_starts, store.document_lengths, sequence_length)
+    packed = fill_gaps(pack_rests(rests, sequence_length), sequence_length)
+    segments = [segment for row in packed for segment in row]
+    counts = np.concatenate(
+        [np.ones(len(full_starts), dtype=np.int64), np.array([len(row) for row in packed], dtype=np.int64)]
+    )
+    return PackingIndex(
+        starts=np.concatenate([full_starts, np.array([s.start for s in segments], dtype=np.int64)]),
+        lengths=np.concatenate(
+            [
+                np.full(len(full_starts), sequence_length, dtype=np.int64),
+                np.array([s.length for s in segments], dtype=np.int64),
+            ]
+        ),
+        offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
+    )
+
+
+def cut_documents(starts: Integers, lengths: Integers, sequence_length: int) -> tuple[Integers, list[Segment]]:
+    """The starts of whole rows within documents, and what is left of each document."""
+    whole = lengths // sequence_length
+    first = np.repeat(starts, whole)
+    within = np.arange(len(first)) - np.repeat(np.cumsum(whole) - whole, whole)
+    rest_starts = starts + whole * sequence_length
+    rest_lengths = lengths % sequence_length
+    rests = [
+        Segment(start, length)
+        for start, length in zip(rest_starts.tolist(), rest_lengths.tolist(), strict=True)
+        if length
+    ]
+    return first + within * sequence_length, rests
+
+
+def pack_rests(rests: list[Segment], sequence_length: int) -> list[list[Segment]]:
+    """Best-fit decreasing: each rest, longest first, into the row that it leaves least space in."""
+    rows: list[list[Segment]] = []
+    rows_by_space: dict[int, list[int]] = {}
+    spaces: list[int] = []
+    for rest in sorted(rests, key=lambda segment: (-segment.length, segment.start)):
+        place = bisect_left(spaces, rest.length)
+        if place == len(spaces):
+            row, space = len(rows), sequence_length
+            rows.append([])
+        else:
+            space = spaces[place]
+            row = rows_by_space[space].pop()
+            if not rows_by_space[space]:
+                del rows_by_space[space], spaces[place]
+        rows[row].append(rest)
+        left = space - rest.length
+        if left:
+            if left not in rows_by_space:
+                insort(spaces, left)
+            rows_by_space.setdefault(left, []).append(row)
+    return rows
+
+
+def fill_gaps(rows: list[list[Segment]], sequence_length: int) -> list[list[Segment]]:
+    """Fill the rows that have space with pieces of the emptiest ones; all but the last become full."""
+    waiting = deque(sorted(rows, key=lambda row: -sum(segment.length for segment in row)))
+    pieces: list[Segment] = []
+    filled: list[list[Segment]] = []
+    while waiting or pieces:
+        row = waiting.popleft() if waiting else []
+        space = sequence_length - sum(segment.length for segment in row)
+        while space and (pieces or waiting):
+            if not pieces:
+                pieces = waiting.pop()
+            piece = pieces.pop()
+            taken = Segment(piece.start, min(piece.length, space))
+            row = [*row, taken]
+            space -= taken.length
+            if taken.length < piece.length:
+                pieces.append(Segment(piece.start + taken.length, piece.length - taken.length))
+        filled.append(row)
+    return filled

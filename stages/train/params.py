@@ -1,0 +1,91 @@
+"""The `train` section of params.yaml."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stages.formats.section import Section
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Optimizer(Section):
+    """How gradients become updates."""
+
+    name: Literal["adamw", "muon"]
+    """adamw for everything, or muon for the matrices and adamw for embeddings, norms and biases."""
+    learning_rate: Rate
+    """Peak rate of AdamW."""
+    matrix_learning_rate: Rate
+    """Peak rate of Muon, scaled so that AdamW's values carry over; unused by adamw."""
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+    """AdamW's decay rates of the first and the second moment."""
+    epsilon: Annotated[float, Field(gt=0)]
+    """AdamW's denominator floor."""
+    momentum: Share
+    """Muon's momentum; unused by adamw."""
+    weight_decay: Annotated[float, Field(ge=0)]
+    """Decoupled, on matrices; embeddings, norms and biases are not decayed."""
+
+
+class Schedule(Section):
+    """The learning rate as a share of its peak, a function of the step alone."""
+
+    name: Literal["cosine", "linear", "constant", "wsd"]
+    """wsd holds the peak until the last `decay_share` of the steps (warm-up, stable, decay)."""
+    warmup_steps: Annotated[int, Field(ge=0)]
+    """Steps of linear growth from 0 to the peak."""
+    final_share: Share
+    """Where the rate ends, as a share of the peak."""
+    decay_share: Share
+    """Share of the steps in which wsd decays; unused by the others."""
+
+
+class TrainParams(Section):
+    """WHAT is computed. How (processes, devices, micro-batch) follows from the hardware and the environment."""
+
+    seed: Annotated[int, Field(ge=0)]
+    """Of the weights, the data order and dropout."""
+    model: dict[str, Any]
+    """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""
+    start_from: str | None
+    """A model folder (or Hub id) whose weights are continued; null starts from random ones."""
+    sequence_length: Annotated[int, Field(ge=2)]
+    """Tokens in a training sequence."""
+    packing: Literal["best_fit", "concatenate"]
+    """best_fit cuts documents only where they are longer than a sequence; concatenate chops the stream."""
+    global_batch_size: Positive
+    """Sequences per optimizer step, over all processes."""
+    exact_micro_batch_size: Positive | None
+    """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
+    number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
+    max_steps: Positive
+    """Optimizer steps."""
+    optimizer: Optimizer
+    """How gradients become updates."""
+    schedule: Schedule
+    """The learning rate over the steps."""
+    max_gradient_norm: Annotated[float, Field(gt=0)]
+    """Gradients are scaled down to this global L2 norm."""
+    precision: Literal["bf16", "fp32"]
+    """Of the matrix products; weights, sums and the loss stay in fp32."""
+    gradient_checkpointing: bool
+    """Recompute activations in the backward pass: less memory, about a third more compute."""
+    log_every_steps: Positive
+    """Steps between two points of the training curves."""
+    evaluate_every_steps: Positive
+    """Steps between two evaluations on held-out sequences."""
+    evaluation_sequences: Positive
+    """Held-out sequences of each evaluation during training."""
+    checkpoint_every_steps: Positive
+    """Steps between two checkpoints; a crash loses at most so many."""
+    checkpoints_kept: Positive
+    """The newest so many stay."""
+    milestone_every_steps: Positive | None
+    """Checkpoints of these steps stay whatever their number; null keeps the newest only."""
+    export_steps: list[Positive]
+    """After these steps the model is also written as `model/step-N`, loadable."""
+    trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
+    """Where to follow the run besides reports/curves."""

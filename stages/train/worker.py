@@ -1,0 +1,119 @@
+"""One training process, started by `accelerate launch`; `python -m stages.train` does that.
+
+The loop owns what must not depend on the hardware: the data order, the learning rate, the loss's normalisation, the
+random numbers and the checkpoints. Accelerate owns the process group and the device.
+"""
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from transformers.utils import logging
+
+from stages.formats.entry import run_stage
+from stages.formats.section import read_section
+from stages.formats.tokens import TokenStore
+from stages.train.checkpoints import Checkpoints, Progress
+from stages.train.compile import should_compile
+from stages.train.evaluation import Evaluation
+from stages.train.fingerprint import fingerprint, identity, plateau_end, record_identity, why_afresh
+from stages.train.launch import EXIT_CONTINUE
+from stages.train.lifeline import follow_command, leave
+from stages.train.loop import PreemptedError, StopSignal, Trainer, train
+from stages.train.loss import CausalLoss
+from stages.train.micro_batch import micro_batch_size
+from stages.train.mirror import Mirror
+from stages.train.model import build_model, flops_per_token
+from stages.train.optimizer import Optimizers, build_optimizers
+from stages.train.packing import build_packing
+from stages.train.parallel import shard, spread, uses_fsdp
+from stages.train.params import TrainParams
+from stages.train.report import Report
+from stages.train.results import write_results
+from stages.train.speed import Clock, peak_flops
+from stages.train.trackers import Trackers
+
+TOKENS = Path("data/tokens")
+TRACKERS = Path(".parrotflow/trackers")
+
+
+def main() -> None:
+    """The story of one process."""
+    follow_command()
+    stop = StopSignal()
+    params = read_section("train", TrainParams)
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
+    accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
+    training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
+    index = build_packing(training, params.sequence_length, params.packing)
+
+    eager = CausalLoss(build_model(params, training.manifest), params.precision)
+    flops = flops_per_token(eager.model, params.sequence_length)
+    compiled = should_compile(params, flops, accelerator.device)
+    eager.to(accelerator.device)
+    if uses_fsdp():
+        shard(eager, accelerator)
+    micro_batch = micro_batch_size(params, accelerator, eager)
+    model = cast(nn.Module, torch.compile(eager, dynamic=False)) if compiled else eager
+    if not uses_fsdp() and params.exact_micro_batch_size is None:
+        model = spread(model, accelerator)
+    optimizers = build_optimizers(eager, params.optimizer)
+
+    run = identity(params, [training, validation])
+    name = fingerprint(run)
+    trackers = Trackers(params, accelerator, name)
+    checkpoints = Checkpoints(name, accelerator, params, Mirror(name))
+    progress = resume(checkpoints, params, eager, optimizers, run)
+
+    clock = Clock(flops, peak_flops(accelerator.device) * accelerator.num_processes)
+    report = Report(params, clock, checkpoints.curves, trackers, accelerator.is_main_process)
+    trainer = Trainer(params, accelerator, training, index, model, eager, optimizers, micro_batch, stop, clock)
+    evaluation = Evaluation(params, accelerator, validation, eager, rows_at_once=micro_batch)
+    try:
+        progress = train(trainer, evaluation, checkpoints, report, progress)
+    except PreemptedError:
+        accelerator.print("stopped on request, state saved; the same command goes on")
+        raise SystemExit(EXIT_CONTINUE) from None
+    write_results(trainer, progress, evaluation.measure(), checkpoints, compiled)
+    accelerator.end_training()
+    raise SystemExit(0)
+
+
+def resume(
+    checkpoints: Checkpoints, params: TrainParams, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]
+) -> Progress:
+    """Go back to the newest checkpoint that this run may go on from, or start at step 0 and say why."""
+    curves, printed = checkpoints.curves, checkpoints.accelerator.print
+
+    def fits(progress: Progress) -> bool:
+        if progress.max_steps == params.max_steps:
+            return True
+        ends = [plateau_end(params.schedule, steps) for steps in (progress.max_steps, params.max_steps)]
+        return progress.step <= min(ends)
+
+    place = checkpoints.latest(fits)
+    if checkpoints.accelerator.is_main_process:
+        curves.restore(place)
+        record_identity(checkpoints.folder, run)
+    if place is None:
+        for line in why_afresh(checkpoints.folder, run):
+            printed(f"starting afresh, not from another run's checkpoints: {line}")
+        return Progress(step=0, training_loss=math.nan, max_steps=params.max_steps)
+    progress = checkpoints.load(place, model, optimizers)
+    printed(f"continuing at step {progress.step} of {params.max_steps}, from {place}")
+    if checkpoints.accelerator.is_main_process:
+        ended_elsewhere = progress.max_steps != params.max_steps
+        curves.cut_after(progress.step, progress.step if ended_elsewhere else None)
+    return progress
+
+
+if __name__ == "__main__":
+    try:
+        run_stage(main)
+    except SystemExit as ended:
+        leave(ended.code if isinstance(ended.code, int) else 0)

@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.clean.__main__ import main
+from stages.collect.__main__ import main as collect
+from stages.formats.documents import read_documents
+from stages.formats.entry import UserError
+from tests.small_project import write_corpus, write_project
+
+PROBLEM = 'def has_close(numbers, threshold):\n    """ Check if two numbers are closer than threshold """\n'
+SOLUTION = "    for first in numbers:\n        if first < threshold:\n            return 1\n"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    write_corpus(tmp_path, 20)
+    items = [{"prompt": "def other():\n", "solution": "    return 1"}, {"prompt": PROBLEM, "solution": SOLUTION}]
+    Path("evaluation.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+
+
+def clean(**changes: Any) -> set[str]:
+    """The paths of what is kept."""
+    values = {"files": ["evaluation.jsonl"], "fields": ["prompt", "solution"], "words": 8} | changes
+    write_project(Path(), clean__decontamination=values)
+    collect()
+    main()
+    return {item.path for side in ("train", "validation") for item in read_documents(Path("data/clean") / side)}
+
+
+def test_a_document_with_a_passage_is_dropped_and_the_report_names_the_item_and_the_words() -> None:
+    Path("corpus/leak.py").write_text("x = 1\n\n" + PROBLEM.upper().replace("    ", "\t") + "y = 2\n")
+
+    assert "corpus/leak.py" not in clean()
+    assert Path("data/clean/contaminated.csv").read_text().splitlines() == [
+        "source,path,verdict,evaluation_item,words",
+        "mine,corpus/leak.py,contaminated,evaluation.jsonl#2,def has_close numbers threshold check if two numbers",
+    ]
+
+
+def test_a_shorter_run_of_common_words_is_no_passage() -> None:
+    Path("corpus/near.py").write_text("def has_close(numbers, threshold):\n    return numbers\n")
+
+    assert "corpus/near.py" in clean()
+    assert "corpus/near.py" not in clean(words=4)
+
+
+def test_without_a_leak_nothing_is_dropped() -> None:
+    assert len(clean()) == 20
+    assert Path("data/clean/contaminated.csv").read_text() == "source,path,verdict,evaluation_item,words\n"
+
+
+def test_a_text_file_is_one_item() -> None:
+    Path("passage.txt").write_text(PROBLEM)
+    Path("corpus/leak.py").write_text(PROBLEM)
+
+    assert "corpus/leak.py" not in clean(files=["passage.txt"])
+
+
+def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> None:
+    Path("corpus/leak.py").write_text(PROBLEM)
+    Path("passage.txt").write_text("one two three four five six seven eight nine")
+    assert "corpus/leak.py" in clean(files=["passage.txt"])
+    Path("passage.txt").write_text(PROBLEM)
+
+    assert "corpus/leak.py" not in clean(files=["passage.txt"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"files": ["nowhere.jsonl"]},
+            "clean.decontamination: nowhere.jsonl cannot be read (No such file",
+        ),
+        ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl has an item without the field 'nosuch'"),
+        ({"words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
+        ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl is not valid JSON lines"),
+    ],
+)
+def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any], message: str) -> None:
+    Path("broken.jsonl").write_text("{")
+
+    with pytest.raises(UserError) as refused:
+        clean(**changes)
+
+    assert str(refused.value).startswith(message)

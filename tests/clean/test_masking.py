@@ -1,0 +1,52 @@
+import pytest
+
+from stages.clean.masking import mask
+from stages.clean.params import Masks
+
+ALL = Masks(emails=True, ip_addresses=True, keys=True)
+NONE = Masks(emails=False, ip_addresses=False, keys=False)
+
+# Put together here, so that no scanner takes this file for a leak.
+AWS = "AKIA" + "QYLPMN5HHHFPZAM2"
+GITHUB = "ghp" + "_" + "wWPw5k4aXcaT4fNP0UcnZwJUVFk6LO0pINUx"
+SLACK = "xoxb-" + "34532454-" + "e039d02840a0b9379c"
+PRIVATE = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc=\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "kind"),
+    [
+        ("by Jane <jane.doe@mail.org>", "by Jane <<EMAIL>>", "emails"),
+        ("a@b.co, c@d.io", "<EMAIL>, <EMAIL>", "emails"),
+        ("host = '8.8.8.8'", "host = '<IP_ADDRESS>'", "ip_addresses"),
+        ("2001:4860:4860::8888 is DNS", "<IP_ADDRESS> is DNS", "ip_addresses"),
+        (f"key = '{AWS}'", "key = '<KEY>'", "keys"),
+        (f"token = '{GITHUB}'  # ghp", "token = '<KEY>'  # ghp", "keys"),
+        (f"slack('{SLACK}')", "slack('<KEY>')", "keys"),
+        (f"KEY = '''{PRIVATE}'''\nx = 1", "KEY = '''<KEY>'''\nx = 1", "keys"),
+        (f"aws_key = '{'a1B/' * 10}'", "aws_key = '<KEY>'", "keys"),
+    ],
+)
+def test_each_kind_is_replaced_counted_and_off_when_it_is_off(text: str, expected: str, kind: str) -> None:
+    masked = mask(text, ALL)
+
+    assert masked.text == expected
+    assert {name: count for name, count in masked.found.items() if count} == {kind: expected.count("<EMAIL>") or 1}
+    assert mask(text, ALL.model_copy(update={kind: False})).text == text
+    assert mask(text, NONE.model_copy(update={kind: True})).text == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user@example.com and @decorator and a @ b",
+        "127.0.0.1 192.168.1.1 10.0.0.1 ::1 fe80::1",
+        "version = '1.2.3.4.5' and 999.999.1.1",
+        "x[1::2] == y[::-1] and a::b and 12:30:45",
+        "matrix @ vector.T",
+        "def f(value: int) -> dict[str, str]:\n    return {'a': 'b'}\n",
+        "sha = 'da39a3ee5e6b4b0d3255bfef95601890afd80709'",
+    ],
+)
+def test_ordinary_code_private_addresses_and_documentation_stay(text: str) -> None:
+    assert mask(text, ALL).text == text

@@ -1,0 +1,90 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.clean import whatif
+from stages.clean.__main__ import main as clean
+from stages.collect.__main__ import main as collect
+from stages.formats.entry import UserError
+from stages.formats.ledger import read_ledger
+from tests.small_project import folder_bytes, write_corpus, write_project
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    write_corpus(tmp_path, 9)
+    Path("corpus/wide.py").write_text("x = '" + "y" * 80 + "'\n")
+    Path("corpus/long.py").write_text("x" * 2000 + "\n")
+    write_project(tmp_path)
+    collect()
+    clean()
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *changes: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["whatif", *changes])
+    capsys.readouterr()
+    whatif.main()
+    return capsys.readouterr().out
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    return {name: rest for name, *rest in cells}
+
+
+def test_it_says_what_a_threshold_would_drop_in_documents_bytes_and_licences(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = folder_bytes(Path("data"))
+    answer = rows(ask(monkeypatch, capsys, "filters.line_length_maximum=80"))
+
+    assert answer["collected"][0] == "11"
+    assert answer["kept now"][0] == "10"
+    assert answer["kept then"][0] == "9"
+    assert answer["by line_length_maximum_above"] == ["1", "87"]
+    assert answer["licence MIT"] == ["1", "87"]
+    assert answer["mine corpus/wide.py"] == ["", "87"]
+    assert folder_bytes(Path("data")) == before
+
+
+def test_it_says_what_would_come_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ("clean.filters.line_length_maximum=3000", "filters.line_length_mean_maximum=null")
+    changes += ("filters.characters_per_token_minimum=null",)
+    text = ask(monkeypatch, capsys, *changes)
+
+    assert "would be kept" in text
+    assert "would be dropped" not in text
+    assert rows(text)["mine corpus/long.py"] == ["", "2,001"]
+
+
+def test_its_answer_is_what_the_stage_then_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = rows(ask(monkeypatch, capsys, "filters.line_length_maximum=80"))
+    write_project(Path(), clean__filters__line_length_maximum=80)
+    clean()
+    ledger = read_ledger(Path("data/clean/ledger"))
+
+    assert answer["kept then"][0] == str((ledger["verdict"] == "kept").sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("filters.line_length_maximum", "filters.line_length_maximum: expected KEY=VALUE with a key of params.yaml's"),
+        ("nosuch.key=1", "nosuch.key=1: expected KEY=VALUE with a key of params.yaml's section `clean`"),
+        ("filters.nosuch=1", "clean.filters.nosuch: unknown parameter (value 1)"),
+        ("filters.line_length_maximum=-1", "clean.filters.line_length_maximum = -1: Input should be greater than"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str, message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        ask(monkeypatch, capsys, change)
+
+    assert message in str(refused.value)

@@ -1,0 +1,304 @@
+"""The sources beside plain files: archives, CSV, URLs, data sets; and input that is broken on purpose."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages.collect.__main__ import main
+from stages.formats.documents import Document, read_documents
+from stages.formats.entry import UserError
+from stages.formats.reports import read_json
+from tests.small_project import FILES_SOURCE, ROOT, write_corpus, write_project
+
+NO_FIELDS = {"source": None, "path": None, "license": None}
+ORIGIN = {name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs")}
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def collect(*sources: dict[str, Any], **changes: Any) -> list[Document]:
+    write_project(Path(), collect__sources=list(sources), **changes)
+    main()
+    return list(read_documents(Path("data/documents")))
+
+
+def left_out() -> dict[str, int]:
+    counts: dict[str, int] = read_json(Path("reports/collect.json"))["left_out"]
+    return counts
+
+
+def archives(*globs: str, suffixes: tuple[str, ...] = (".py",), limit: int = 10**7) -> dict[str, Any]:
+    kind = {"kind": "archives", "globs": list(globs), "suffixes": list(suffixes), "max_unpacked_bytes": limit}
+    return ORIGIN | kind
+
+
+def write_zip(path: str, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def write_tar(path: str, members: dict[str, bytes], mode: Any = "w:gz") -> None:
+    with tarfile.open(path, mode) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+MEMBERS = {"a/one.py": b"x = 1\n", "two.py": b"y = 2\n", "readme.md": b"# no\n", "empty.py": b""}
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tar.bz2", "a.tar.xz"])
+def test_an_archives_members_are_documents(name: str) -> None:
+    if name.endswith("zip"):
+        write_zip(name, MEMBERS)
+    else:
+        write_tar(name, MEMBERS, "w:" + name.partition(".tar")[2].lstrip("."))
+
+    found = {item.path: item.text for item in collect(archives("a.*"))}
+
+    assert found == {f"{name}!a/one.py": "x = 1\n", f"{name}!two.py": "y = 2\n"}
+    assert left_out() == {"empty": 1}
+
+
+@pytest.mark.parametrize("write", [write_zip, write_tar])
+def test_a_member_outside_the_archive_is_left_out_and_nothing_is_written(write: Any, tmp_path: Path) -> None:
+    write("a.zip" if write is write_zip else "a.tar", {"../evil.py": b"x", "/etc/evil.py": b"x", "good.py": b"x = 1"})
+
+    assert [item.text for item in collect(archives("a.*"))] == ["x = 1"]
+    assert left_out()["path outside the archive"] >= 1
+    assert not list(tmp_path.parent.glob("evil.py"))
+
+
+def test_links_in_an_archive_are_not_followed() -> None:
+    with tarfile.open("a.tar", "w") as archive:
+        link = tarfile.TarInfo("passwd.py")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+        info = tarfile.TarInfo("good.py")
+        info.size = 5
+        archive.addfile(info, io.BytesIO(b"x = 1"))
+
+    assert [item.text for item in collect(archives("a.tar"))] == ["x = 1"]
+    assert left_out() == {"no regular file": 1}
+
+
+@pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar.gz"])
+def test_a_decompression_bomb_is_refused_without_being_unpacked(name: str) -> None:
+    many = {f"{number}.py": b"x" * 900_000 for number in range(12)}
+    if name.endswith("zip"):
+        write_zip(name, many)
+    else:
+        write_tar(name, many)
+    assert Path(name).stat().st_size < 100_000
+
+    with pytest.raises(UserError, match=rf"{name}: .*unpacks to more than max_unpacked_bytes = 5,000,000"):
+        collect(archives(name, limit=5_000_000))
+
+
+def test_one_huge_member_is_skipped_by_the_size_it_states() -> None:
+    write_zip("a.zip", {"huge.py": b"x" * 3_000_000, "good.py": b"x = 1"})
+
+    assert [item.text for item in collect(archives("a.zip"))] == ["x = 1"]
+    assert left_out() == {"larger than max_document_bytes": 1}
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.tar.xz"])
+def test_what_is_no_archive_or_half_of_one_is_refused(name: str) -> None:
+    Path(name).write_bytes(b"hello")
+    with pytest.raises(UserError, match=rf"{name}: no readable archive"):
+        collect(archives(name))
+
+    members = {f"{number}.py": os.urandom(5000).hex().encode() for number in range(20)}
+    (write_zip if name.endswith("zip") else write_tar)(name, members)
+    Path(name).write_bytes(Path(name).read_bytes()[:20_000])
+    with pytest.raises(UserError, match=rf"{name}: no readable archive"):
+        collect(archives(name))
+
+
+def test_an_encrypted_zip_is_refused() -> None:
+    write_zip("a.zip", {"a.py": b"x = 1"})
+    data = bytearray(Path("a.zip").read_bytes())
+    data[6] |= 1
+    data[data.rfind(b"PK\1\2") + 8] |= 1
+    Path("a.zip").write_bytes(data)
+
+    with pytest.raises(UserError, match=r"a\.zip: no readable archive .*password required"):
+        collect(archives("a.zip"))
+
+
+def csv(path: str) -> dict[str, Any]:
+    return ORIGIN | {"kind": "csv", "globs": [path], "text": "code", "fields": NO_FIELDS | {"license": "licence"}}
+
+
+def test_rows_of_csv_are_documents() -> None:
+    Path("a.csv").write_text('licence,code\nApache-2.0,"x = 1\ny = ""2""\n"\n,z = 3\n', newline="")
+
+    assert sorted((item.license, item.text) for item in collect(csv("a.csv"))) == [
+        ("Apache-2.0", 'x = 1\ny = "2"\n'),
+        ("MIT", "z = 3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"licence,text\nMIT,x\n", r"a\.csv#1: no field `code`; it has licence, text"),
+        (b'licence,code\nMIT,x\nMIT,"open\n', r"a\.csv: line \d+ is not valid CSV \(unexpected end of data\)"),
+        (b"licence,code\nMIT,\xff\n", r"a\.csv: line \d+ is not valid CSV \('utf-8' codec"),
+    ],
+)
+def test_broken_csv_is_refused_with_its_line(content: bytes, message: str) -> None:
+    Path("a.csv").write_bytes(content)
+
+    with pytest.raises(UserError, match=message):
+        collect(csv("a.csv"))
+
+
+def test_any_url_that_fsspec_opens_is_a_source() -> None:
+    system = fsspec.filesystem("memory")
+    for number in range(3):
+        system.pipe(f"/bucket/code/{number}.py", f"x = {number}\n".encode())
+    system.pipe("/bucket/rows.jsonl", b'{"content": "y = 1"}\n')
+    jsonl = ORIGIN | {"kind": "jsonl", "text": "content", "fields": NO_FIELDS}
+
+    found = collect(
+        FILES_SOURCE | {"globs": ["memory://bucket/code/*.py", "memory://bucket/code"]},
+        jsonl | {"globs": ["memory://bucket/rows.jsonl"]},
+    )
+
+    assert sorted(item.path for item in found) == [
+        "memory:///bucket/code/0.py",
+        "memory:///bucket/code/1.py",
+        "memory:///bucket/code/2.py",
+        "memory:///bucket/rows.jsonl#1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://nowhere/*.py", "`memory://nowhere/\\*.py` matches no file; correct the path"),
+        ("memory://nowhere/a.py", "`memory://nowhere/a.py` matches no file; correct the path"),
+        ("nosuch://bucket/a.py", "`nosuch://bucket/a.py` cannot be listed .*check the address, the network"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_refused(url: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        collect(FILES_SOURCE | {"globs": [url]})
+
+
+def hub(repository: str, split: str = "train") -> dict[str, Any]:
+    where = {"kind": "hub", "repository": repository, "configuration": None, "split": split}
+    return ORIGIN | where | {"text": "content", "fields": NO_FIELDS | {"source": "repo"}, "revision": ""}
+
+
+def test_a_data_set_is_streamed_row_by_row() -> None:
+    Path("set").mkdir()
+    pq.write_table(pa.table({"content": ["x = 1\n", "y = 2\n"], "repo": ["a", "b"]}), "set/train.parquet")
+
+    assert sorted((item.source, item.text) for item in collect(hub("set"))) == [("a", "x = 1\n"), ("b", "y = 2\n")]
+
+
+def test_a_data_set_without_the_split_is_refused() -> None:
+    Path("set").mkdir()
+    pq.write_table(pa.table({"content": ["x = 1\n"], "repo": ["a"]}), "set/train.parquet")
+
+    with pytest.raises(UserError, match="data set `set` cannot be read"):
+        collect(hub("set", split="nosuch"))
+
+
+def test_without_a_network_the_error_names_the_way_out() -> None:
+    write_project(Path(), collect__sources=[hub("someone/something")])
+
+    run = subprocess.run(
+        [sys.executable, "-m", "stages.collect"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HF_HOME": str(Path("home").absolute())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 2
+    assert "error: collect.sources: data set `someone/something` cannot be read" in run.stderr
+    assert "name its files as a source of kind `parquet`" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_share_takes_about_that_part_of_a_source_and_a_larger_one_more_of_the_same() -> None:
+    write_corpus(Path(), 200)
+    tenth, half = ({item.id for item in collect(FILES_SOURCE | {"share": share})} for share in (0.1, 0.5))
+
+    assert 8 <= len(tenth) <= 36
+    assert 80 <= len(half) <= 120
+    assert tenth < half
+
+
+def test_a_line_too_long_for_memory_is_skipped_and_the_next_is_read() -> None:
+    with Path("rows.jsonl").open("w") as file:
+        file.write(json.dumps({"content": "x" * 8_000_000}) + "\n")
+        file.write(json.dumps({"content": "y = 1"}) + "\n")
+    source = ORIGIN | {"kind": "jsonl", "globs": ["rows.jsonl"], "text": "content", "fields": NO_FIELDS}
+
+    assert [item.text for item in collect(source)] == ["y = 1"]
+    assert left_out() == {"larger than max_document_bytes": 1}
+
+
+def test_a_file_that_is_too_large_is_skipped_unread() -> None:
+    write_corpus(Path(), 1)
+    with Path("corpus/huge.py").open("wb") as file:
+        file.truncate(10**12)
+
+    assert len(collect(FILES_SOURCE)) == 1
+    assert left_out() == {"larger than max_document_bytes": 1}
+
+
+def test_lone_surrogates_in_json_are_no_text() -> None:
+    Path("rows.jsonl").write_text('{"content": "\\ud800"}\n{"content": "y = 1"}\n')
+    source = ORIGIN | {"kind": "jsonl", "globs": ["rows.jsonl"], "text": "content", "fields": NO_FIELDS}
+
+    assert [item.text for item in collect(source)] == ["y = 1"]
+    assert left_out() == {"not UTF-8": 1}
+
+
+def test_the_same_text_twice_is_two_documents_with_one_id() -> None:
+    write_corpus(Path(), 1)
+    Path("corpus/copy.py").write_text(Path("corpus/module_000.py").read_text())
+
+    first, second = collect(FILES_SOURCE)
+    assert first.id == second.id
+    assert (first.path, second.path) == ("corpus/copy.py", "corpus/module_000.py")
+
+
+def test_a_truncated_parquet_file_is_refused() -> None:
+    pq.write_table(pa.table({"content": [os.urandom(500).hex() for _ in range(500)]}), "rows.parquet")
+    data = Path("rows.parquet").read_bytes()
+    Path("rows.parquet").write_bytes(data[: len(data) // 2])
+    source = ORIGIN | {"kind": "parquet", "globs": ["rows.parquet"], "text": "content", "fields": NO_FIELDS}
+
+    with pytest.raises(UserError, match=r"rows\.parquet: no readable Parquet file"):
+        collect(source)
+
+
+def test_a_gzip_under_the_name_of_a_python_file_is_no_text() -> None:
+    write_corpus(Path(), 1)
+    Path("corpus/packed.py").write_bytes(gzip.compress(b"x = 1"))
+
+    assert len(collect(FILES_SOURCE)) == 1
+    assert left_out() == {"not UTF-8": 1}

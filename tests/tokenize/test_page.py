@@ -1,0 +1,90 @@
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+
+from stages.formats.tokens import Manifest, ShardEntry
+from stages.tokenize.page import MOST_ROWS, grouped, length_rows, page
+
+
+class Cells(HTMLParser):
+    """The rows of all tables, as lists of their cells' texts; checks that tags are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag not in ("html", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "html":
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1].append(data)
+
+
+def ledger(count: int) -> pd.DataFrame:
+    rows = [
+        {
+            "source": f"s{n % 40:02d}",
+            "license": "MIT" if n % 2 else "",
+            "language": "Python",
+            "bytes": 10,
+            "characters": 8,
+        }
+        | {
+            "bytes": 10,
+            "characters": 8,
+            "verdict": "kept" if n % 5 else "generated",
+            "side": "" if n % 5 == 0 else "train",
+        }
+        for n in range(count)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
+    shard = ShardEntry("b", documents=80, tokens=320, bytes=800, sha256={})
+    manifest = Manifest("uint16", 300, 0, "hash", "test 1", (shard,))
+    text = page(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)})
+
+    cells = Cells()
+    cells.feed(text)
+    assert cells.open == []
+    assert ["train", "80", "32", "800", "320", "2.00", "4"] in cells.rows
+    assert ["unknown", "40", "400"] in cells.rows
+    assert ["4 to 7", "60"] in cells.rows
+    assert ["64 to 127", "20"] in cells.rows
+    assert ["generated", "20", "200"] in cells.rows
+    assert "20 of 100 collected documents, 200 of 1,000 bytes" in text
+
+
+def test_names_cannot_break_the_page() -> None:
+    shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
+    rows = ledger(2).iloc[1:].assign(source="<script>alert(1)</script>")
+    text = page(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
+
+    assert "<script>" not in text
+
+
+def test_a_long_chart_sums_up_the_rest() -> None:
+    rows = grouped(ledger(400), "source")
+
+    assert len(rows) == MOST_ROWS + 1
+    assert sum(row.documents for row in rows) == 400
+    assert rows[-1].name == "15 others"
+
+
+def test_ranges_of_lengths_double_and_leave_no_gap() -> None:
+    rows = length_rows(np.array([1, 2, 3, 4, 70]))
+
+    assert [(row.name, row.documents) for row in rows] == [
+        ("1 to 1", 1), ("2 to 3", 2), ("4 to 7", 1), ("8 to 15", 0), ("16 to 31", 0), ("32 to 63", 0), ("64 to 127", 1),
+    ]  # fmt: skip

@@ -1,0 +1,148 @@
+"""A small training project: real tokenizer, real token stores, a model of a few thousand weights."""
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from stages.formats.hashes import file_sha256
+from stages.formats.tokens import Manifest, TokenStore
+from stages.tokenize.store import smallest_dtype, write_token_shard
+from stages.tokenizer.save import save_trained
+
+ROOT = Path(__file__).parents[2]
+
+TRAIN: dict[str, Any] = {
+    "seed": 0,
+    "model": {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_head": 2,
+        "n_embd": 16,
+        "n_positions": 32,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    "start_from": None,
+    "sequence_length": 16,
+    "packing": "best_fit",
+    "global_batch_size": 8,
+    "exact_micro_batch_size": None,
+    "max_steps": 12,
+    "optimizer": {
+        "name": "muon",
+        "learning_rate": 0.003,
+        "matrix_learning_rate": 0.003,
+        "betas": [0.9, 0.95],
+        "epsilon": 1e-8,
+        "momentum": 0.95,
+        "weight_decay": 0.1,
+    },
+    "schedule": {"name": "cosine", "warmup_steps": 2, "final_share": 0.1, "decay_share": 0.2},
+    "max_gradient_norm": 1.0,
+    "precision": "fp32",
+    "gradient_checkpointing": False,
+    "log_every_steps": 1,
+    "evaluate_every_steps": 4,
+    "evaluation_sequences": 6,
+    "checkpoint_every_steps": 3,
+    "checkpoints_kept": 2,
+    "milestone_every_steps": None,
+    "export_steps": [],
+    "trackers": [],
+}
+
+
+def params(**changes: Any) -> dict[str, Any]:
+    """The section with some values changed: `optimizer__name="adamw"` sets optimizer.name."""
+    values = copy.deepcopy(TRAIN)
+    for dotted, value in changes.items():
+        *path, last = dotted.split("__")
+        section = values
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return values
+
+
+def write_params(folder: Path, **changes: Any) -> None:
+    """Write params.yaml."""
+    (folder / "params.yaml").write_text(yaml.safe_dump({"train": params(**changes)}), encoding="utf-8")
+
+
+def write_store(folder: Path, documents: list[str], tokenizer: Tokenizer, tokenizer_file: Path) -> TokenStore:
+    """Tokenize documents into a store of one shard."""
+    folder.mkdir(parents=True)
+    encoded = [tokenizer.encode(text).ids for text in documents]
+    size, eos = tokenizer.get_vocab_size(), tokenizer.token_to_id("<|endoftext|>")
+    dtype = smallest_dtype(size)
+    ids = np.array([number for document in encoded for number in document], dtype=np.uint32)
+    lengths = np.array([len(document) for document in encoded], dtype=np.int64)
+    infos = [
+        {"id": str(number), "source": "s", "path": f"f{number}.py", "bytes": len(text.encode())}
+        for number, text in enumerate(documents)
+    ]
+    shard = write_token_shard(folder, "s000", ids, lengths, infos, eos, dtype)
+    manifest = Manifest(dtype, size, eos, file_sha256(tokenizer_file), "tokenizers", (shard,))
+    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
+    return TokenStore(folder)
+
+
+def documents(count: int, seed: int) -> list[str]:
+    """Texts with something to learn: sums that are right."""
+    random = np.random.default_rng(seed)
+    pairs = random.integers(0, 100, size=(count, 6, 2))
+    return ["".join(f"add({a}, {b}) == {a + b}\n" for a, b in pair) for pair in pairs.tolist()]
+
+
+def write_project(folder: Path, **changes: Any) -> Path:
+    """A folder in which `python -m stages.train` runs. Returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=sorted(alphabet))
+    tokenizer.train_from_iterator(documents(40, seed=1), trainer)
+    (folder / "data/tokenizer").mkdir(parents=True)
+    save_trained(tokenizer, folder / "data/tokenizer")
+    saved = folder / "data/tokenizer/tokenizer.json"
+    write_store(folder / "data/tokens/train", documents(60, seed=2), tokenizer, saved)
+    write_store(folder / "data/tokens/validation", documents(12, seed=3), tokenizer, saved)
+    shutil.copyfile(ROOT / "versions.yaml", folder / "versions.yaml")
+    shutil.copytree(ROOT / "launch", folder / "launch")
+    write_params(folder, **changes)
+    return folder
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of a run: the project's code, no accelerate config of the machine's user."""
+    own = {"PYTHONPATH": str(ROOT), "PARROTFLOW_LAUNCH": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return {**os.environ, **own, **changes}
+
+
+def start(folder: Path, **variables: str) -> "subprocess.Popen[str]":
+    """Start `python -m stages.train`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "stages.train"],
+        cwd=folder,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder: Path, expected_code: int = 0, **variables: str) -> str:
+    """Run it to its end and return what it said."""
+    process = start(folder, **variables)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == expected_code, said
+    return said

@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from stages.formats.entry import UserError
-
-WEIGHTS = "*.safetensors"
+from stages.formats.model_folder import weight_files
 
 logging.disable_progress_bar()  # a local file takes no time worth a bar
 
@@ -20,10 +19,7 @@ def open_model(folder: Path) -> PreTrainedModel:
 
     Raises UserError if the folder holds no model that transformers can load.
     """
-    if not any(folder.glob(WEIGHTS)):
-        raise UserError(
-            f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it"
-        )
+    weight_files(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(

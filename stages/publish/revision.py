@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.formats.entry import UserError
 from stages.formats.hashes import file_sha256
+from stages.formats.model_folder import weight_files
 
 CARD = "README.md"
 PROVENANCE = "provenance.json"
@@ -34,10 +34,8 @@ class Revision:
 
 def model_files(model: Path) -> list[Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
-    files = sorted({path for pattern in SHIPPED for path in model.glob(pattern) if path.name != PROVENANCE})
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise UserError(f"{model}: no weights (*.safetensors); run `dvc repro train`")
-    return files
+    weight_files(model)
+    return sorted({path for pattern in SHIPPED for path in model.glob(pattern) if path.name != PROVENANCE})
 
 
 def name_revision(folder: Path) -> Revision:

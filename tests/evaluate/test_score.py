@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def one_token_at_a_time(
     return nats
 
 
-SIZES = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.5}
+SIZES: dict[str, Any] = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.5}
 
 
 def gpt2() -> PreTrainedModel:
@@ -33,7 +34,12 @@ def gpt2() -> PreTrainedModel:
 
 
 def llama() -> PreTrainedModel:
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     return LlamaForCausalLM(LlamaConfig(max_position_embeddings=32, **shape, **SIZES))
 
 

@@ -127,8 +127,9 @@ def test_the_card_tells_of_data_metrics_samples_and_limits(project: Path) -> Non
     samples = json.loads(Path("data/samples.json").read_text())
     assert "A model for tests." in text
     assert '.from_pretrained("published/tiny/main")' in text
-    assert "| MIT | 8 |" in text
-    assert "| MIT | 4 |" in text
+    counts = json.loads(Path("reports/tokenize.json").read_text())
+    assert f"| MIT | {counts['train']['documents']} | {counts['train']['bytes']:,} |" in text
+    assert f"| MIT | {counts['validation']['documents']} | {counts['validation']['bytes']:,} |" in text
     assert "| training loss | 5.5 |" in text
     assert "| gzip -9 (bits per byte) |" in text
     assert all(sample["signature"] in text for sample in samples)

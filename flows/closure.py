@@ -71,7 +71,7 @@ def main() -> None:
     stale = False
     for name, module in stage_modules(document["stages"]):
         deps, closure = document["stages"][name]["deps"], import_closure(module)
-        if code_deps(deps) == closure:
+        if set(code_deps(deps)) == set(closure):
             continue
         stale = True
         missing, extra = sorted({*closure} - {*deps}), sorted({*code_deps(deps)} - {*closure})

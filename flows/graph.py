@@ -171,9 +171,19 @@ def _reasons(stage: Stage) -> Iterator[Reason]:
                 # An upstream that has not run yet explains its own outputs.
                 if not (path in upstream_outs and status == "deleted"):
                     yield Reason(kind, path, new=status)
-    for out in stage.outs:
-        for path, status in (out.status() or {}).items():
-            yield Reason("output", path, new="is missing" if status in ("deleted", "not in cache") else status)
+    yield from _changed_outs(stage)
+
+
+def _changed_outs(stage: Stage) -> Iterator[Reason]:
+    states = {path: status for out in stage.outs for path, status in (out.status() or {}).items()}
+    missing = [path for path, status in states.items() if status in ("deleted", "not in cache")]
+    if len(missing) > 1:
+        yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new="are missing")
+    elif missing:
+        yield Reason("output", missing[0], new="is missing")
+    for path, status in states.items():
+        if path not in missing:
+            yield Reason("output", path, new=status)
 
 
 def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:

@@ -67,7 +67,7 @@ def pipeline(
         if failed.is_set() and not keep_going:
             return Failed(message="not started: another stage failed")
         logger.info("why: %s", why)
-        terminal.started(name, why)
+        terminal.started(name)
 
         def on_line(text: str) -> None:
             logger.info("%s", text)

@@ -95,9 +95,9 @@ class Terminal:
             self.console.print(plan_table(plan))
             self.console.print()
 
-    def started(self, name: str, why: str) -> None:
+    def started(self, name: str) -> None:
         """A stage begins."""
-        self._print(name, f"[bold]started[/]: {escape(why)}")
+        self._print(name, "[bold]started[/]")
 
     def line(self, name: str, text: str) -> None:
         """A line of a stage's output. DVC's own words are left out: the table says what they say, and git is ours."""
@@ -121,7 +121,8 @@ class Terminal:
         self.console.print()
         self.console.print(table)
         metrics = ", ".join(f"{name} {value:,}" for name, value in read_metrics().items())
-        self.console.print(f"\n{time.perf_counter() - self.began:.0f} s in all. {metrics}".rstrip())
+        done = f"{time.perf_counter() - self.began:.0f} s in all." if plan.to_do else "Everything is up to date."
+        self.console.print(f"\n{done} {metrics}".rstrip())
         failures = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
         for outcome in failures:
             self.console.print(f"\n[red]{outcome.name} failed[/]\n{escape(outcome.message)}")

@@ -12,8 +12,7 @@ from stages.clean.words import TO_WORDS
 from stages.formats.documents import read_shard
 from stages.formats.entry import UserError
 from stages.formats.hashes import file_sha256
-from stages.formats.shard_cache import cache_key, cached, code_key
-from stages.formats.workers import map_shards
+from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 HITS = "hits.json"
 
@@ -39,7 +38,8 @@ def find_contaminated(shards: Sequence[Path], params: Decontamination) -> list[H
     key = cache_key(code_key([__file__, words.__file__]), params.model_dump_json(), *contents)
     hits = []
     first_row = 0
-    for entry in map_shards(partial(_cached_hits, key=key, runs=runs, length=params.words), shards):
+    find = partial(_find, runs, params.words)
+    for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
         hits += [Hit(first_row + row, item, run) for row, item, run in found["hits"]]
         first_row += found["documents"]
@@ -80,11 +80,7 @@ def word_list(text: str) -> list[bytes]:
     return text.lower().encode("utf-8").translate(TO_WORDS).split()
 
 
-def _cached_hits(shard: Path, key: str, runs: dict[Run, str], length: int) -> Path:
-    return cached("contamination", cache_key(key, file_sha256(shard)), partial(_find, shard, runs, length))
-
-
-def _find(shard: Path, runs: dict[Run, str], length: int, folder: Path) -> None:
+def _find(runs: dict[Run, str], length: int, shard: Path, folder: Path) -> None:
     known = {word for run in runs for word in run}
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
     found = ((row, first_run(word_list(text), runs, known, length)) for row, text in enumerate(texts))

@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -11,9 +10,7 @@ import pyarrow as pa
 from stages.clean import features
 from stages.clean.features import measure
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
-from stages.formats.hashes import file_sha256
-from stages.formats.shard_cache import cache_key, cached, code_key
-from stages.formats.workers import map_shards
+from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 FEATURES = "features.parquet"
 
@@ -24,16 +21,13 @@ def measure_shards(shards: Sequence[Path]) -> pd.DataFrame:
     What was measured before is taken from the cache: one edited document costs one shard.
     """
     code = cache_key(code_key([features.__file__, __file__]), platform.python_version())
-    tables = map_shards(partial(shard_features, code=code), shards)
-    frames = [table.to_pandas().assign(shard=shard.name) for shard, table in zip(shards, tables, strict=True)]
+    entries = map_cached("features", shards, lambda shard: cache_key(code, shard_sha256(shard)), _measure_shard)
+    frames = [
+        read_table(entry / FEATURES).to_pandas().assign(shard=shard.name)
+        for shard, entry in zip(shards, entries, strict=True)
+    ]
     ledger: pd.DataFrame = pd.concat(frames, ignore_index=True)
     return ledger
-
-
-def shard_features(shard: Path, code: str) -> pa.Table:
-    """The features of one shard's documents, in its order."""
-    entry = cached("features", cache_key(code, file_sha256(shard)), partial(_measure_shard, shard))
-    return read_table(entry / FEATURES)
 
 
 def _measure_shard(shard: Path, folder: Path) -> None:

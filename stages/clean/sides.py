@@ -5,7 +5,6 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -15,9 +14,7 @@ from stages.clean.masking import mask
 from stages.clean.params import Masks
 from stages.clean.verdicts import TRAIN, VALIDATION
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
-from stages.formats.hashes import file_sha256
-from stages.formats.shard_cache import cache_key, cached, code_key
-from stages.formats.workers import map_shards
+from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 COUNTS = "masked.json"
 
@@ -42,7 +39,8 @@ def write_sides(
     rows = dict(iter(ledger.groupby("shard")["side"]))
     work = [ShardSides(shard, list(rows[shard.name]), masks) for shard in shards if shard.name in rows]
     masked: Counter[str] = Counter()
-    for item, entry in zip(work, map_shards(cached_sides, work), strict=True):
+    entries = map_cached("sides", work, sides_key, write_shard_sides)
+    for item, entry in zip(work, entries, strict=True):
         for side, folder in ((TRAIN, train), (VALIDATION, validation)):
             if (entry / side).exists():
                 shutil.copyfile(entry / side, folder / item.shard.name)
@@ -50,14 +48,14 @@ def write_sides(
     return masked
 
 
-def cached_sides(item: ShardSides) -> Path:
-    """The cache's folder with one shard's sides as files."""
+def sides_key(item: ShardSides) -> str:
+    """Changes with anything that the files of one shard's sides hang on."""
     code = code_key([__file__, masking.__file__])
-    key = cache_key(code, item.masks.model_dump_json(), file_sha256(item.shard), *item.sides)
-    return cached("sides", key, partial(_write_shard_sides, item))
+    return cache_key(code, item.masks.model_dump_json(), shard_sha256(item.shard), *item.sides)
 
 
-def _write_shard_sides(item: ShardSides, folder: Path) -> None:
+def write_shard_sides(item: ShardSides, folder: Path) -> None:
+    """Write one shard's documents as a file per side, and the counts of what was masked."""
     documents: dict[str, list[Document]] = {TRAIN: [], VALIDATION: []}
     counts: Counter[str] = Counter()
     for document, side in zip(documents_of(read_shard(item.shard)), item.sides, strict=True):

@@ -12,9 +12,7 @@ import numpy.typing as npt
 from rensa import RMinHash
 
 from stages.formats.documents import read_shard
-from stages.formats.hashes import file_sha256
-from stages.formats.shard_cache import cache_key, cached, code_key
-from stages.formats.workers import map_shards
+from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))
@@ -43,18 +41,14 @@ class ShardWords:
 
 def read_words(shards: Sequence[Path], permutations: int) -> Iterator[ShardWords]:
     """The words of each shard, in the order of the shards. Only new shards are computed."""
-    key = cache_key(code_key([__file__]), version("rensa"), str(permutations))
-    for entry in map_shards(partial(_cached_words, key=key, permutations=permutations), shards):
+    code = cache_key(code_key([__file__]), version("rensa"), str(permutations))
+    compute = partial(_compute, permutations)
+    for entry in map_cached("words", shards, lambda shard: cache_key(code, shard_sha256(shard)), compute):
         arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("words", "offsets", "signatures")}
         yield ShardWords(**arrays)
 
 
-def _cached_words(shard: Path, key: str, permutations: int) -> Path:
-    compute = partial(_compute, shard, permutations)
-    return cached("words", cache_key(key, file_sha256(shard)), compute)
-
-
-def _compute(shard: Path, permutations: int, folder: Path) -> None:
+def _compute(permutations: int, shard: Path, folder: Path) -> None:
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
     hashed = RMinHash.hash_token_sets([word_set(text) for text in texts])
     signatures: Any = RMinHash.digest_matrix_from_token_hash_sets(hashed, permutations, SEED).to_rows()

@@ -5,11 +5,12 @@ from pathlib import Path
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams, Hub, Packages
 from stages.collect.report import corpus_id, left_out_table, reasons, summary
-from stages.collect.trie import write_documents
+from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.entry import UserError, run_stage
 from stages.formats.reports import write_json
 from stages.formats.section import read_section
+from stages.formats.shard_cache import drop_unused
 from stages.formats.versions import require_locked
 
 DOCUMENTS = Path("data/documents")
@@ -29,6 +30,7 @@ def main() -> None:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
     write_whole_file(LEFT_OUT, left_out_table(taken))
+    drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.bytes.total():,} bytes"
     print(f"collected {counts}; left out {len(taken.left_out):,}")
 

@@ -5,11 +5,18 @@ buckets, sorted and written.
 """
 
 import pickle
+import shutil
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from stages.formats import documents as formats
 from stages.formats.documents import Document, id_bits, write_shard
+from stages.formats.shard_cache import cache_key, cached, code_key
+
+CACHE_NAME = "documents"
+SHARD = "shard.parquet"
 
 SPOOL_BITS = 8
 """A spool has 2**8 buckets; one that is still too large is spooled again by the next bits."""
@@ -17,8 +24,8 @@ SPOOL_BITS = 8
 SPOOL_SHARDS = 4
 """A bucket of up to this many shards is split in memory."""
 
-SPOOL_BUFFER_BYTES = 64 * 2**20
-"""Text that waits in memory before it goes to the buckets."""
+SPOOL_BUFFER_BYTES = 256 * 2**20
+"""Text that waits in memory before it goes to the buckets. A smaller corpus is never spooled."""
 
 MAXIMUM_BITS = 64
 """A trie is never deeper."""
@@ -37,7 +44,6 @@ def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_
         buckets = _Buckets(Path(spool), len(bits) + SPOOL_BITS)
         for document in documents:
             buckets.add(document)
-        buckets.flush()
         _write_leaves(folder, bits, buckets, shard_bytes)
 
 
@@ -60,7 +66,15 @@ def _write_leaf(folder: Path, bits: str, documents: list[Document], shard_bytes:
             prefix = bits + bit
             _write_leaf(folder, prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
     elif documents:
-        write_shard(folder / f"b{bits}.parquet", documents)
+        _write_shard(folder / f"b{bits}.parquet", documents)
+
+
+def _write_shard(place: Path, documents: list[Document]) -> None:
+    """Write a shard, or copy it from the cache if the last runs wrote it: compressing costs more than all the rest."""
+    facts = (fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license))
+    key = cache_key(code_key([__file__, formats.__file__]), version("pyarrow"), *facts)
+    entry = cached(CACHE_NAME, key, lambda folder: write_shard(folder / SHARD, documents))
+    shutil.copyfile(entry / SHARD, place)
 
 
 class _Buckets:
@@ -72,6 +86,7 @@ class _Buckets:
         self._sizes: dict[str, int] = {}
         self._first_ids: dict[str, str] = {}
         self._several: set[str] = set()
+        self._spooled: set[str] = set()
         self._waiting: dict[str, list[Document]] = {}
         self._waiting_bytes = 0
 
@@ -89,6 +104,7 @@ class _Buckets:
         for bits, documents in self._waiting.items():
             with (self.folder / bits).open("ab") as file:
                 pickle.dump(documents, file, protocol=pickle.HIGHEST_PROTOCOL)
+            self._spooled.add(bits)
         self._waiting = {}
         self._waiting_bytes = 0
 
@@ -107,6 +123,8 @@ class _Buckets:
 
     def read(self, bits: str) -> Iterator[Document]:
         for bucket in self.under(bits):
-            with (self.folder / bucket).open("rb") as file:
-                while file.peek(1):
-                    yield from pickle.load(file)
+            if bucket in self._spooled:
+                with (self.folder / bucket).open("rb") as file:
+                    while file.peek(1):
+                        yield from pickle.load(file)
+            yield from self._waiting.get(bucket, [])

@@ -8,9 +8,8 @@ workers.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,12 +38,17 @@ class Document:
     @property
     def size(self) -> int:
         """Bytes of the text in UTF-8."""
-        return len(self.text.encode("utf-8"))
+        return text_size(self.text)
 
     @property
     def sort_key(self) -> tuple[str, str, str]:
         """The order within a shard."""
         return (self.id, self.source, self.path)
+
+
+def text_size(text: str) -> int:
+    """Bytes of a text in UTF-8, without making them where it is ASCII."""
+    return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
 def document_id(text: str) -> str:
@@ -101,10 +105,7 @@ def id_bits(identifier: str, count: int) -> str:
 
 def write_shard(path: Path, documents: Sequence[Document]) -> None:
     """Write documents, in the order given, as one shard."""
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    for document in documents:
-        for name, value in asdict(document).items():
-            columns[name].append(value)
+    columns = {name: [getattr(document, name) for document in documents] for name in SCHEMA.names}
     write_table(path, pa.table(columns, schema=SCHEMA))
 
 

@@ -8,10 +8,16 @@ change the cache.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from stages.formats.atomic import whole_folder
+from stages.formats.hashes import file_sha256
+from stages.formats.workers import map_shards
+
+Item = TypeVar("Item")
 
 CACHE = Path(".parrotflow/cache")
 
@@ -35,11 +41,51 @@ def code_key(files: Iterable[str | None]) -> str:
 
 def cached(stage: str, key: str, compute: Callable[[Path], None]) -> Path:
     """The folder with the files that `compute(folder)` writes: from the cache where `key` is known."""
-    entry = CACHE / stage / key[:2] / key
+    entry = _place(stage, key)
     if not entry.is_dir():
         _fill(entry, compute)
     os.utime(entry)
     return entry
+
+
+def map_cached(
+    stage: str,
+    items: Sequence[Item],
+    key_of: Callable[[Item], str],
+    compute: Callable[[Item, Path], None],
+    threads_each: int = 1,
+) -> list[Path]:
+    """For each item the folder with the files that `compute(item, folder)` writes.
+
+    Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
+    """
+    entries = [_place(stage, key_of(item)) for item in items]
+    missing = {entry: item for entry, item in zip(entries, items, strict=True) if not entry.is_dir()}
+    for _ in map_shards(partial(_fill_for, compute), list(missing.items()), threads_each):
+        pass
+    for entry in entries:
+        os.utime(entry)
+    return entries
+
+
+def _fill_for(compute: Callable[[Item, Path], None], entry_and_item: tuple[Path, Item]) -> None:
+    entry, item = entry_and_item
+    _fill(entry, partial(compute, item))
+
+
+def shard_sha256(shard: Path) -> str:
+    """The sha256 of a shard's file, read once in a process as long as it does not change."""
+    state = shard.stat()
+    return _sha256_in_state(shard, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _sha256_in_state(shard: Path, _modified_ns: int, _size: int) -> str:
+    return file_sha256(shard)
+
+
+def _place(stage: str, key: str) -> Path:
+    return CACHE / stage / key[:2] / key
 
 
 def _fill(entry: Path, compute: Callable[[Path], None]) -> None:

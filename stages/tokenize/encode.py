@@ -11,10 +11,8 @@ import numpy as np
 
 from stages.formats.documents import read_shard
 from stages.formats.entry import UserError
-from stages.formats.hashes import file_sha256
-from stages.formats.shard_cache import cache_key, cached, code_key
+from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
-from stages.formats.workers import map_shards
 from stages.tokenize import engines, store
 from stages.tokenize.engines import Engine, open_engine
 from stages.tokenize.store import smallest_dtype, write_token_shard
@@ -44,7 +42,8 @@ class Encoding:
 def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:
     """Write the token store of a side into an existing folder, a shard for a shard."""
     entries = []
-    for cache in map_shards(partial(encode_shard, encoding=encoding), shards, THREADS_EACH):
+    caches = map_cached("tokens", shards, partial(shard_key, encoding), partial(encode_shard, encoding), THREADS_EACH)
+    for cache in caches:
         entries.append(ShardEntry(**json.loads((cache / ENTRY).read_text(encoding="utf-8"))))
         for name in entries[-1].sha256:
             shutil.copyfile(cache / name, folder / name)
@@ -60,10 +59,9 @@ def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Man
     return manifest
 
 
-def encode_shard(shard: Path, encoding: Encoding) -> Path:
-    """The cache's folder with one shard's files and its entry for the manifest."""
-    key = cache_key(encoding.key, shard.stem, file_sha256(shard))
-    return cached("tokens", key, partial(_encode_shard, shard, encoding))
+def shard_key(encoding: Encoding, shard: Path) -> str:
+    """Changes with anything that one shard's files hang on."""
+    return cache_key(encoding.key, shard.stem, shard_sha256(shard))
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +70,11 @@ def _opened(name: str, tokenizer_json: Path, sha256: str) -> Engine:
     return open_engine(name, tokenizer_json)
 
 
-def _encode_shard(shard: Path, encoding: Encoding, folder: Path) -> None:
+def encode_shard(encoding: Encoding, shard: Path, folder: Path) -> None:
+    """Write one shard's three files and its entry for the manifest.
+
+    Raises UserError if a text became a special token.
+    """
     vocabulary = encoding.vocabulary
     table = read_shard(shard)
     texts = table.column("text").to_pylist()

@@ -2,12 +2,17 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from stages.formats.documents import read_shard
+from stages.formats.shard_cache import cache_key, cached, code_key
+from stages.tokenize import engines
 from stages.tokenize.engines import Engine, Fast, Reference
+
+OBJECTION = "objection.txt"
 
 HARD_TEXTS = (
     "",
@@ -69,16 +74,27 @@ def sample(shards: Sequence[Path], limit: int) -> Iterator[str]:
 
 
 def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path], parity_bytes: int) -> str:
-    """The name of the engine that encodes, with its version; says in one line why it is not the one wanted."""
-    reference = Reference(tokenizer_json)
+    """The name of the engine that encodes, with its version; says in one line why it is not the one wanted.
+
+    The comparison is made once for each tokenizer and sample, and its outcome kept.
+    """
     if wanted == "tokenizers":
-        return reference.name
+        return Reference.name
+    texts = [*HARD_TEXTS, *sample(shards, parity_bytes)]
+    code = code_key([__file__, engines.__file__])
+    key = cache_key(code, Fast.name, Reference.name, tokenizer_json.read_text(encoding="utf-8"), *texts)
+    entry = cached("parity", key, partial(_compare, tokenizer_json, texts))
+    objection = (entry / OBJECTION).read_text(encoding="utf-8")
+    if objection:
+        print(f"{Fast.name} {objection}: encoding with {Reference.name}, slower", flush=True)
+    return Reference.name if objection else Fast.name
+
+
+def _compare(tokenizer_json: Path, texts: Sequence[str], folder: Path) -> None:
+    """Write why the fast engine must not be used, or nothing."""
     try:
-        difference = find_difference(Fast(tokenizer_json), reference, [*HARD_TEXTS, *sample(shards, parity_bytes)])
+        difference = find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts)
+        objection = "" if difference is None else f"differs on {difference[:60]!r}"
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        print(f"{Fast.name} cannot take this tokenizer ({error}): encoding with {reference.name}, slower", flush=True)
-        return reference.name
-    if difference is not None:
-        print(f"{Fast.name} differs on {difference[:60]!r}: encoding with {reference.name}, slower", flush=True)
-        return reference.name
-    return Fast.name
+        objection = f"cannot take this tokenizer ({error})"
+    (folder / OBJECTION).write_text(objection, encoding="utf-8")

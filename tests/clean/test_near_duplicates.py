@@ -115,9 +115,9 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     computed: list[Path] = []
     real = words._compute
 
-    def counting(shard: Path, permutations: int, folder: Path) -> None:
+    def counting(permutations: int, shard: Path, folder: Path) -> None:
         computed.append(shard)
-        real(shard, permutations, folder)
+        real(permutations, shard, folder)
 
     monkeypatch.setattr(words, "_compute", counting)
     documents[-1] = as_documents(["something new with words of its own"])[0]

@@ -18,6 +18,11 @@ from tests.small_project import document, folder_bytes
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=40)
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("project"))
+
+
 def write(folder: Path, texts: list[str], shard_bytes: int) -> Path:
     folder.mkdir()
     write_documents(folder, (document(text, path=f"{i}.py") for i, text in enumerate(texts)), shard_bytes)

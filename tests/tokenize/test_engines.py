@@ -17,6 +17,11 @@ from tests.small_project import function_text
 TEXTS = [function_text(number) for number in range(20)] + [text for text in HARD_TEXTS if text]
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module", params=["gpt2", "digits", "gpt4"])
 def tokenizer_json(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"

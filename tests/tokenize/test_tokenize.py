@@ -14,6 +14,7 @@ from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.tokenize import encode
 from stages.tokenize.__main__ import main
+from stages.tokenize.encode import Encoding
 from stages.tokenizer.__main__ import main as tokenizer
 from tests.small_project import folder_bytes, write_corpus, write_project
 
@@ -96,13 +97,13 @@ def test_the_bytes_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.Monk
 def encoded_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shards that the stages encode from here on."""
     names: list[str] = []
-    real = encode._encode_shard
+    real = encode.encode_shard
 
-    def counting(shard: Path, *rest: Any) -> None:
+    def counting(encoding: Encoding, shard: Path, folder: Path) -> None:
         names.append(shard.name)
-        real(shard, *rest)
+        real(encoding, shard, folder)
 
-    monkeypatch.setattr(encode, "_encode_shard", counting)
+    monkeypatch.setattr(encode, "encode_shard", counting)
     return names
 
 

@@ -1,0 +1,148 @@
+"""The rules of the house: who may import whom, and that dvc.yaml says what the code does."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from flows import closure, versions
+from flows.params import section_models
+from stages.formats.section import read_params_file
+
+ROOT = Path(__file__).parents[1]
+STAGES = ("collect", "clean", "tokenizer", "tokenize", "train", "evaluate", "publish")
+DVC_STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+
+TRAINING_NODE = {"torch", "transformers", "accelerate", "numpy", "safetensors", "pydantic", "yaml"}
+"""What a training node has installed, and nothing more is needed there."""
+
+TRACKERS = {"wandb", "tensorboard", "trackio", "mlflow", "fsspec"}
+"""Imported where params or the environment ask for them, inside functions."""
+
+
+@pytest.fixture(autouse=True)
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes: Iterator[ast.AST] = iter(tree.body) if top_level_only else ast.walk(tree)
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_imports_its_own_package_and_the_formats_only(stage: str) -> None:
+    for path in modules(f"stages/{stage}"):
+        for name in imports(path):
+            if name.startswith(("stages", "flows")):
+                assert name.startswith((f"stages.{stage}", "stages.formats")), f"{path} imports {name}"
+
+
+def test_formats_import_formats_only() -> None:
+    for path in modules("stages/formats"):
+        for name in imports(path):
+            if name.startswith(("stages", "flows")):
+                assert name.startswith("stages.formats"), f"{path} imports {name}"
+
+
+def test_flows_know_of_a_stage_only_its_params() -> None:
+    for path in modules("flows"):
+        for name in imports(path):
+            if name.startswith("stages"):
+                assert name.startswith("stages.formats") or name.endswith(".params"), f"{path} imports {name}"
+
+
+def test_a_training_node_needs_only_the_light_libraries() -> None:
+    allowed = TRAINING_NODE | {"stages"} | set(sys.stdlib_module_names)
+    for name in closure.import_closure("stages.train", ROOT):
+        path = ROOT / name
+        assert {found.split(".")[0] for found in imports(path, top_level_only=True)} <= allowed, path
+        assert {found.split(".")[0] for found in imports(path)} <= allowed | TRACKERS, path
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dvc_yaml_lists_exactly_the_code_that_a_stage_imports(stage: str) -> None:
+    assert set(closure.code_deps(DVC_STAGES[stage]["deps"])) == set(closure.import_closure(f"stages.{stage}", ROOT))
+
+
+def test_only_what_every_stage_needs_is_a_dep_of_every_stage() -> None:
+    shared = set.intersection(*(set(DVC_STAGES[stage]["deps"]) for stage in STAGES))
+
+    assert shared == {f"stages/formats/{name}.py" for name in ("atomic", "entry", "reports", "section", "versions")}
+
+
+def test_every_parameter_has_a_field_and_every_field_a_parameter() -> None:
+    values = read_params_file(ROOT / "params.yaml")
+    models = section_models(ROOT)
+
+    assert set(values) == set(models) == set(STAGES)
+    for stage in STAGES:
+        assert set(values[stage]) == set(models[stage].model_fields)
+
+
+def test_defaults_stand_in_params_yaml_alone() -> None:
+    def fields(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+        yield from model.model_fields.items()
+
+    for stage, model in section_models(ROOT).items():
+        with_default = [name for name, field in fields(model) if not field.is_required()]
+        assert not with_default, f"{stage}: {with_default}"
+
+
+def test_every_parameter_says_what_it_means() -> None:
+    for stage, model in section_models(ROOT).items():
+        undescribed = [name for name, field in model.model_fields.items() if not field.description]
+        assert not undescribed, f"{stage}: {undescribed}"
+
+
+def test_versions_yaml_holds_the_pins_of_the_lock() -> None:
+    assert (ROOT / "versions.yaml").read_text(encoding="utf-8") == versions.versions_text()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_libraries_that_a_stage_requires_are_among_its_deps(stage: str) -> None:
+    required = {name for path in modules(f"stages/{stage}") for name in required_libraries(path)}
+    if stage == "collect":
+        for source in read_params_file(ROOT / "params.yaml")["collect"]["sources"]:
+            required |= set(source.get("names", [])) if source["kind"] == "packages" else set()
+
+    assert set(versions.named_libraries()[stage]) == required
+
+
+def required_libraries(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require_locked":
+            # A library that only some parameters need stands in a conditional among the arguments.
+            arguments = (inner for argument in node.args for inner in ast.walk(argument))
+            yield from (str(inner.value) for inner in arguments if isinstance(inner, ast.Constant))
+
+
+def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines if not line.startswith("#"))
+    assert "torch==2.13.0" in lines
+
+
+def test_no_room_is_named_for_nothing() -> None:
+    nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+    for package in ("flows", "stages", "tests", "benchmarks"):
+        assert not nameless & {path.stem for path in (ROOT / package).rglob("*") if "__pycache__" not in path.parts}

@@ -132,11 +132,11 @@ def bring_to(api: HfApi, repository: str, branch: str, revision: Revision) -> st
         present = list_tree(api, repository, head)
         if not differences(present, revision):
             return head
-        stale = sorted(set(present) - set(revision.paths))
+        stale = sorted(set(present) - set(revision.files))
         # Refused if the branch has moved since it was read: then it is read again.
         done = api.create_commit(
             repository,
-            [CommitOperationAdd(path, revision.folder / path) for path in revision.paths]
+            [CommitOperationAdd(path, file) for path, file in revision.files.items()]
             + [CommitOperationDelete(path) for path in stale],
             commit_message=f"Publish {revision.name}",
             revision=branch,
@@ -168,7 +168,7 @@ def differences(present: Tree, revision: Revision) -> list[str]:
 
     Of the provenance only its presence counts: it tells of the run that published first.
     """
-    wrong = set(present) ^ set(revision.paths)
+    wrong = set(present) ^ set(revision.files)
     wrong |= {path for path in revision.sha256 if path in present and not is_same(present[path], revision, path)}
     return sorted(wrong)
 
@@ -177,5 +177,5 @@ def is_same(file: RepoFile, revision: Revision, path: str) -> bool:
     """Compare by sha256 what the Hub keeps as a large file, by git's own id what it keeps in git."""
     if file.lfs is not None:
         return file.lfs.sha256 == revision.sha256[path]
-    content = (revision.folder / path).read_bytes()
+    content = revision.files[path].read_bytes()
     return file.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

@@ -73,3 +73,12 @@ def test_the_name_of_a_special_token_in_a_prompt_is_text(project: Path) -> None:
     tokenizer = open_tokenizer(project / "model")
 
     assert tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>").ids
+
+
+def test_an_id_that_the_tokenizer_does_not_know_is_never_drawn(project: Path) -> None:
+    model = open_model(project / "model")
+
+    drawn = set(sample_tokens(model, [0], 200, 1.0, 1.0, np.random.default_rng(0), vocabulary=20))
+
+    assert max(drawn) < 20
+    assert len(drawn) > 5

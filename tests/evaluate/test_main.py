@@ -117,6 +117,17 @@ def test_a_model_of_another_vocabulary_is_refused(project: Path) -> None:
         main()
 
 
+def test_a_model_that_has_diverged_is_said(project: Path) -> None:
+    weights_file = project / "model/model.safetensors"
+    weights = load_file(weights_file)
+    weights["transformer.ln_f.weight"][0] = float("nan")
+    save_file(weights, weights_file, metadata={"format": "pt"})
+
+    with pytest.raises(UserError, match=r"^model: the loss of (\d+) of \1 held-out documents is no finite number"):
+        main()
+    assert not (project / "reports/evaluate.json").exists()
+
+
 def run_sample(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stages.evaluate.sample", *arguments]
     return subprocess.run(

@@ -48,6 +48,7 @@ def main() -> None:
     require_vocabulary(model, store)
 
     nats = score_documents(model, store, context_length, stride, batch_size())
+    require_finite(nats)
     baselines = compress(document.text for document in read_documents(DOCUMENTS))
     headers = choose_headers(read_documents(DOCUMENTS), params.samples.count, params.samples.header_bytes, params.seed)
     completions = complete_headers(model, tokenizer, headers, params.samples, params.seed)
@@ -91,6 +92,16 @@ def require_vocabulary(model: PreTrainedModel, store: TokenStore) -> None:
         raise UserError(
             f"{MODEL} knows {known} tokens, {TOKENS} has {store.manifest.vocab_size}: they were made with different "
             "tokenizers; run `dvc repro`"
+        )
+
+
+def require_finite(nats: npt.NDArray[np.float64]) -> None:
+    """Raise UserError if the model gives no loss that can be reported."""
+    faulty = int(np.count_nonzero(~np.isfinite(nats)))
+    if faulty:
+        raise UserError(
+            f"{MODEL}: the loss of {faulty} of {len(nats)} held-out documents is no finite number: the training has "
+            "diverged; lower its learning rate and run `dvc repro`"
         )
 
 

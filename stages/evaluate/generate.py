@@ -30,7 +30,7 @@ def generate(
     ids = [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
     stream = DecodeStream(skip_special_tokens=True)
     generator = np.random.default_rng(seed)
-    for token in sample_tokens(model, ids, max_new_tokens, temperature, top_p, generator):
+    for token in sample_tokens(model, ids, max_new_tokens, temperature, top_p, generator, vocabulary=len(tokenizer)):
         if token == tokenizer.eos_token_id:
             return
         piece = stream.step(tokenizer.backend_tokenizer, token)
@@ -46,9 +46,11 @@ def sample_tokens(
     temperature: float,
     top_p: float,
     generator: np.random.Generator,
+    vocabulary: int | None = None,
 ) -> Iterator[int]:
     """Yield `count` token ids after `ids`; what the model has read stays in its key-value cache.
 
+    Ids from `vocabulary` on, which some models have for the sake of a round number, are never drawn.
     Where the model's positions are used up, it goes on from the later half of what it has read.
     """
     limit = position_limit(model) or math.inf
@@ -61,7 +63,7 @@ def sample_tokens(
         read = torch.tensor([unread], device=model.device)
         output = model(input_ids=read, past_key_values=past, use_cache=True, logits_to_keep=1)
         past = output.past_key_values
-        logits: npt.NDArray[np.float64] = output.logits[0, -1].double().cpu().numpy()
+        logits: npt.NDArray[np.float64] = output.logits[0, -1, :vocabulary].double().cpu().numpy()
         unread = [draw(logits, temperature, top_p, generator)]
         seen = seen + unread
         yield unread[0]

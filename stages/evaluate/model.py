@@ -1,14 +1,15 @@
 """Opens a trained model folder."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from stages.formats.entry import UserError
-
-WEIGHTS = "*.safetensors"
+from stages.formats.model_folder import weight_files
 
 logging.disable_progress_bar()  # a local file takes no time worth a bar
 
@@ -18,17 +19,23 @@ def open_model(folder: Path) -> PreTrainedModel:
 
     Raises UserError if the folder holds no model that transformers can load.
     """
-    if not any(folder.glob(WEIGHTS)):
-        raise UserError(
-            f"{folder}: no trained model here ({WEIGHTS} is missing); `make run` or `dvc repro train` makes it"
-        )
+    weight_files(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, device_map=device, local_files_only=True, use_safetensors=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            device_map=device,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+    model: PreTrainedModel
+    model, info = loaded
+    if info["missing_keys"]:  # transformers would go on with random ones
+        raise UserError(f"{folder}: weights are missing: {', '.join(sorted(info['missing_keys']))}")
     return model
 
 

@@ -3,7 +3,6 @@
 The Hub's token comes from the environment alone (`HF_TOKEN`).
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ RECEIPT = Path("data/receipt.json")
 
 def main() -> None:
     params = read_section("publish", PublishParams)
-    require_locked("huggingface_hub", "numpy")
+    require_locked("huggingface_hub")
     with gathered(params) as revision:
         if params.repository is None:
             place = Path(params.folder) / params.name
@@ -40,16 +39,14 @@ def main() -> None:
 
 @contextmanager
 def gathered(params: PublishParams) -> Iterator[Revision]:
-    """A temporary folder with every file of the revision; gone afterwards."""
+    """The revision; its card and its provenance lie in a temporary folder, which is gone afterwards."""
     destination = params.repository or (Path(params.folder) / params.name / "main").as_posix()
     card = write_card(params, inputs.read_inputs(), destination)
     with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for path in model_files(inputs.MODEL):
-            shutil.copyfile(path, folder / path.name)
-        (folder / CARD).write_text(card, encoding="utf-8")
-        revision = name_revision(folder)
-        write_json(folder / PROVENANCE, observe(revision, inputs.ALL))
+        card_file, provenance_file = Path(temporary) / CARD, Path(temporary) / PROVENANCE
+        card_file.write_text(card, encoding="utf-8")
+        revision = name_revision(model_files(inputs.MODEL) | {CARD: card_file}, provenance_file)
+        write_json(provenance_file, observe(revision, inputs.ALL))
         yield revision
 
 

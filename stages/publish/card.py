@@ -123,10 +123,12 @@ def data(inputs: Inputs) -> str:
     """What the model was trained on and measured on, by licence and by source."""
     dropped = inputs.clean["dropped"]
     left_out = sum(entry["documents"] for entry in dropped.values())
+    masked = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(inputs.clean["masked"].items()) if count]
     return (
         "## Data\n\n"
         f"{inputs.clean['documents']:,} documents were collected; filters dropped {left_out:,}"
         f"{' (' + ', '.join(sorted(dropped)) + ')' if dropped else ''}. "
+        f"{'Masked: ' + ', '.join(masked) + '. ' if masked else ''}"
         f"Trained on {inputs.train.total.documents:,} documents ({inputs.train.tokens:,} tokens), measured on "
         f"{inputs.validation.total.documents:,} ({inputs.validation.tokens:,} tokens).\n\n"
         + side_tables("Trained on", inputs.train)

@@ -19,8 +19,8 @@ def publish_to_folder(revision: Revision, place: Path) -> None:
         require_intact(kept, revision)
     else:
         with whole_folder(kept) as folder:
-            for path in revision.paths:
-                shutil.copyfile(revision.folder / path, folder / path)
+            for path, file in revision.files.items():
+                shutil.copyfile(file, folder / path)
             require_intact(folder, revision)
     lead_to(place / "main", Path("revisions") / revision.name)
 

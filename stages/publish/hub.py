@@ -15,7 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
 from stages.formats.entry import UserError
-from stages.publish.retries import retried
+from stages.publish.retries import HubError, passes, retried, underlying
 from stages.publish.revision import Revision
 
 TOKEN_VARIABLE = "HF_TOKEN"
@@ -64,19 +64,34 @@ def explained(api: HfApi, repository: str) -> Iterator[None]:
     """Turn the client's errors into messages that say what to do."""
     try:
         yield
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403, 404):
+    except HubError as error:
+        reason = underlying(error)
+        if isinstance(reason, HfHubHTTPError):
+            raise UserError(describe_refusal(reason, api, repository)) from None
+        if isinstance(reason, TransportError):
             raise UserError(
+                f"publish.repository = {repository}: cannot reach {api.endpoint} ({reason}); run the same command "
+                "again, what has arrived is not sent twice"
+            ) from None
+        raise
+
+
+def describe_refusal(error: HfHubHTTPError, api: HfApi, repository: str) -> str:
+    """What a status other than success means for the user."""
+    status = error.response.status_code
+    match status:
+        case 401 | 403 | 404:
+            return (
                 f"publish.repository = {repository}: the token in {TOKEN_VARIABLE} may not write there (status "
                 f"{status}); give it write access ({api.endpoint}/settings/tokens), or correct the name"
-            ) from None
-        raise UserError(f"publish.repository = {repository}: the Hub refused with status {status}: {error}") from None
-    except (TransportError, RuntimeError) as error:
-        raise UserError(
-            f"publish.repository = {repository}: cannot reach {api.endpoint} ({error}); run the same command again, "
-            "what has arrived is not sent twice"
-        ) from None
+            )
+        case _ if passes(error):
+            return (
+                f"publish.repository = {repository}: the Hub keeps answering with status {status}; run the same "
+                "command again later, what has arrived is not sent twice"
+            )
+        case _:
+            return f"publish.repository = {repository}: the Hub refused with status {status}: {error}"
 
 
 def require_private(api: HfApi, repository: str, private: bool) -> None:
@@ -106,7 +121,10 @@ def publish_commit(api: HfApi, repository: str, revision: Revision) -> str:
 
 
 def bring_to(api: HfApi, repository: str, branch: str, revision: Revision) -> str:
-    """Make a branch hold the revision by one commit; the commit's id, an earlier one's where it holds it already."""
+    """Make a branch hold the revision and nothing else, by one commit; that commit's id.
+
+    Where the branch holds it already, that is the commit that stands there.
+    """
 
     def commit_unless_there() -> str:
         head = api.model_info(repository, revision=branch).sha
@@ -114,11 +132,11 @@ def bring_to(api: HfApi, repository: str, branch: str, revision: Revision) -> st
         present = list_tree(api, repository, head)
         if not differences(present, revision):
             return head
-        stale = sorted(set(present) - set(revision.paths))
+        stale = sorted(set(present) - set(revision.files))
         # Refused if the branch has moved since it was read: then it is read again.
         done = api.create_commit(
             repository,
-            [CommitOperationAdd(path, revision.folder / path) for path in revision.paths]
+            [CommitOperationAdd(path, file) for path, file in revision.files.items()]
             + [CommitOperationDelete(path) for path in stale],
             commit_message=f"Publish {revision.name}",
             revision=branch,
@@ -150,7 +168,7 @@ def differences(present: Tree, revision: Revision) -> list[str]:
 
     Of the provenance only its presence counts: it tells of the run that published first.
     """
-    wrong = set(present) ^ set(revision.paths)
+    wrong = set(present) ^ set(revision.files)
     wrong |= {path for path in revision.sha256 if path in present and not is_same(present[path], revision, path)}
     return sorted(wrong)
 
@@ -159,5 +177,5 @@ def is_same(file: RepoFile, revision: Revision, path: str) -> bool:
     """Compare by sha256 what the Hub keeps as a large file, by git's own id what it keeps in git."""
     if file.lfs is not None:
         return file.lfs.sha256 == revision.sha256[path]
-    content = (revision.folder / path).read_bytes()
+    content = revision.files[path].read_bytes()
     return file.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

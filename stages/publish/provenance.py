@@ -29,7 +29,7 @@ def observe(revision: Revision, inputs: Iterable[Path]) -> dict[str, Any]:
     return {
         "revision": revision.name,
         "weights_sha256": {path: sha for path, sha in revision.sha256.items() if path.endswith(".safetensors")},
-        "git": observe_git(outs(stages)),
+        "git": observe_git([*outs(stages), LOCK.as_posix(), TRAINING_SPEED.as_posix()]),
         "pipeline": ancestors(stages, paths),
         "not_in_lock": made_by_none(stages, paths),
         "versions": read_versions(VERSIONS),
@@ -90,15 +90,15 @@ def lies_in(path: str, place: str) -> bool:
     return path == place or path.startswith(f"{place}/") or place.startswith(f"{path}/")
 
 
-def observe_git(own_outs: list[str]) -> dict[str, Any] | None:
+def observe_git(written: list[str]) -> dict[str, Any] | None:
     """The commit, and whether code or parameters differ from it; None outside a repository."""
     commit = run_git("rev-parse", "HEAD")
-    status = run_git("status", "--porcelain=v1", "-z", "--no-renames")
+    status = run_git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
     if commit is None or status is None:
         return None
     changed = sorted(entry[3:] for entry in status.split("\0") if entry)
-    # What the pipeline has just written itself is its result, not a change to what it was computed from.
-    changed = [path for path in changed if path != LOCK.name and not any(lies_in(path, out) for out in own_outs)]
+    # What the pipeline has written itself is its result, not a change to what it was computed from.
+    changed = [path for path in changed if not any(lies_in(path, out) for out in written)]
     return {"commit": commit.strip(), "dirty": bool(changed), "changed": changed}
 
 

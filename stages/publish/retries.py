@@ -20,13 +20,21 @@ PASSING_STATUS = {408, 409, 412, 429, 500, 502, 503, 504}
 """409: another write was under way. 412: the branch has moved on."""
 
 
-def passes(error: BaseException | None) -> bool:
+HubError = (HfHubHTTPError, TransportError, RuntimeError)
+"""What the client raises; a RuntimeError where an upload failed."""
+
+
+def underlying(error: BaseException) -> BaseException:
+    """The failed upload's own error, or the error itself."""
+    return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+
+
+def passes(error: BaseException) -> bool:
     """Whether the same call may succeed later."""
-    if isinstance(error, HfHubHTTPError):
-        return error.response.status_code in PASSING_STATUS
-    if isinstance(error, RuntimeError):  # an upload in a thread: the reason is its cause
-        return passes(error.__cause__)
-    return isinstance(error, TransportError)
+    reason = underlying(error)
+    if isinstance(reason, HfHubHTTPError):
+        return reason.response.status_code in PASSING_STATUS
+    return isinstance(reason, TransportError)
 
 
 def waits() -> Iterator[float]:
@@ -39,9 +47,12 @@ def retried(call: Callable[[], Result]) -> Result:
     for wait in waits():
         try:
             return call()
-        except (HfHubHTTPError, TransportError, RuntimeError) as error:
+        except HubError as error:
             if not passes(error):
                 raise
-            print(f"the Hub did not answer as it should ({type(error).__name__}); trying again in {wait:g} s")
+            print(
+                f"the Hub did not answer as it should ({type(underlying(error)).__name__}); trying again in {wait:g} s",
+                flush=True,
+            )
         time.sleep(wait)
     return call()

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.formats.entry import UserError
 from stages.formats.hashes import file_sha256
+from stages.formats.model_folder import weight_files
 
 CARD = "README.md"
 PROVENANCE = "provenance.json"
@@ -18,31 +18,26 @@ NAME_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A folder that is ready to be published."""
+    """What is to be published."""
 
     name: str
     """Of content alone: sha256 of the files' names and hashes, without the provenance, which is observed."""
-    folder: Path
+    files: dict[str, Path]
+    """Path in the revision -> where the file lies now; the provenance last."""
     sha256: dict[str, str]
-    """File -> sha256, the provenance not counted."""
-
-    @property
-    def paths(self) -> list[str]:
-        """All files, the provenance last."""
-        return [*sorted(self.sha256), PROVENANCE]
+    """Path in the revision -> sha256, the provenance not counted."""
 
 
-def model_files(model: Path) -> list[Path]:
+def name_revision(files: dict[str, Path], provenance: Path) -> Revision:
+    """The revision that consists of these files; the provenance may still have to be written."""
+    sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
+    listing = "".join(f"{sha256[path]}  {path}\n" for path in sha256)
+    name = hashlib.sha256(listing.encode("utf-8")).hexdigest()[:NAME_DIGITS]
+    return Revision(name, {path: files[path] for path in sha256} | {PROVENANCE: provenance}, sha256)
+
+
+def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
-    files = sorted({path for pattern in SHIPPED for path in model.glob(pattern) if path.name != PROVENANCE})
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise UserError(f"{model}: no weights (*.safetensors); run `dvc repro train`")
-    return files
-
-
-def name_revision(folder: Path) -> Revision:
-    """The revision that a folder holds; its provenance may still be missing."""
-    paths = sorted(path.name for path in folder.iterdir() if path.name != PROVENANCE)
-    sha256 = {path: file_sha256(folder / path) for path in paths}
-    listing = "".join(f"{sha256[path]}  {path}\n" for path in paths)
-    return Revision(hashlib.sha256(listing.encode("utf-8")).hexdigest()[:NAME_DIGITS], folder, sha256)
+    weight_files(model)
+    found = (path for pattern in SHIPPED for path in model.glob(pattern))
+    return {path.name: path for path in found if path.name != PROVENANCE}

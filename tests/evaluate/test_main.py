@@ -1,0 +1,152 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from stages.evaluate.__main__ import main
+from stages.formats.entry import UserError
+from tests.small_project import ROOT
+from tests.trained_project import EVALUATE, write_sections
+
+OUTS = ["reports/evaluate.json", "data/samples.json", "data/samples.md"]
+
+
+def outs(project: Path) -> dict[str, bytes]:
+    return {name: (project / name).read_bytes() for name in OUTS}
+
+
+def test_the_whole_held_out_split_is_measured(project: Path) -> None:
+    main()
+
+    report = json.loads((project / "reports/evaluate.json").read_text())
+    tokenized = json.loads((project / "reports/tokenize.json").read_text())["validation"]
+    assert {name: report[name] for name in ("documents", "tokens", "bytes")} == {
+        name: tokenized[name] for name in ("documents", "tokens", "bytes")
+    }
+    assert report["loss"] == pytest.approx(5.7, abs=0.1)  # ln 300: it has learnt nothing
+    assert report["bits_per_byte"] == pytest.approx(report["loss"] * report["tokens"] / report["bytes"] / 0.693147)
+    for name in ("loss", "perplexity", "bits_per_byte"):
+        low, high = report["interval_95"][name]
+        assert low <= report[name] <= high
+    assert report["bits_per_byte_per_source"] == {"mine": report["bits_per_byte"]}
+    assert 0 < report["baselines_bits_per_byte"]["gzip_9"] < 8
+
+
+def test_the_samples_are_told_to_people_and_to_programs(project: Path) -> None:
+    main()
+
+    entries = json.loads((project / "data/samples.json").read_text())
+    page = (project / "data/samples.md").read_text()
+    assert len(entries) == 3
+    for entry in entries:
+        assert entry["signature"] in page
+        assert entry["body"].strip() in page
+    assert re.findall(r"^## (\d)\.", page, re.MULTILINE) == ["1", "2", "3"]
+
+
+def test_the_same_inputs_give_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main()
+    first = outs(project)
+    monkeypatch.setenv("PARROTFLOW_EVALUATE_BATCH", "3")
+
+    main()
+
+    assert outs(project) == first
+
+
+def test_a_split_without_functions_is_measured_all_the_same(project: Path) -> None:
+    write_sections(project, evaluate__samples=EVALUATE["samples"] | {"count": 0})
+
+    main()
+
+    report = json.loads((project / "reports/evaluate.json").read_text())
+    assert report["samples"] == {"functions": 0, "parsed": 0, "parsed_share": None, "cut_off": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate__context_length": 33}, "evaluate.context_length = 33: the model reads at most 32 tokens"),
+        ({"evaluate__stride": 33}, "evaluate.stride = 33: more than the context of 32 tokens would skip text"),
+        ({"evaluate__stride": 0}, "evaluate.stride = 0: Input should be greater than or equal to 1"),
+        ({"evaluate__seed": -1}, "evaluate.seed = -1"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str, int], message: str) -> None:
+    write_sections(project, **changes)
+
+    with pytest.raises(UserError, match=re.escape(message)):
+        main()
+
+
+def test_a_batch_size_that_is_none_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_EVALUATE_BATCH", "many")
+
+    with pytest.raises(UserError, match="PARROTFLOW_EVALUATE_BATCH=many: expected a whole number from 1 on"):
+        main()
+
+
+def test_a_model_that_is_missing_or_damaged_is_named(project: Path) -> None:
+    weights_file = project / "model/model.safetensors"
+    whole = weights_file.read_bytes()
+    weights_file.write_bytes(whole[:100])
+    with pytest.raises(UserError, match=r"^model: transformers cannot load this model: "):
+        main()
+
+    weights_file.write_bytes(whole)
+    weights = load_file(weights_file)
+    save_file({name: value for name, value in weights.items() if "h.1.ln_1" not in name}, weights_file)
+    with pytest.raises(UserError, match=r"^model: weights are missing: transformer\.h\.1\.ln_1\.bias, "):
+        main()
+
+    shutil.rmtree(project / "model")
+    with pytest.raises(UserError, match=r"^model: holds no model"):
+        main()
+
+
+def test_a_model_of_another_vocabulary_is_refused(project: Path) -> None:
+    manifest = project / "data/tokens/validation/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"vocab_size": 300', '"vocab_size": 301'))
+
+    with pytest.raises(UserError, match="model knows 300 tokens, data/tokens/validation has 301"):
+        main()
+
+
+def test_a_model_that_has_diverged_is_said(project: Path) -> None:
+    weights_file = project / "model/model.safetensors"
+    weights = load_file(weights_file)
+    weights["transformer.ln_f.weight"][0] = float("nan")
+    save_file(weights, weights_file, metadata={"format": "pt"})
+
+    with pytest.raises(UserError, match=r"^model: the loss of (\d+) of \1 held-out documents is no finite number"):
+        main()
+    assert not (project / "reports/evaluate.json").exists()
+
+
+def run_sample(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stages.evaluate.sample", *arguments]
+    return subprocess.run(
+        command, cwd=project, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_terminal_shows_the_prompt_and_its_continuation(project: Path) -> None:
+    result = run_sample(project, "def fibonacci(", "--max-new-tokens", "5")
+
+    assert result.returncode == 0
+    assert result.stdout.startswith("def fibonacci(")
+    assert len(result.stdout) > len("def fibonacci(\n")
+
+
+def test_the_terminal_says_where_a_model_comes_from(project: Path) -> None:
+    result = run_sample(project, "x", "--model", "elsewhere")
+
+    assert result.returncode == 2
+    assert result.stderr == (
+        "error: elsewhere: holds no model (model.safetensors and config.json); run `dvc repro train`\n"
+    )

@@ -1,0 +1,34 @@
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stages.evaluate.__main__ import main as evaluate
+from tests.hub_server import Hub
+from tests.trained_project import write_trained_project
+
+
+@pytest.fixture(scope="session")
+def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluated")
+    write_trained_project(folder)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        evaluate()
+    return folder
+
+
+@pytest.fixture
+def project(evaluated_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An evaluated project of one's own, which is the current folder."""
+    folder = tmp_path / "project"
+    shutil.copytree(evaluated_template, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with Hub(tmp_path / "hub") as running:
+        yield running

@@ -1,0 +1,322 @@
+"""The real client in processes of its own, against a Hub on the loopback interface."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.hub_server import READER, WRITER, Fault, Hub, Repository
+from tests.small_project import ROOT
+from tests.trained_project import write_model, write_sections
+
+NAME = "me/model"
+RECEIPT = Path("data/receipt.json")
+COMMIT_TO_BRANCH = "POST /api/models/me/model/commit/run-"
+
+
+@pytest.fixture(autouse=True)
+def repository_named(project: Path) -> None:
+    write_sections(project, publish__repository=NAME)
+
+
+def environment(hub: Hub, **changes: str) -> dict[str, str]:
+    """Nothing of this machine's but where Python lies."""
+    settings = {
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_TOKEN": WRITER,
+        "HF_HOME": str(hub.folder.parent / "home"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PATH": os.environ["PATH"],
+    }
+    return settings | changes
+
+
+def publish(hub: Hub, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stages.publish"],
+        env=environment(hub, **changes),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def published(hub: Hub, **changes: str) -> dict[str, str]:
+    """The receipt of a run that succeeds."""
+    result = publish(hub, **changes)
+    assert result.returncode == 0, result.stdout + result.stderr
+    receipt: dict[str, str] = json.loads(RECEIPT.read_text())
+    return receipt
+
+
+def require_complete(repository: Repository, receipt: dict[str, str]) -> None:
+    """Branch, tag and main each hold all files, by one commit each after the first one."""
+    branch = f"run-{receipt['revision']}"
+    assert repository.refs("tags") == {receipt["revision"]: receipt["commit"]}
+    assert repository.resolve(branch) == receipt["commit"]
+    expected = {".gitattributes", "provenance.json", *receipt["sha256"]}
+    for name in (branch, "main"):
+        assert set(repository.tree(name)) == expected
+        assert repository.commit_count(name) == 2
+
+
+def test_a_repository_is_made_private_and_gets_branch_tag_and_main(hub: Hub) -> None:
+    receipt = published(hub)
+
+    repository = hub.repositories[NAME]
+    assert repository.private
+    assert receipt["place"] == NAME
+    require_complete(repository, receipt)
+    order = [line for line in hub.log if line.startswith("POST /api/models") and "preupload" not in line]
+    assert [line.split("/")[5] for line in order] == ["branch", "commit", "tag", "commit"]
+    assert order[-1].endswith("/commit/main")
+
+
+def test_what_was_published_loads_by_its_name_and_by_its_tag(hub: Hub) -> None:
+    receipt = published(hub)
+    code = (
+        "import sys; from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "for revision in ('main', sys.argv[1]):\n"
+        "    model = AutoModelForCausalLM.from_pretrained('me/model', revision=revision)\n"
+        "    tokenizer = AutoTokenizer.from_pretrained('me/model', revision=revision)\n"
+        "    print(model.num_parameters(), tokenizer.eos_token)\n"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", code, receipt["revision"]],
+        env=environment(hub),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert len(set(result.stdout.splitlines())) == 1
+    assert result.stdout.endswith("<|endoftext|>\n")
+
+
+def test_nothing_is_published_twice(hub: Hub) -> None:
+    first = published(hub)
+    RECEIPT.unlink()
+    before = len(hub.log)
+
+    assert published(hub) == first
+
+    again = hub.log[before:]
+    assert not [line for line in again if line.startswith("PUT") or "/commit/" in line or "/tag/" in line]
+    require_complete(hub.repositories[NAME], first)
+
+
+def test_a_second_revision_replaces_the_first_on_main_and_both_keep_their_tags(project: Path, hub: Hub) -> None:
+    first = published(hub)
+    write_model(project, seed=1)
+
+    second = published(hub)
+
+    repository = hub.repositories[NAME]
+    assert repository.refs("tags") == {receipt["revision"]: receipt["commit"] for receipt in (first, second)}
+    assert repository.tree("main") == repository.tree(second["commit"])
+    assert repository.tree("main") != repository.tree(first["commit"])
+
+
+def test_files_of_an_earlier_revision_do_not_linger_on_main(hub: Hub) -> None:
+    published(hub)
+    hub.repositories[NAME].commit("main", {"OLD.md": b"old"}, [], "by hand")
+    RECEIPT.unlink()
+
+    receipt = published(hub)
+
+    assert set(hub.repositories[NAME].tree("main")) == {".gitattributes", "provenance.json", *receipt["sha256"]}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "POST /api/repos/create",
+        "GET .*/auth-check",
+        "GET .*/refs",
+        "POST .*/branch/",
+        "GET .*/tree/",
+        "POST .*/preupload/",
+        "POST .*/objects/batch",
+        "PUT /",
+        COMMIT_TO_BRANCH,
+        "POST .*/tag/",
+        "POST .*/commit/main",
+    ],
+)
+def test_a_failure_that_passes_is_outlived_with_one_commit_a_branch(hub: Hub, pattern: str) -> None:
+    hub.faults.append(Fault(pattern, "500"))
+
+    receipt = published(hub)
+
+    assert hub.faults[0].times == 0
+    require_complete(hub.repositories[NAME], receipt)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["POST /api/repos/create", "POST .*/branch/", COMMIT_TO_BRANCH, "POST .*/tag/", "POST .*/commit/main"]
+)
+def test_an_answer_that_is_lost_makes_no_second_commit(hub: Hub, pattern: str) -> None:
+    hub.faults.append(Fault(pattern, "lost"))
+
+    receipt = published(hub)
+
+    assert hub.faults[0].times == 0
+    require_complete(hub.repositories[NAME], receipt)
+
+
+@pytest.mark.parametrize("pattern", ["PUT /", COMMIT_TO_BRANCH])
+def test_a_connection_that_breaks_during_the_upload_is_made_again(hub: Hub, pattern: str) -> None:
+    hub.faults.append(Fault(pattern, "cut"))
+
+    receipt = published(hub)
+
+    assert hub.requests(pattern) >= 2
+    require_complete(hub.repositories[NAME], receipt)
+
+
+@pytest.mark.parametrize("branch", ["run-", "main"])
+def test_a_branch_that_moved_meanwhile_is_read_again_before_it_is_written(hub: Hub, branch: str) -> None:
+    hub.faults.append(Fault(f"POST /api/models/me/model/commit/{branch}", "race"))
+
+    receipt = published(hub)
+
+    repository = hub.repositories[NAME]
+    name = f"run-{receipt['revision']}" if branch == "run-" else "main"
+    assert hub.requests(f"POST /api/models/me/model/commit/{branch}") == 2
+    assert repository.commit_count(name) == 3
+    assert "OTHER.md" not in repository.tree("main")
+
+
+def test_a_run_that_was_killed_is_taken_up_where_it_stood(hub: Hub) -> None:
+    hub.faults.append(Fault("POST .*/tag/", "500", times=5))
+    assert publish(hub).returncode == 2
+    assert not RECEIPT.exists()
+    hub.faults.clear()
+    commits = hub.requests(COMMIT_TO_BRANCH)
+
+    receipt = published(hub)
+
+    assert hub.requests(COMMIT_TO_BRANCH) == commits
+    require_complete(hub.repositories[NAME], receipt)
+
+
+def test_a_kill_during_the_upload_leaves_main_as_it_was(project: Path, hub: Hub) -> None:
+    first = published(hub)
+    RECEIPT.unlink()
+    write_model(project, seed=1)
+    hub.faults.append(Fault("PUT /", "500", times=99))
+    before = hub.requests("PUT /")
+    child = subprocess.Popen([sys.executable, "-m", "stages.publish"], env=environment(hub), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while hub.requests("PUT /") == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+
+    repository = hub.repositories[NAME]
+    assert hub.requests("PUT /") > before
+    assert repository.tree("main") == repository.tree(first["commit"])
+    hub.faults.clear()
+
+    second = published(hub)
+
+    assert repository.tree("main") == repository.tree(second["commit"])
+
+
+def test_a_hub_that_stays_broken_is_said_with_what_to_do(hub: Hub) -> None:
+    hub.faults.append(Fault("POST .*/branch/", "500", times=99))
+
+    result = publish(hub)
+
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"error: publish.repository = {NAME}: the Hub keeps answering with status 500; run the same command again "
+        "later, what has arrived is not sent twice\n"
+    )
+    assert hub.requests("POST .*/branch/") == 5
+
+
+def test_a_hub_that_is_not_there_is_said_with_its_address(hub: Hub) -> None:
+    hub.__exit__()
+
+    result = publish(hub)
+
+    assert result.returncode == 2
+    assert f"cannot reach {hub.endpoint}" in result.stderr
+
+
+def test_content_that_was_changed_under_the_tag_is_noticed(hub: Hub) -> None:
+    receipt = published(hub)
+    repository = hub.repositories[NAME]
+    other = repository.commit("main", {"config.json": b"{}"}, [], "by hand")
+    repository.git("update-ref", f"refs/tags/{receipt['revision']}", other)
+    RECEIPT.unlink()
+
+    result = publish(hub)
+
+    assert result.returncode == 2
+    assert "config.json did not arrive as sent, or was changed there" in result.stderr
+    assert not RECEIPT.exists()
+
+
+def test_without_a_token_nothing_is_tried(hub: Hub) -> None:
+    result = publish(hub, HF_TOKEN="")
+
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"error: publish.repository = {NAME}: no token; put one with write access to it in HF_TOKEN "
+        f"({hub.endpoint}/settings/tokens), or set publish.repository to null\n"
+    )
+    assert hub.log == []
+
+
+def test_a_token_that_is_stored_on_the_machine_is_not_used(hub: Hub) -> None:
+    home = Path(environment(hub)["HF_HOME"])
+    home.mkdir()
+    (home / "token").write_text(WRITER)
+
+    assert "no token" in publish(hub, HF_TOKEN="").stderr
+
+
+@pytest.mark.parametrize(("token", "status"), [(READER, 403), ("hf_unknown", 401)])
+def test_a_token_that_may_not_write_is_said_and_never_shown(hub: Hub, token: str, status: int) -> None:
+    result = publish(hub, HF_TOKEN=token)
+
+    assert result.returncode == 2
+    assert f"the token in HF_TOKEN may not write there (status {status})" in result.stderr
+    assert token not in result.stdout + result.stderr
+
+
+def test_the_offline_switch_is_named(hub: Hub) -> None:
+    result = publish(hub, HF_HUB_OFFLINE="1")
+
+    assert result.returncode == 2
+    assert "HF_HUB_OFFLINE is set, so nothing can be published to the Hub" in result.stderr
+
+
+def test_nothing_private_goes_to_a_public_repository(hub: Hub) -> None:
+    hub.repositories[NAME] = Repository(hub.folder / NAME, private=False)
+
+    result = publish(hub)
+
+    assert result.returncode == 2
+    assert f"publish.private = true, but {NAME} exists and is public: nothing was sent" in result.stderr
+    assert hub.requests("PUT|commit") == 0
+
+
+def test_the_token_is_in_nothing_that_is_left_behind(project: Path, hub: Hub) -> None:
+    published(hub)
+
+    for path in project.rglob("*"):
+        assert not path.is_file() or WRITER.encode() not in path.read_bytes()

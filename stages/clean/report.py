@@ -89,4 +89,4 @@ def page(ledger: pd.DataFrame) -> str:
         part = ledger[ledger["side"] == side]
         add(f"**{side}**", len(part), int(part["bytes"].sum()))
     held_out = ", ".join(sorted(ledger.loc[ledger["side"] == VALIDATION, "source"].unique())[:50])
-    return "\n".join([*lines, "", f"Held out: {held_out}.", ""])
+    return "\n".join([*lines, "", f"Sources on the validation side: {held_out}.", ""])

@@ -31,8 +31,8 @@ def main() -> None:
     write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
     write_whole_file(LEFT_OUT, left_out_table(taken))
     drop_unused(CACHE_NAME)
-    counts = f"{taken.documents.total():,} documents, {taken.bytes.total():,} bytes"
-    print(f"collected {counts}; left out {len(taken.left_out):,}")
+    counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
+    print(f"collected {counts}; left out {taken.reasons.total():,}")
 
 
 if __name__ == "__main__":

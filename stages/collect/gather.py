@@ -25,30 +25,47 @@ from stages.collect.sources.packages import read_package, read_standard_library
 from stages.collect.sources.rows import read_csv, read_hub, read_jsonl, read_parquet
 from stages.formats.documents import Document, document_id
 
+NAMED_AT_MOST = 100_000
+"""So many left out texts are named in the report; the others are counted."""
+
 
 @dataclass(slots=True)
 class Taken:
-    """Counts of what the corpus takes, filled while the documents pass."""
+    """What the corpus takes and what it leaves out, counted while the documents pass."""
 
     documents: Counter[str] = field(default_factory=Counter)
     """Source -> documents."""
     bytes: Counter[str] = field(default_factory=Counter)
     """Source -> bytes of text."""
+    total_bytes: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Reason -> texts left out."""
     left_out: list[LeftOut] = field(default_factory=list)
+    """The first of them."""
+
+    def take(self, document: Document) -> None:
+        """Count a document that becomes part of the corpus."""
+        self.documents[document.source] += 1
+        self.bytes[document.source] += document.size
+        self.total_bytes += document.size
+
+    def leave_out(self, left_out: LeftOut) -> None:
+        """Count a text that does not, and name it while there is room."""
+        self.reasons[left_out.reason] += 1
+        if len(self.left_out) < NAMED_AT_MOST:
+            self.left_out.append(left_out)
 
 
 def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
     """Every document of every source, within the limits; `taken` counts them."""
-    room = params.max_bytes
     for source in params.sources:
         share = source.share if isinstance(source, Origin) else 1.0
         for reading, limit in open_source(source, params.max_document_bytes):
             for document in within(limit, accepted(reading, share, params, taken), taken):
-                if room is not None and sum(taken.bytes.values()) + document.size > room:
-                    taken.left_out.append(LeftOut(document.source, document.path, "over collect.max_bytes"))
+                if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
+                    taken.leave_out(LeftOut(document.source, document.path, "over collect.max_bytes"))
                     continue
-                taken.documents[document.source] += 1
-                taken.bytes[document.source] += document.size
+                taken.take(document)
                 yield document
 
 
@@ -82,7 +99,7 @@ def accepted(reading: Iterable[Raw | LeftOut], share: float, params: CollectPara
         if isinstance(found, Document) and not is_drawn(found.id, share):
             found = LeftOut(found.source, found.path, "not in the source's share")
         if isinstance(found, LeftOut):
-            taken.left_out.append(found)
+            taken.leave_out(found)
         else:
             yield found
 
@@ -120,6 +137,6 @@ def within(limit: int | None, documents: Iterable[Document], taken: Taken) -> It
     for document in documents:
         total += document.size
         if limit is not None and total > limit:
-            taken.left_out.append(LeftOut(document.source, "", "over the source's limit"))
+            taken.leave_out(LeftOut(document.source, "", "over the source's limit"))
             return
         yield document

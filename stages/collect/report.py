@@ -3,12 +3,14 @@
 import csv
 import hashlib
 import io
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from stages.collect.gather import Taken
 from stages.formats.documents import read_shard, shard_paths
+
+LARGEST_SOURCES = 50
+"""So many sources are listed with their bytes; `reports/corpus.html` sums up the others."""
 
 
 def corpus_id(folder: Path) -> str:
@@ -23,30 +25,27 @@ def corpus_id(folder: Path) -> str:
 
 def summary(taken: Taken, identity: str) -> dict[str, Any]:
     """The metrics of `reports/collect.json`."""
+    largest = sorted(taken.bytes.items(), key=lambda item: (-item[1], item[0]))[:LARGEST_SOURCES]
     return {
         "corpus_id": identity,
         "documents": taken.documents.total(),
-        "bytes": taken.bytes.total(),
+        "bytes": taken.total_bytes,
         "sources": len(taken.documents),
-        "left_out": dict(_by_reason(taken)),
-        "bytes_per_source": dict(taken.bytes),
+        "left_out": dict(taken.reasons),
+        "bytes_per_source": dict(largest),
     }
-
-
-def _by_reason(taken: Taken) -> Counter[str]:
-    return Counter(item.reason for item in taken.left_out)
 
 
 def reasons(taken: Taken) -> str:
     """Why nothing is left, in words."""
-    if not taken.left_out:
+    if not taken.reasons:
         return "the sources hold no text"
-    counts = ", ".join(f"{reason}: {count}" for reason, count in _by_reason(taken).most_common())
-    return f"all {len(taken.left_out)} texts were left out ({counts})"
+    counts = ", ".join(f"{reason}: {count}" for reason, count in taken.reasons.most_common())
+    return f"all {taken.reasons.total()} texts were left out ({counts})"
 
 
 def left_out_table(taken: Taken) -> str:
-    """Everything that was left out, by source and path, as CSV."""
+    """What was left out, by source and path, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["source", "path", "reason"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stages.formats.atomic import whole_folder
+from stages.formats.entry import UserError
 from stages.formats.hashes import file_sha256
 from stages.formats.workers import map_shards
 
@@ -104,10 +105,19 @@ def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
 
 def drop_unused(stage: str) -> None:
     """Delete a stage's entries that were unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50)."""
-    limit = float(os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT_GB) * 1e9
+    limit = limit_bytes()
     entries = [(path.stat().st_mtime_ns, path) for path in (CACHE / stage).glob("??/*") if path.is_dir()]
     total = 0
     for _, entry in sorted(entries, reverse=True):
         total += sum(file.stat().st_size for file in entry.iterdir())
         if total > limit:
             shutil.rmtree(entry, ignore_errors=True)
+
+
+def limit_bytes() -> float:
+    """How large the cache of a stage may stay. Raises UserError for a variable that is no number."""
+    value = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_GB)
+    try:
+        return float(value) * 1e9
+    except ValueError:
+        raise UserError(f"{LIMIT_VARIABLE}={value}: expected a number of gigabytes") from None

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.shard_cache import CACHE, cache_key, cached, code_key, drop_unused
+from stages.formats.entry import UserError
+from stages.formats.shard_cache import CACHE, cache_key, cached, code_key, drop_unused, map_cached
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,28 @@ def test_an_edit_of_the_code_changes_its_key(tmp_path: Path) -> None:
     module.write_text("LIMIT = 2\n")
 
     assert code_key([str(module)]) != before
+
+
+def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "much")
+
+    with pytest.raises(UserError, match="PARROTFLOW_SHARD_CACHE_GB=much: expected a number of gigabytes"):
+        drop_unused("toy")
+
+
+def test_only_what_is_not_known_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    computed: list[str] = []
+
+    def compute(item: str, folder: Path) -> None:
+        computed.append(item)
+        write(item, folder)
+
+    map_cached("toy", ["a", "b", "a"], cache_key, compute)
+    entries = map_cached("toy", ["c", "b"], cache_key, compute)
+
+    assert computed == ["a", "b", "c"]
+    assert [(entry / "result").read_text() for entry in entries] == ["c", "b"]
 
 
 def test_what_was_unused_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ class LaunchConfig:
     """Over all machines."""
     machines: int
     on_cpu: bool
+    sharded: bool
+    """FSDP."""
 
 
 class Stop(threading.Event):
@@ -101,7 +103,7 @@ def command(config: LaunchConfig) -> list[str]:
     result = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config.path), "--quiet"]
     if config.on_cpu and config.processes > 1:
         # accelerate starts several CPU processes only when told that they are several GPUs.
-        result += ["--multi_gpu"]
+        result += [] if config.sharded else ["--multi_gpu"]
         if config.machines == 1:
             result += ["--main_process_port", "0"]
     return [*result, "-m", "stages.train.worker"]
@@ -112,6 +114,8 @@ def environment(config: LaunchConfig) -> dict[str, str]:
     values = dict(os.environ)
     if config.on_cpu:
         values["ACCELERATE_USE_CPU"] = "true"
+        # Threads that wait without spinning: twice as fast where anything else runs beside.
+        values.setdefault("OMP_WAIT_POLICY", "passive")
     if config.on_cpu and config.processes > 1:
         # Threads of two processes on the same cores wait for each other.
         own = max(1, (os.cpu_count() or 1) * config.machines // config.processes)
@@ -127,7 +131,8 @@ def launch_config() -> LaunchConfig:
         processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
-    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")))
+    sharded = settings.get("distributed_type") == "FSDP"
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded)
 
 
 def _config_path() -> Path:

@@ -1,0 +1,133 @@
+"""Order, packing, schedule, exact sums, curves: the parts whose arithmetic must hold for all inputs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.formats.tokens import TokenStore
+from stages.train.batches import IGNORED, read_ahead, read_rows, rows_of_step
+from stages.train.curves import Curves
+from stages.train.exact import TreeSum
+from stages.train.fingerprint import plateau_end
+from stages.train.packing import build_packing
+from stages.train.params import Schedule
+from stages.train.schedule import rate_share
+from tests.train.small_run import write_project
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    folder = write_project(tmp_path_factory.mktemp("store"))
+    return TokenStore(folder / "data/tokens/train")
+
+
+@given(seed=st.integers(0, 5), step=st.integers(0, 40), batch=st.integers(1, 20), rows=st.integers(1, 50))
+def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: int, batch: int, rows: int) -> None:
+    epochs = np.concatenate([rows_of_step(seed, s, batch, rows) for s in range(step + 1)])
+    for first in range(0, len(epochs), rows):
+        epoch = epochs[first : first + rows]
+        assert len(set(epoch.tolist())) == len(epoch)
+        assert epoch.max(initial=0) < rows
+
+
+@given(step=st.integers(0, 40))
+def test_a_step_needs_no_step_before_it(step: int) -> None:
+    again = [rows_of_step(3, s, 8, 30).tolist() for s in range(step + 1)]
+    assert rows_of_step(3, step, 8, 30).tolist() == again[-1]
+
+
+@settings(deadline=None, max_examples=20)
+@given(sequence_length=st.integers(2, 200))
+def test_best_fit_trains_on_every_token_once_and_pads_one_row_at_most(store: TokenStore, sequence_length: int) -> None:
+    index = build_packing(store, sequence_length, "best_fit")
+    targets = np.zeros(store.manifest.tokens, dtype=np.int64)
+    padded = 0
+    for row in range(index.rows):
+        segments = index.segments(row)
+        for start, length in segments:
+            targets[start : start + length] += 1
+        padded += sum(segment.length for segment in segments) < sequence_length
+    assert (targets == 1).all()
+    assert padded <= 1
+
+
+def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> None:
+    index = build_packing(store, 32, "best_fit")
+    stream = store.read(0, store.manifest.tokens)
+    batch = read_rows(store, index, np.arange(index.rows), 32)
+    for row in range(index.rows):
+        column = 0
+        for start, length in index.segments(row):
+            assert (batch.targets[row, column : column + length] == stream[start : start + length]).all()
+            assert (batch.inputs[row, column + 1 : column + length] == stream[start : start + length - 1]).all()
+            before = stream[start - 1] if start else store.manifest.eos_id
+            assert batch.inputs[row, column] == before
+            column += length
+        assert (batch.targets[row, column:] == IGNORED).all()
+
+
+def test_rows_read_ahead_are_the_rows_read_one_by_one(store: TokenStore) -> None:
+    index = build_packing(store, 32, "best_fit")
+    wanted = [np.array([0, 2]), np.array([1]), np.array([3, 0])]
+    for rows, batch in zip(wanted, read_ahead(store, index, wanted, 32), strict=True):
+        assert (batch.targets == read_rows(store, index, rows, 32).targets).all()
+
+
+@given(
+    name=st.sampled_from(["cosine", "linear", "constant", "wsd"]),
+    warmup=st.integers(0, 50),
+    final=st.floats(0, 1),
+    decay=st.floats(0, 1),
+    steps=st.integers(1, 200),
+)
+def test_a_rate_grows_to_its_peak_and_never_leaves_its_bounds(
+    name: str, warmup: int, final: float, decay: float, steps: int
+) -> None:
+    schedule = Schedule.model_validate(
+        {"name": name, "warmup_steps": warmup, "final_share": final, "decay_share": decay}
+    )
+    shares = [rate_share(schedule, step, steps) for step in range(steps)]
+    assert all(0 <= share <= 1 + 1e-12 for share in shares)
+    assert shares[:warmup] == sorted(shares[:warmup])
+    assert shares[warmup:] == sorted(shares[warmup:], reverse=True)
+
+
+@given(decay=st.floats(0, 1), steps=st.integers(2, 200), more=st.integers(0, 200), warmup=st.integers(0, 50))
+def test_up_to_the_end_of_the_plateau_a_longer_run_has_the_same_rates(
+    decay: float, steps: int, more: int, warmup: int
+) -> None:
+    schedule = Schedule.model_validate(
+        {"name": "wsd", "warmup_steps": warmup, "final_share": 0.0, "decay_share": decay}
+    )
+    for step in range(min(steps, plateau_end(schedule, steps))):
+        assert rate_share(schedule, step, steps) == rate_share(schedule, step, steps + more)
+
+
+@given(height=st.integers(0, 5), split=st.integers(0, 5), seed=st.integers(0, 100))
+def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: int, seed: int) -> None:
+    parts = torch.randn(2**height, 7, generator=torch.Generator().manual_seed(seed))
+    alone = TreeSum()
+    for part in parts:
+        alone.add([part.clone()])
+    upper = TreeSum()
+    for block in parts.chunk(2 ** min(split, height)):
+        own = TreeSum()
+        for part in block:
+            own.add([part.clone()])
+        upper.add(own.result())
+    assert torch.equal(alone.result()[0], upper.result()[0])
+
+
+def test_curves_are_cut_at_a_checkpoint_even_after_half_a_line(tmp_path: Path) -> None:
+    curves = Curves(tmp_path)
+    curves.restore(None)
+    for step in (5, 10, 15):
+        curves.append(step, training_loss=1.0 / step)
+    with (tmp_path / "training_loss.tsv").open("a") as file:
+        file.write("2")
+    curves.cut_after(10)
+    assert (tmp_path / "training_loss.tsv").read_text() == "step\ttraining_loss\n5\t0.2\n10\t0.1\n"

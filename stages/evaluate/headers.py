@@ -35,7 +35,7 @@ class Header:
         return self.before + self.signature
 
     @property
-    def rank(self) -> str:
+    def key(self) -> str:
         """A name for the header that hangs on its content alone."""
         return f"{self.document}:{self.line}"
 
@@ -47,7 +47,7 @@ def choose_headers(documents: Iterable[Document], count: int, header_bytes: int,
     """
     ranked: list[tuple[int, str, Header]] = []
     for document in documents:
-        headers = [(_draw(seed, header.rank), header) for header in function_headers(document, header_bytes)]
+        headers = [(_draw(seed, header.key), header) for header in function_headers(document, header_bytes)]
         for place, (draw, header) in enumerate(sorted(headers, key=lambda pair: pair[0])[:count]):
             ranked.append((place, draw, header))
     return [header for _, _, header in sorted(ranked, key=lambda entry: entry[:2])[:count]]
@@ -100,5 +100,5 @@ def last_whole_lines(lines: list[str], most_bytes: int) -> str:
     return "".join(reversed(kept))
 
 
-def _draw(seed: int, rank: str) -> str:
-    return hashlib.sha256(f"{seed}:{rank}".encode()).hexdigest()
+def _draw(seed: int, key: str) -> str:
+    return hashlib.sha256(f"{seed}:{key}".encode()).hexdigest()

@@ -38,11 +38,13 @@ def complete_headers(
 
 def header_seed(header: Header, seed: int) -> int:
     """64 bits from the stage's seed and the header's place."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{header.rank}".encode()).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(f"{seed}:{header.key}".encode()).digest()[:8], "big")
 
 
 def samples_page(completions: Sequence[Completion], params: SampleParams) -> str:
     """Markdown: what the model saw, and what it wrote, for each header."""
+    if not completions:
+        return "# Samples\n\nNone were asked for, or the held-out documents have no Python functions.\n"
     parsed = sum(completion.parses for completion in completions)
     introduction = (
         "# Samples\n\n"

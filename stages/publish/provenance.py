@@ -21,6 +21,9 @@ LOCK = Path("dvc.lock")
 VERSIONS = Path("versions.yaml")
 TRAINING_SPEED = Path("reports/train_speed.json")
 
+CHANGED_SHOWN = 100
+"""Files that differ from the commit are named up to so many."""
+
 
 def observe(revision: Revision, inputs: Iterable[Path]) -> dict[str, Any]:
     """Everything, as plain values."""
@@ -99,7 +102,7 @@ def observe_git(written: list[str]) -> dict[str, Any] | None:
     changed = sorted(entry[3:] for entry in status.split("\0") if entry)
     # What the pipeline has written itself is its result, not a change to what it was computed from.
     changed = [path for path in changed if not any(lies_in(path, out) for out in written)]
-    return {"commit": commit.strip(), "dirty": bool(changed), "changed": changed}
+    return {"commit": commit.strip(), "dirty": bool(changed), "changed": changed[:CHANGED_SHOWN]}
 
 
 def run_git(*arguments: str) -> str | None:

@@ -69,7 +69,7 @@ def test_the_choice_takes_one_of_each_document_before_a_second_of_any() -> None:
     chosen = choose_headers(documents, 6, 100, seed=0)
 
     assert len({header.document for header in chosen[:4]}) == 4
-    assert len({header.rank for header in chosen}) == 6
+    assert len({header.key for header in chosen}) == 6
 
 
 def test_the_choice_hangs_on_the_seed_and_not_on_the_order_of_documents() -> None:

@@ -65,6 +65,7 @@ def test_a_split_without_functions_is_measured_all_the_same(project: Path) -> No
     main()
 
     report = json.loads((project / "reports/evaluate.json").read_text())
+    assert "None were asked for" in (project / "data/samples.md").read_text()
     assert report["samples"] == {"functions": 0, "parsed": 0, "parsed_share": None, "cut_off": 0}
 
 

@@ -18,11 +18,10 @@ run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published
 test: setup  ## every test, in parallel
 	@pytest -n auto
 
-lint: setup  ## style, strict types, architecture
+lint: setup  ## style and strict types
 	@ruff check .
 	@ruff format --check .
 	@mypy
-	@lint-imports
 
 format: setup
 	@ruff check --fix .

@@ -59,10 +59,10 @@ def write_project(project: Path, limit: int) -> float:
                     break
             copy += 1
     params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    origin = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
+    origin: dict[str, Any] = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
     rows = {"text": "text", "fields": {"source": "source", "path": "path", "license": None}}
-    source = {"kind": "jsonl", "globs": ["corpus.jsonl"], **origin, **rows}
-    params["collect"] |= {"sources": [source], "shard_bytes": SHARD_BYTES}
+    corpus = {"kind": "jsonl", "globs": ["corpus.jsonl"], **origin, **rows}
+    params["collect"] |= {"sources": [corpus], "shard_bytes": SHARD_BYTES}
     params["clean"]["split"] = {"by": "source", "validation_sources": [], "validation_share": 0.02}
     params["tokenizer"] |= {"vocabulary_size": 32_768, "training_bytes": 500_000_000}
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")

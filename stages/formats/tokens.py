@@ -55,7 +55,7 @@ class Manifest:
     tokenizer_sha256: str
     """Of the tokenizer's `tokenizer.json`."""
     engine: str
-    """What encoded the text, e.g. `fastokens 0.3.5`."""
+    """What encoded the text: fastokens (with ids proven equal to those of tokenizers) or tokenizers."""
     shards: tuple[ShardEntry, ...]
 
     @property

@@ -52,7 +52,8 @@ def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Man
         vocab_size=encoding.vocabulary.size,
         eos_id=encoding.vocabulary.eos_id,
         tokenizer_sha256=encoding.vocabulary.sha256,
-        engine=encoding.engine,
+        # Without its version: a release that gives the same ids leaves the store as it was.
+        engine=encoding.engine.split()[0],
         shards=tuple(entries),
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

@@ -22,7 +22,7 @@ class Engine(Protocol):
     """Encodes many texts at once."""
 
     name: str
-    """With its version, as the manifest says it."""
+    """With its version, as the report says it."""
 
     def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
         """All ids one text after the other, and the number of ids of each text; shapes (ids,) and (texts,)."""

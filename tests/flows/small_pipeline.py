@@ -1,0 +1,72 @@
+"""The real pipeline in a folder of its own: the project's code and dvc.yaml, a tiny corpus, a tiny model."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.small_project import sections, write_corpus
+from tests.train.small_run import params as train_params
+from tests.trained_project import EVALUATE, PUBLISH
+
+ROOT = Path(__file__).parents[2]
+
+CODE = ("stages", "launch", "conf", "dvc.yaml", "versions.yaml", "requirements.lock", "pyproject.toml")
+
+
+def make_pipeline(folder: Path, documents: int = 40) -> Path:
+    """Write the project into `folder`, under git and DVC, not yet run."""
+    folder.mkdir(parents=True)
+    for name in CODE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, folder / name)
+    values = sections() | {"train": train_params(max_steps=6), "evaluate": EVALUATE, "publish": PUBLISH}
+    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    write_corpus(folder, documents)
+    (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text())
+    git(folder, "init", "-q")
+    run([sys.executable, "-m", "dvc", "init", "-q"], folder)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "start")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git with a committer of its own."""
+    run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], folder)
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    """Run a command in `folder` with this Python first on the path; its output. Raises where it fails."""
+    result = subprocess.run(
+        command, cwd=folder, env=environment(folder, **variables), capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        raise AssertionError(f"{' '.join(command)} left with {result.returncode}:\n{result.stdout}\n{result.stderr}")
+    return result.stdout
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """The environment of the pipeline's commands: one thread, one worker, no compiler, the folder's own packages."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    values = {"PATH": path, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PARROTFLOW_WORKERS": "1"}
+    values |= {"PARROTFLOW_COMPILE": "off", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    return {**os.environ, **values, "HF_HOME": str(folder / ".parrotflow" / "hf"), **variables}
+
+
+def repro(folder: Path, *arguments: str, **variables: str) -> list[str]:
+    """`dvc repro`; the stages that ran, in order."""
+    output = run([sys.executable, "-m", "dvc", "repro", *arguments], folder, **variables)
+    return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
+
+
+def outs(folder: Path) -> dict[str, str]:
+    """Every out of dvc.lock with its hash."""
+    lock = yaml.safe_load((folder / "dvc.lock").read_text())
+    return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}

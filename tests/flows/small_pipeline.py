@@ -14,6 +14,8 @@ from tests.trained_project import EVALUATE, PUBLISH
 
 ROOT = Path(__file__).parents[2]
 
+STAGES = ["collect", "clean", "tokenizer", "tokenize", "train", "evaluate", "publish"]
+
 CODE = ("stages", "launch", "conf", "dvc.yaml", "versions.yaml", "requirements.lock", "pyproject.toml")
 
 

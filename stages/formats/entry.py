@@ -10,6 +10,9 @@ from collections.abc import Callable
 EXIT_USER_ERROR = 2
 """The input or the parameters are wrong: a retry cannot help."""
 
+EXIT_UNAVAILABLE = 69
+"""A network or a service does not answer (EX_UNAVAILABLE of sysexits.h): a retry may help."""
+
 EXIT_DISK_FULL = 28
 """No space left (errno ENOSPC): free some and run the same command again."""
 
@@ -20,13 +23,21 @@ EXIT_INTERRUPTED = 130
 class UserError(Exception):
     """A mistake that a user can mend. Its text says what is wrong, where, and what to do."""
 
+    exit_code = EXIT_USER_ERROR
+
+
+class UnavailableError(UserError):
+    """A network or a service that does not answer: the same command may succeed later."""
+
+    exit_code = EXIT_UNAVAILABLE
+
 
 def run_stage(story: Callable[[], None]) -> None:
     """Run a stage's story and leave the process with the exit code that says how it ended."""
     try:
         story()
     except UserError as error:
-        fail(str(error), EXIT_USER_ERROR)
+        fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
     except OSError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stages.formats.entry import run_stage
-from stages.formats.reports import write_json
+from stages.formats.reports import read_json, write_json
 from stages.formats.section import read_section
 from stages.formats.versions import require_locked
 from stages.publish import inputs
@@ -33,7 +33,8 @@ def main() -> None:
             receipt = {"destination": "folder", "place": place.as_posix()}
         else:
             receipt = publish_to_hub(revision, params.repository, private=params.private)
-    write_json(RECEIPT, receipt | {"revision": revision.name, "sha256": revision.sha256})
+    evaluation = read_json(inputs.EVALUATE_REPORT)
+    write_json(RECEIPT, receipt | {"revision": revision.name, "sha256": revision.sha256, "evaluation": evaluation})
     print(f"published revision {revision.name} to {receipt['place']}")
 
 

@@ -14,7 +14,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, co
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
-from stages.formats.entry import UserError
+from stages.formats.entry import UnavailableError, UserError
 from stages.publish.retries import HubError, passes, retried, underlying
 from stages.publish.revision import Revision
 
@@ -67,9 +67,10 @@ def explained(api: HfApi, repository: str) -> Iterator[None]:
     except HubError as error:
         reason = underlying(error)
         if isinstance(reason, HfHubHTTPError):
-            raise UserError(describe_refusal(reason, api, repository)) from None
+            kind = UnavailableError if passes(reason) else UserError
+            raise kind(describe_refusal(reason, api, repository)) from None
         if isinstance(reason, TransportError):
-            raise UserError(
+            raise UnavailableError(
                 f"publish.repository = {repository}: cannot reach {api.endpoint} ({reason}); run the same command "
                 "again, what has arrived is not sent twice"
             ) from None

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from stages.formats.entry import UserError, run_stage
+from stages.formats.entry import UnavailableError, UserError, run_stage
 
 
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +15,17 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixtu
 
     assert left.value.code == 2
     assert capsys.readouterr().err == "error: params.yaml: train.steps = -1: must be positive\n"
+
+
+def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    def story() -> None:
+        raise UnavailableError("s3://bucket: does not answer")
+
+    with pytest.raises(SystemExit) as left:
+        run_stage(story)
+
+    assert left.value.code == 69
+    assert capsys.readouterr().err == "error: s3://bucket: does not answer\n"
 
 
 def test_a_full_disk_names_the_file_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_a_branch_that_moved_meanwhile_is_read_again_before_it_is_written(hub: H
 
 def test_a_run_that_was_killed_is_taken_up_where_it_stood(hub: Hub) -> None:
     hub.faults.append(Fault("POST .*/tag/", "500", times=5))
-    assert publish(hub).returncode == 2
+    assert publish(hub).returncode == EXIT_UNAVAILABLE
     assert not RECEIPT.exists()
     hub.faults.clear()
     commits = hub.requests(COMMIT_TO_BRANCH)
@@ -239,7 +239,7 @@ def test_a_hub_that_stays_broken_is_said_with_what_to_do(hub: Hub) -> None:
 
     result = publish(hub)
 
-    assert result.returncode == 2
+    assert result.returncode == EXIT_UNAVAILABLE
     assert result.stderr == (
         f"error: publish.repository = {NAME}: the Hub keeps answering with status 500; run the same command again "
         "later, what has arrived is not sent twice\n"
@@ -252,7 +252,7 @@ def test_a_hub_that_is_not_there_is_said_with_its_address(hub: Hub) -> None:
 
     result = publish(hub)
 
-    assert result.returncode == 2
+    assert result.returncode == EXIT_UNAVAILABLE
     assert f"cannot reach {hub.endpoint}" in result.stderr
 
 

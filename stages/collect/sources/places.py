@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import fsspec
 
-from stages.formats.entry import UserError
+from stages.formats.entry import UnavailableError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _remote(pattern: str) -> Iterator[Place]:
     except FileNotFoundError:
         return
     except (OSError, ValueError, ImportError) as error:
-        raise UserError(
+        raise UnavailableError(
             f"collect.sources: `{pattern}` cannot be listed ({error}); "
             "check the address, the network and the credentials"
         ) from None

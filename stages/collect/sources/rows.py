@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from stages.collect.params import Csv, Hub, Jsonl, Parquet
 from stages.collect.raw import LeftOut, Raw
 from stages.collect.sources.places import Place, find
-from stages.formats.entry import UserError
+from stages.formats.entry import UnavailableError, UserError
 
 ROWS_AT_A_TIME = 1000
 
@@ -102,7 +102,7 @@ def _parquet_rows(source: Parquet, file: pq.ParquetFile, wanted: list[str], name
 def read_hub(source: Hub) -> Iterator[Raw | LeftOut]:
     """Each row of a data set as one document, streamed. Raises UserError if it cannot be reached or has no split."""
     if not source.revision and not Path(source.repository).is_dir():
-        raise UserError(
+        raise UnavailableError(
             f"collect.sources: data set `{source.repository}` has no revision; name a commit, so that it is the same "
             "tomorrow"
         )

@@ -20,6 +20,7 @@ def run(
     downstream: bool = False,
     keep_going: bool = False,
     pull: bool = False,
+    wait: bool = False,
     dry: bool = False,
 ) -> None:
     """Bring the pipeline, or the targets with what they need, up to date.
@@ -36,6 +37,8 @@ def run(
         After a failure, finish what does not hang on it.
     pull
         Fetch missing results from the DVC remote.
+    wait
+        Wait for another run in this folder instead of refusing.
     dry
         Only say what would run, and why.
     """
@@ -44,7 +47,7 @@ def run(
         return
     from flows import pipeline
 
-    pipeline.run(targets, force=force, downstream=downstream, keep_going=keep_going, pull=pull)
+    pipeline.run(targets, force=force, downstream=downstream, keep_going=keep_going, pull=pull, wait=wait)
 
 
 @app.command
@@ -82,6 +85,28 @@ def why(
     console.print(plan_table(plan))
     if not plan.to_do:
         console.print("\nEverything is up to date.")
+        return
+    if plan.seconds:
+        console.print(f"\nLast time, what may run took {plan.seconds:.0f} s.")
+    for stage in plan.only_remarks:
+        console.print(f'{stage.name}: only remarks changed; parrotflow accept {stage.name} --because "..." skips it')
+
+
+@app.command
+def accept(stage: str, *, because: str) -> None:
+    """Declare a stage up to date without a run, with the reason in accepted.yaml, which the model card shows.
+
+    Parameters
+    ----------
+    stage
+        A stage whose inputs have changed.
+    because
+        Why the change leaves its result as it was.
+    """
+    from flows.accept import LEDGER, accept
+
+    entry = accept(stage, because)
+    print(f"{entry.stage} is accepted as up to date; {LEDGER} says why. Commit it with dvc.lock.")
 
 
 @app.command

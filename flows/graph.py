@@ -11,6 +11,7 @@ The plan foresees; the decision is DVC's, when the stage's turn comes.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from dvc.dependency.param import ParamsDependency
@@ -19,6 +20,9 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash
 
+from flows.code_change import is_only_remarks
+from flows.history import read_seconds
+from flows.policy import Policy, read_policy
 from stages.formats.entry import UserError
 
 State = Literal["clean", "run", "maybe", "restore"]
@@ -37,13 +41,15 @@ class Reason:
     """The value as of the last run, where it is known."""
     new: Any = None
     """The value now."""
+    only_remarks: bool = False
+    """Of code: comments, formatting or docstrings changed, the syntax tree did not."""
 
     def __str__(self) -> str:
         match self.kind:
             case "parameter" | "library":
                 return f"{self.what} {_short(self.old)} → {_short(self.new)}"
             case "code" | "data" | "output":
-                return f"{self.what} {self.new}"
+                return f"{self.what} {self.new}{' in remarks only' if self.only_remarks else ''}"
             case "upstream":
                 return f"{self.what} runs before it"
             case "command":
@@ -63,6 +69,14 @@ class PlannedStage:
     reasons: tuple[Reason, ...]
     upstream: tuple[str, ...]
     """Stages whose outputs it reads."""
+    policy: Policy = field(default_factory=Policy)
+    """How it is run."""
+    seconds: float | None = None
+    """How long it took when it ran last on this machine; None where that is not known."""
+    code: tuple[str, ...] = ()
+    """The Python files among its dependencies."""
+    metrics: tuple[str, ...] = ()
+    """The metrics files among its outputs."""
 
     @property
     def why(self) -> str:
@@ -84,9 +98,24 @@ class Plan:
         """The stages that are not clean."""
         return [stage for stage in self.stages if stage.state != "clean"]
 
+    @property
+    def only_remarks(self) -> list[PlannedStage]:
+        """The stages that would run because of comments, formatting or docstrings alone."""
+        return [stage for stage in self.to_do if stage.reasons and all(why.only_remarks for why in stage.reasons)]
+
+    @property
+    def seconds(self) -> float:
+        """What the stages that are to run are expected to take together, as far as that is known."""
+        return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
+
+    @property
+    def dvc_files(self) -> list[str]:
+        """The dvc.yaml files that the stages stand in."""
+        return sorted({stage.name.rpartition(":")[0] or "dvc.yaml" for stage in self.stages})
+
     def to_dict(self) -> list[dict[str, Any]]:
         """The plan as plain values, for JSON."""
-        return [asdict(stage) for stage in self.stages]
+        return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
 
 
 def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
@@ -137,6 +166,7 @@ def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineSt
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
+    seconds = read_seconds()
     for stage in stages:
         upstream = [other.addressing for other in repo.index.graph.successors(stage) if other in stages]
         reasons = list(_reasons(stage))
@@ -154,7 +184,16 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         # What is only put back is as it was; anything else may come out differently.
         if state != "clean" and not (state == "restore" and all(reason.kind == "output" for reason in reasons)):
             changing.add(stage.addressing)
-        yield PlannedStage(stage.addressing, state, tuple(reasons), tuple(upstream))
+        yield PlannedStage(
+            stage.addressing,
+            state,
+            tuple(reasons),
+            tuple(upstream),
+            read_policy(stage.addressing, getattr(stage, "meta", None)),
+            seconds.get(stage.addressing),
+            tuple(str(dep) for dep in stage.deps if str(dep).endswith(".py")),
+            tuple(str(out) for out in stage.outs if out.metric),
+        )
 
 
 def _reasons(stage: Stage) -> Iterator[Reason]:
@@ -172,7 +211,10 @@ def _reasons(stage: Stage) -> Iterator[Reason]:
             for path, status in (dep.status() or {}).items():
                 # An upstream that has not run yet explains its own outputs.
                 if not (path in upstream_outs and status == "deleted"):
-                    yield Reason(kind, path, new=status)
+                    remarks = (
+                        kind == "code" and status == "modified" and is_only_remarks(Path(path), dep.hash_info.value)
+                    )
+                    yield Reason(kind, path, new=status, only_remarks=remarks)
     yield from _changed_outs(stage)
 
 
@@ -211,7 +253,7 @@ def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     if all(reason.kind == "output" for reason in reasons):
         return bool(stage.outs_cached())
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
-    if not _can_hash(stage) or not all(dep.exists for dep in files):
+    if not all(dep.exists for dep in files) or not _can_hash(stage):
         return False
     stage.save_deps()
     run_cache = stage.repo.stage_cache

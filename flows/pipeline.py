@@ -1,106 +1,196 @@
 """The pipeline under Prefect: `parrotflow run`, or `python -m flows.pipeline`.
 
 First a plan; then a task for each stage that is not clean, after the tasks of its upstreams, independent ones side by
-side. DVC is the only cache: Prefect keeps no results. Prefect gives concurrency, states, logs and artifacts.
+side. DVC is the only cache: Prefect keeps no results. Prefect gives concurrency, retries, states, logs and artifacts.
 """
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from flows.environment import prepare_environment
 
 prepare_environment()
 
 # Prefect reads the environment when it is imported.
-from prefect import flow, get_run_logger, task  # noqa: E402
-from prefect.artifacts import create_markdown_artifact  # noqa: E402
+from prefect import flow, get_client, get_run_logger, pause_flow_run, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
-from prefect.client.schemas.objects import State  # noqa: E402
+from prefect.client.schemas.objects import State, StateType  # noqa: E402
+from prefect.context import TaskRunContext  # noqa: E402
+from prefect.exceptions import FlowPauseTimeout, ObjectNotFound  # noqa: E402
 from prefect.futures import PrefectFuture  # noqa: E402
-from prefect.states import Completed, Failed  # noqa: E402
+from prefect.runtime import flow_run  # noqa: E402
+from prefect.states import Cancelled, Completed, Failed  # noqa: E402
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
+from flows import gate, pages  # noqa: E402
 from flows.child import Children, StageOutcome, dvc_command  # noqa: E402
-from flows.graph import PlannedStage, make_plan  # noqa: E402
+from flows.graph import Plan, PlannedStage, make_plan  # noqa: E402
+from flows.history import remember_code, remember_seconds  # noqa: E402
 from flows.lockfile import sort_lock_file  # noqa: E402
 from flows.params import check_params  # noqa: E402
-from flows.report import Terminal, outcome_page  # noqa: E402
-from stages.formats.entry import UserError, run_stage  # noqa: E402
+from flows.report import Terminal  # noqa: E402
+from flows.slots import slots_of_this_machine  # noqa: E402
+from flows.workspace import only_run  # noqa: E402
+from stages.formats.entry import run_stage  # noqa: E402
 
-STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
-
-
-def stages_at_once() -> int:
-    """Stages that may run side by side: `PARROTFLOW_STAGES_AT_ONCE`, else 2."""
-    value = os.environ.get(STAGES_AT_ONCE_VARIABLE) or "2"
-    if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"{STAGES_AT_ONCE_VARIABLE}={value}: expected a whole number from 1 on")
-    return int(value)
+CANCEL_SECONDS = 5.0
+"""How often a run asks whether it was cancelled in Prefect's UI."""
 
 
-@flow(name="pipeline", persist_result=False)
+MANY_THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=1000))
+"""A thread per stage; how many stages run at once is a matter of `Slots`, which knows what each one needs."""
+
+APPROVAL_SECONDS = 7 * 24 * 3600
+
+
+class PassingError(Exception):
+    """A stage failed for a reason that may pass: Prefect tries it again, as often as its policy says."""
+
+
+class Run:
+    """What the tasks of one run share. No data class: Prefect would look into it for futures, and copy it."""
+
+    def __init__(self, plan: Plan, *, force: bool, pull: bool, keep_going: bool) -> None:
+        self.plan = plan
+        self.stages = {stage.name: stage for stage in plan}
+        self.force, self.pull, self.keep_going = force, pull, keep_going
+        self.slots = slots_of_this_machine()
+        self.terminal = Terminal(plan)
+        self.children = Children()
+        self.outcomes: dict[str, StageOutcome] = {}
+        self.failed = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no further stage shall start."""
+        return self.children.stopping or (self.failed.is_set() and not self.keep_going)
+
+    def end(self, outcome: StageOutcome) -> None:
+        """Enter how a stage ended."""
+        with self._lock:
+            self.outcomes[outcome.name] = outcome
+            if outcome.result == "ran":
+                remember_seconds(outcome.name, outcome.seconds)
+        self.terminal.ended(outcome)
+
+
+@flow(name="pipeline", persist_result=False, task_runner=MANY_THREADS)
 def pipeline(
     targets: list[str] | None = None,
     force: bool = False,
     downstream: bool = False,
     keep_going: bool = False,
     pull: bool = False,
+    wait: bool = False,
 ) -> State[Any]:
     """Bring the stages of dvc.yaml (or `targets` with what they need) up to date.
 
     `force` runs them whatever DVC knows; `downstream` takes what needs the targets; `keep_going` finishes what does not
-    hang on a failure; `pull` fetches missing results from the remote.
+    hang on a failure; `pull` fetches missing results from the remote; `wait` waits for another run in this folder.
     """
-    check_params()
-    plan = make_plan(targets or (), force=force, downstream=downstream)
-    terminal, children = Terminal(), Children()
-    outcomes: dict[str, StageOutcome] = {}
-    failed = threading.Event()
+    with only_run(flow_run.name or "pipeline", wait=wait):
+        check_params()
+        plan = make_plan(targets or (), force=force, downstream=downstream)
+        run = Run(plan, force=force, pull=pull, keep_going=keep_going)
+        before = pages.read_metrics(plan)
+        with run.terminal, stopped_by_signals(run.children), stopped_by_prefect(run.children):
+            futures: dict[str, PrefectFuture[Any]] = {}
+            for stage in plan.to_do:
+                attempts = stage_task.with_options(
+                    retries=stage.policy.retries, retry_delay_seconds=stage.policy.retry_delay_seconds
+                )
+                upstream = [futures[name] for name in stage.upstream if name in futures]
+                futures[stage.name] = attempts.submit(stage.name, run, return_state=False, wait_for=upstream)
+            for future in futures.values():
+                future.wait()
+        for file in plan.dvc_files if futures else ():
+            sort_lock_file(Path(file))
+        remember_code(Path(file) for stage in plan for file in stage.code)
+        pages.publish(plan, run.outcomes, before)
+        run.terminal.summary(run.outcomes)
+        return final_state(run)
 
-    @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-    def stage_task(name: str, why: str) -> State[Any]:
-        logger = get_run_logger()
-        if failed.is_set() and not keep_going:
-            return Failed(message="not started: another stage failed")
-        logger.info("why: %s", why)
-        terminal.started(name)
+
+def final_state(run: Run) -> State[Any]:
+    """The run's state in Prefect."""
+    results = {outcome.result for outcome in run.outcomes.values()}
+    refused = [outcome for outcome in run.outcomes.values() if outcome.result == "refused"]
+    if run.children.stopping:
+        return Cancelled(message="stopped; the same command goes on")
+    if "failed" in results or (len(run.outcomes) < len(run.plan.to_do) and not refused):
+        return Failed(
+            message="; ".join(f"{o.name}: {o.message}" for o in run.outcomes.values() if o.result == "failed")
+        )
+    if refused:
+        return Completed(name="Refused", message=refused[0].message)
+    return Completed(message=f"{len(run.plan.to_do)} of {len(run.plan.stages)} stages were not up to date")
+
+
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
+def stage_task(name: str, run: Run) -> State[Any]:
+    """One stage: pass its gate, wait for room, run it as a child, say how it ended."""
+    logger, stage = get_run_logger(), run.stages[name]
+    if any(before in run.outcomes and run.outcomes[before].result == "refused" for before in stage.upstream):
+        run.end(StageOutcome(name, "refused", 0.0, "what it needs was refused"))
+        return Completed(name="Refused", message="what it needs was refused")
+    if not run.given_up and (refusal := refused(stage)):
+        logger.warning("refused:\n%s", refusal)
+        run.end(StageOutcome(name, "refused", 0.0, refusal))
+        return Completed(name="Refused", message=refusal)
+    with run.slots.taken(stage.policy.resources, lambda: run.given_up) as free:
+        if not free:
+            return Cancelled(message="not started: another stage failed, or the run was stopped")
+        logger.info("why: %s", stage.why)
+        run.terminal.started(name)
+        progress = pages.ProgressArtifact(name)
 
         def on_line(text: str) -> None:
             logger.info("%s", text)
-            terminal.line(name, text)
+            run.terminal.line(name, text)
+            progress.see(text)
 
-        outcome = children.run(name, dvc_command(name, force=force, pull=pull), on_line)
-        outcomes[name] = outcome
-        terminal.ended(outcome)
-        if outcome.result in ("failed", "stopped"):
-            failed.set()
-            return Failed(message=outcome.message or outcome.result)
-        return Completed(message=outcome.result)
-
-    terminal.planned(plan)
-    futures: dict[str, PrefectFuture[Any]] = {}
-    with stopped_by_signals(children):
-        for stage in plan.to_do:
-            futures[stage.name] = stage_task.submit(
-                name=stage.name, why=stage.why, wait_for=_upstream(stage, futures), return_state=False
-            )
-        for future in futures.values():
-            future.wait()
-    if futures:
-        sort_lock_file()
-    create_markdown_artifact(outcome_page(plan, outcomes), key="pipeline", description="What ran, and why")
-    terminal.summary(plan, outcomes)
-    if failed.is_set() or len(outcomes) < len(futures):
-        return Failed(message="stopped" if children.stopping else "a stage failed")
-    return Completed(message=f"{len(futures)} of {len(plan.stages)} stages were not up to date")
+        command = dvc_command(name, force=run.force, pull=run.pull)
+        outcome = run.children.run(name, command, on_line, timeout_seconds=stage.policy.timeout_seconds)
+    if outcome.passing and attempts_left(stage):
+        raise PassingError(outcome.message)
+    run.end(outcome)
+    if outcome.result in ("failed", "stopped"):
+        run.failed.set()
+        return Failed(message=outcome.message or outcome.result)
+    return Completed(name=outcome.result.capitalize(), message=f"{outcome.seconds:.1f} s")
 
 
-def _upstream(stage: PlannedStage, futures: dict[str, PrefectFuture[Any]]) -> Sequence[PrefectFuture[Any]]:
-    return [futures[name] for name in stage.upstream if name in futures]
+def attempts_left(stage: PlannedStage) -> bool:
+    """Whether Prefect would try this task again."""
+    context = TaskRunContext.get()
+    return context is not None and context.task_run.run_count <= stage.policy.retries
+
+
+def refused(stage: PlannedStage) -> str:
+    """Why the stage may not run: the table of its gate, or that a person said no. Empty where it may."""
+    verdicts = gate.judge(stage.policy.gate)
+    table = gate.table(verdicts)
+    if verdicts:
+        pages.gate_page(stage.name, table)
+    if not all(verdict.holds for verdict in verdicts):
+        return table
+    if stage.policy.approval and not approved(stage.name):
+        return "not approved"
+    return ""
+
+
+def approved(name: str) -> bool:
+    """Pause until someone resumes the run in Prefect's UI with yes or no; a week without an answer is a no."""
+    try:
+        return pause_flow_run(wait_for_input=bool, timeout=APPROVAL_SECONDS, poll_interval=2, key=f"approve-{name}")
+    except FlowPauseTimeout:
+        return False
 
 
 @contextlib.contextmanager
@@ -122,6 +212,29 @@ def stopped_by_signals(children: Children) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def stopped_by_prefect(children: Children) -> Iterator[None]:
+    """While within, a cancellation in Prefect's UI ends the children. Prefect itself tells only runs of its workers."""
+    ended, identity = threading.Event(), flow_run.id
+
+    def watch() -> None:
+        with get_client(sync_client=True) as client:
+            while not ended.wait(CANCEL_SECONDS):
+                # A server that does not answer for a while cancels nothing.
+                with contextlib.suppress(ObjectNotFound, OSError, RuntimeError):
+                    state = client.read_flow_run(identity).state
+                    if state and state.type in (StateType.CANCELLING, StateType.CANCELLED):
+                        children.stop()
+                        return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
 def main() -> None:
     """Run the whole pipeline."""
     run()
@@ -131,6 +244,9 @@ def run(targets: Sequence[str] = (), **options: bool) -> None:
     """Run the flow from a terminal; leaves with 1 on failure. Faults of the parameters are told before it starts."""
     check_params()
     make_plan(targets)
+    slots_of_this_machine()
+    with only_run("that starts", wait=options.get("wait", False)):
+        pass
     state = pipeline(list(targets), **options, return_state=True)
     if not state.is_completed():
         raise SystemExit(1)

@@ -5,11 +5,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
@@ -36,7 +36,16 @@ DVC_WORDS = (
 )
 
 STATE_STYLE = {"clean": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
-RESULT_STYLE = {"ran": "green", "unchanged": "dim", "restored": "green", "failed": "red", "stopped": "yellow"}
+GOOD = ("ran", "unchanged", "restored")
+RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
+    "unchanged": "dim",
+    "refused": "yellow",
+    "failed": "red",
+    "stopped": "yellow",
+}
+
+LIVE_ROWS = 20
+"""Stages in the table that renews itself."""
 
 
 def plan_table(plan: Plan) -> Table:
@@ -44,8 +53,10 @@ def plan_table(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("stage", "state", "why"):
         table.add_column(heading, overflow="fold")
+    table.add_column("last took", justify="right")
     for stage in plan:
-        table.add_row(stage.name, f"[{STATE_STYLE[stage.state]}]{stage.state}[/]", escape(stage.why))
+        expected = "" if stage.seconds is None or stage.state == "clean" else f"{stage.seconds:.0f} s"
+        table.add_row(stage.name, f"[{STATE_STYLE[stage.state]}]{stage.state}[/]", escape(stage.why), expected)
     return table
 
 
@@ -81,22 +92,33 @@ def read_metrics() -> dict[str, Any]:
     return metrics
 
 
-@dataclass
 class Terminal:
-    """Prints a run as it goes: each line behind its stage's name."""
+    """Prints a run as it goes: each line behind its stage's name, and in a terminal a table of the stages below."""
 
-    console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
-    began: float = field(default_factory=time.perf_counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.began = time.perf_counter()
+        self.started_at: dict[str, float] = {}
+        self.outcomes: dict[str, StageOutcome] = {}
+        self._lock = threading.Lock()
+        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=True)
 
-    def planned(self, plan: Plan) -> None:
-        """Say what is to be done."""
-        if plan.to_do:
-            self.console.print(plan_table(plan))
+    def __enter__(self) -> "Terminal":
+        if self.plan.to_do:
+            self.console.print(plan_table(self.plan))
             self.console.print()
+            if self.console.is_terminal:
+                self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
 
     def started(self, name: str) -> None:
         """A stage begins."""
+        with self._lock:
+            self.started_at[name] = time.perf_counter()
         self._print(name, "[bold]started[/]")
 
     def line(self, name: str, text: str) -> None:
@@ -106,29 +128,57 @@ class Terminal:
 
     def ended(self, outcome: StageOutcome) -> None:
         """A stage has ended."""
+        with self._lock:
+            self.outcomes[outcome.name] = outcome
         style = RESULT_STYLE[outcome.result]
         self._print(outcome.name, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s")
 
-    def summary(self, plan: Plan, outcomes: Mapping[str, StageOutcome]) -> None:
+    def _table(self) -> Table:
+        """The stages that are not clean: state, time, why."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("stage", "state"):
+            table.add_column(heading)
+        table.add_column("seconds", justify="right")
+        table.add_column("why", overflow="ellipsis", no_wrap=True)
+        with self._lock:
+            for stage in self.plan.to_do[:LIVE_ROWS]:
+                outcome, began = self.outcomes.get(stage.name), self.started_at.get(stage.name)
+                if outcome:
+                    state, seconds = f"[{RESULT_STYLE[outcome.result]}]{outcome.result}[/]", f"{outcome.seconds:.0f}"
+                elif began is not None:
+                    state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{_of(stage.seconds)}"
+                else:
+                    state, seconds = "[dim]waits[/]", ""
+                table.add_row(stage.name, state, seconds, escape(stage.why))
+        if len(self.plan.to_do) > LIVE_ROWS:
+            table.add_row("...", f"and {len(self.plan.to_do) - LIVE_ROWS} more", "", "")
+        return table
+
+    def summary(self, outcomes: Mapping[str, StageOutcome]) -> None:
         """What ran, what was cached and why; the main figures; what to try next."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("stage")
         table.add_column("result")
         table.add_column("seconds", justify="right")
         table.add_column("why", overflow="fold")
-        for stage, result, seconds in outcome_rows(plan, outcomes):
+        for stage, result, seconds in outcome_rows(self.plan, outcomes):
             table.add_row(stage.name, f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds, escape(stage.why))
         self.console.print()
         self.console.print(table)
         metrics = ", ".join(f"{name} {value:,}" for name, value in read_metrics().items())
-        done = f"{time.perf_counter() - self.began:.0f} s in all." if plan.to_do else "Everything is up to date."
+        done = f"{time.perf_counter() - self.began:.0f} s in all." if self.plan.to_do else "Everything is up to date."
         self.console.print(f"\n{done} {metrics}".rstrip())
-        failures = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
-        for outcome in failures:
-            self.console.print(f"\n[red]{outcome.name} failed[/]\n{escape(outcome.message)}")
-        if not failures and Path("model").is_dir() and len(outcomes) == len(plan.to_do):
+        for outcome in outcomes.values():
+            if outcome.result in ("failed", "refused"):
+                style = RESULT_STYLE[outcome.result]
+                self.console.print(f"\n[{style}]{outcome.name} {outcome.result}[/]\n{escape(outcome.message)}")
+        if Path("model").is_dir() and all(outcome.result in GOOD for outcome in outcomes.values()):
             self.console.print('Try it: parrotflow sample "def fibonacci("')
 
     def _print(self, name: str, markup: str) -> None:
         with self._lock:
             self.console.print(f"[blue]{name:>9}[/] │ {markup}")
+
+
+def _of(seconds: float | None) -> str:
+    return "" if seconds is None else f" of about {seconds:.0f}"

@@ -25,9 +25,10 @@ def write_card(params: PublishParams, inputs: Inputs, place: str) -> str:
         data(inputs),
         training(inputs),
         reproduction(),
+        accepted(inputs.accepted),
         limitations(inputs),
     )
-    return f"---\n{metadata(params, inputs.evaluation).to_yaml()}\n---\n\n" + "\n".join(sections)
+    return f"---\n{metadata(params, inputs.evaluation).to_yaml()}\n---\n\n" + "\n".join(filter(None, sections))
 
 
 def metadata(params: PublishParams, evaluation: Mapping[str, Any]) -> ModelCardData:
@@ -172,6 +173,26 @@ of what it read and wrote; the library versions, the hardware and the number of 
 Check out that commit, install `requirements.lock` and run `dvc repro`. On the same hardware with the same number of
 threads the weights come out the same, bit for bit; elsewhere floating point sums in another order.
 """
+
+
+def accepted(entries: list[dict[str, Any]]) -> str:
+    """What was declared up to date without a run; nothing where nothing was."""
+    if not entries:
+        return ""
+    rows = [
+        (
+            entry["stage"],
+            "; ".join(entry["changes"]),
+            "same syntax tree" if entry["same_syntax_tree"] else "a judgement",
+            entry["because"],
+            f"{entry['by']}, {entry['date']}".lstrip(", "),
+        )
+        for entry in entries
+    ]
+    return (
+        "## Accepted without a run\n\nThese changes were declared to leave the result as it was.\n\n"
+        f"{table(('stage', 'change', 'how far it reaches', 'because', 'by'), rows)}"
+    )
 
 
 def limitations(inputs: Inputs) -> str:

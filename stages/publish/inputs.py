@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from stages.formats.entry import UserError
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
@@ -16,6 +18,7 @@ VALIDATION_TOKENS = Path("data/tokens/validation")
 CLEAN_REPORT = Path("reports/clean.json")
 TRAIN_REPORT = Path("reports/train.json")
 EVALUATE_REPORT = Path("reports/evaluate.json")
+ACCEPTED = Path("accepted.yaml")
 
 ALL = (MODEL, SAMPLES, TRAIN_TOKENS, VALIDATION_TOKENS, CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT)
 
@@ -51,6 +54,8 @@ class Inputs:
     clean: dict[str, Any]
     training: dict[str, Any]
     evaluation: dict[str, Any]
+    accepted: list[dict[str, Any]]
+    """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
 
 def read_inputs() -> Inputs:
@@ -66,6 +71,7 @@ def read_inputs() -> Inputs:
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
         evaluation=read_json(EVALUATE_REPORT),
+        accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
 
 

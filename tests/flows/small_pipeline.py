@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 STAGES = ["collect", "clean", "tokenizer", "tokenize", "train", "evaluate", "publish"]
 
-CODE = ("stages", "launch", "conf", "dvc.yaml", "versions.yaml", "requirements.lock", "pyproject.toml")
+CODE = ("stages", "launch", "conf", "dvc.yaml", "versions.yaml", "requirements.lock", "pyproject.toml", "accepted.yaml")
 
 
 def make_pipeline(folder: Path, documents: int = 40) -> Path:

@@ -134,3 +134,51 @@ def test_differences_reach_the_leaves() -> None:
     old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "d": [1, 2], "e": None}
 
     assert list(differences("x", old, new)) == [("x.a.c", 2, 3), ("x.d", [1], [1, 2])]
+
+
+MATRIX = """\
+stages:
+  prepare:
+    matrix: {size: [1, 2], letter: [a, b]}
+    cmd: echo ${item.letter}${item.size} > ${item.letter}${item.size}.txt
+    outs: ["${item.letter}${item.size}.txt"]
+  each:
+    foreach: [a, b]
+    do:
+      cmd: cat ${item}1.txt ${item}2.txt > ${item}.txt
+      deps: ["${item}1.txt", "${item}2.txt"]
+      outs: ["${item}.txt"]
+  kept:
+    cmd: cp a.txt kept.txt
+    deps: [a.txt]
+    outs: [kept.txt]
+"""
+
+
+def test_matrix_and_foreach_and_frozen_stages_are_planned_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", MATRIX)
+    monkeypatch.chdir(folder)
+
+    assert plan()["each@a"].upstream == ("prepare@1-a", "prepare@2-a")
+    assert states("each@b") == dict.fromkeys(("prepare@1-b", "prepare@2-b", "each@b"), "run")
+    repro(folder)
+    replace(folder / "dvc.yaml", "echo ${item.letter}", "echo x${item.letter}")
+    assert states("each@a") == {"prepare@1-a": "run", "prepare@2-a": "run", "each@a": "maybe"}
+    assert states()["kept"] == "maybe"
+    replace(folder / "dvc.yaml", "outs: [kept.txt]", "outs: [kept.txt]\n    frozen: true")
+    assert states()["kept"] == "clean"
+
+
+def test_several_dvc_yaml_files_are_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_toy(tmp_path / "toy")
+    (folder / "more").mkdir()
+    (folder / "more" / "dvc.yaml").write_text(
+        "stages:\n  copy: {cmd: cp ../join.txt copy.txt, deps: [../join.txt], outs: [copy.txt]}\n"
+    )
+    monkeypatch.chdir(folder)
+
+    assert plan()["more/dvc.yaml:copy"].upstream == ("join",)
+    assert make_plan().dvc_files == ["dvc.yaml", "more/dvc.yaml"]
+    assert plan("left", downstream=True).keys() == {"left", "join", "more/dvc.yaml:copy"}

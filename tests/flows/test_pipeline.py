@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.flows.test_graph import MATRIX
 from tests.flows.toy import make_toy
 
 SIDE_BY_SIDE = """\
@@ -33,6 +35,12 @@ stages:
 """
 
 SLOW = "stages:\n  slow: {cmd: sleep 600 && touch slow.txt, outs: [slow.txt]}\n"
+
+
+MORE = """\
+stages:
+  all: {cmd: cat ../a.txt ../b.txt > all.txt, deps: [../a.txt, ../b.txt], outs: [all.txt]}
+"""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -139,3 +147,19 @@ def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> 
     assert result.returncode == 2
     assert result.stderr.strip().splitlines() == ["error: params.yaml: nonesuch: no stage has such a section"]
     assert not (folder / ".parrotflow" / "prefect" / "prefect.db").exists()
+
+
+def test_a_matrix_of_several_files_runs_under_prefect_as_under_dvc(tmp_path: Path) -> None:
+    folder, other = (toy(tmp_path / name, MATRIX) for name in ("prefect", "dvc"))
+    for made in (folder, other):
+        (made / "more").mkdir()
+        (made / "more" / "dvc.yaml").write_text(MORE)
+
+    result = run(folder)
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "--all-pipelines"], cwd=other, check=True)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (folder / "more/all.txt").read_text() == "a1\na2\nb1\nb2\n"
+    for lock in ("dvc.lock", "more/dvc.lock"):
+        assert yaml.safe_load((folder / lock).read_text()) == yaml.safe_load((other / lock).read_text())
+    assert "Everything is up to date." in run(folder).stdout

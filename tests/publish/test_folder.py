@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -165,3 +166,22 @@ def test_the_receipt_names_every_file_by_its_hash(project: Path) -> None:
 
     listed = json.loads(RECEIPT.read_text())["sha256"]
     assert listed == {path.name: file_sha256(path) for path in MAIN.iterdir() if path.name != "provenance.json"}
+
+
+def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
+    entry = {
+        "stage": "clean",
+        "because": "a comment",
+        "changes": ["stages/clean/verdicts.py modified in remarks only"],
+        "same_syntax_tree": True,
+        "by": "Ada",
+        "date": "2026-01-02",
+    }
+    Path("accepted.yaml").write_text(yaml.safe_dump([entry]))
+
+    main()
+
+    row = (
+        "| clean | stages/clean/verdicts.py modified in remarks only | same syntax tree | a comment | Ada, 2026-01-02 |"
+    )
+    assert row in Path("published/tiny/main/README.md").read_text()

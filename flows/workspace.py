@@ -1,0 +1,54 @@
+"""One run at a time in a workspace: the second waits, or is refused with the first one's name.
+
+The lock is the kernel's (flock): it goes with the process that holds it, however that ends. What stands in the file
+only tells who it is.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stages.formats.entry import UserError
+
+LOCK = Path(".parrotflow/run.lock")
+
+
+@contextmanager
+def only_run(name: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold the workspace. Raises UserError that names the run which holds it, unless `wait`."""
+    LOCK.parent.mkdir(exist_ok=True)
+    with LOCK.open("a+", encoding="utf-8") as file:
+        while not _locked(file.fileno()):
+            file.seek(0)
+            holder = _describe(file.read())
+            if not wait:
+                raise UserError(f"{holder} works in this folder; wait for it (--wait), or end it")
+            time.sleep(0.5)
+        file.truncate(0)
+        file.write(json.dumps({"name": name, "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _describe(text: str) -> str:
+    try:
+        holder = json.loads(text)
+        return f"the run {holder['name']} (process {holder['pid']}, since {holder['since']})"
+    except (ValueError, KeyError):
+        return "another run"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from flows.workspace import handed_down
 from stages.formats.entry import EXIT_UNAVAILABLE
 
 GRACE_SECONDS = 35
@@ -74,6 +75,7 @@ class Children:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=handed_down(),
             )
             self._running.add(process)
         lines: list[str] = []

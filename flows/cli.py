@@ -155,6 +155,22 @@ def sample(prompt: str, *options: Annotated[str, cyclopts.Parameter(allow_leadin
 
 
 @app.command
+def serve(*, port: int = 4200) -> None:
+    """Run the deployments of prefect.yaml on this machine: on their schedules, and from Prefect's pages.
+
+    Parameters
+    ----------
+    port
+        Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
+    """
+    from flows.serve import serve_deployments, server
+
+    with server(port) as address:
+        print(f"Prefect's pages: {address.removesuffix('/api')} (Ctrl-C ends)", flush=True)
+        serve_deployments()
+
+
+@app.command
 def doctor() -> None:
     """Look whether this machine is ready, and say what to do about each fault. Leaves with 1 if one stops a run."""
     from rich.console import Console

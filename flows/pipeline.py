@@ -33,7 +33,7 @@ from flows.graph import Plan, PlannedStage, make_plan  # noqa: E402
 from flows.history import remember_code, remember_seconds  # noqa: E402
 from flows.lockfile import sort_lock_file  # noqa: E402
 from flows.params import check_params  # noqa: E402
-from flows.report import Terminal  # noqa: E402
+from flows.report import Terminal, is_of_the_stage  # noqa: E402
 from flows.slots import slots_of_this_machine  # noqa: E402
 from flows.workspace import only_run  # noqa: E402
 from stages.formats.entry import run_stage  # noqa: E402
@@ -151,6 +151,8 @@ def stage_task(name: str, run: Run) -> State[Any]:
         progress = pages.ProgressArtifact(name)
 
         def on_line(text: str) -> None:
+            if not is_of_the_stage(text):
+                return
             logger.info("%s", text)
             run.terminal.line(name, text)
             progress.see(text)

@@ -48,6 +48,11 @@ LIVE_ROWS = 20
 """Stages in the table that renews itself."""
 
 
+def is_of_the_stage(line: str) -> bool:
+    """Whether a line is the stage's own, not DVC's: the plan says what that says, and git is the user's."""
+    return bool(line.strip()) and not line.strip().startswith(DVC_WORDS)
+
+
 def plan_table(plan: Plan) -> Table:
     """The plan as a table: stage, state, why."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -122,9 +127,8 @@ class Terminal:
         self._print(name, "[bold]started[/]")
 
     def line(self, name: str, text: str) -> None:
-        """A line of a stage's output. DVC's own words are left out: the table says what they say, and git is ours."""
-        if text.strip() and not text.strip().startswith(DVC_WORDS):
-            self._print(name, escape(text))
+        """A line of a stage's output."""
+        self._print(name, escape(text))
 
     def ended(self, outcome: StageOutcome) -> None:
         """A stage has ended."""

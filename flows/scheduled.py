@@ -1,0 +1,155 @@
+"""A run that nobody watches: the flow of the deployments in prefect.yaml, and of `parrotflow serve`.
+
+Checkout, pull, pipeline (with its gate), push, commit. Each is a task, so that each is seen, and tried again where that
+can help. Results are never lost for want of a network: what could not be pushed is pushed by the next run.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.environment import prepare_environment
+
+prepare_environment()
+
+# Prefect reads the environment when it is imported.
+from prefect import flow, get_run_logger, task  # noqa: E402
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.client.schemas.objects import State  # noqa: E402
+from prefect.runtime import flow_run  # noqa: E402
+from prefect.states import Completed, Failed  # noqa: E402
+
+from flows import checkout  # noqa: E402
+from flows.compose import composed_text, write_params  # noqa: E402
+from flows.graph import make_plan  # noqa: E402
+from flows.params import check_params  # noqa: E402
+from flows.pipeline import pipeline  # noqa: E402
+from flows.workspace import only_run  # noqa: E402
+from stages.formats.entry import UnavailableError, UserError  # noqa: E402
+
+CHECKOUT = ".parrotflow/checkout"
+
+RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
+"""Before each new attempt to reach git's or DVC's remote."""
+
+
+@flow(name="scheduled", persist_result=False)
+def scheduled(
+    source: str = ".",
+    branch: str = "main",
+    results_branch: str | None = None,
+    targets: list[str] | None = None,
+    overrides: list[str] | None = None,
+    pull: bool = True,
+    push: bool = True,
+    publish: bool = True,
+    folder: str = CHECKOUT,
+    retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
+) -> State[Any]:
+    """Bring a checkout up to date, run what changed, push the results.
+
+    `source` is a git repository (address or path), `branch` what is run, `results_branch` where dvc.lock and reports
+    are committed: `results`, or `runs/NAME` where `overrides` (as `parrotflow params` takes them) make it another
+    experiment. `targets` are stages; without `publish` those behind a gate are left out. `pull` and `push` use the DVC
+    remote and its run-cache. `folder` keeps the checkout from run to run.
+    """
+    logger, name = get_run_logger(), flow_run.name or "run"
+    address = str(Path(source).absolute()) if Path(source).exists() else source
+    place, kept = Path(folder).absolute(), results_branch or (f"runs/{name}" if overrides else "results")
+    try:
+        with only_run(name, wait=True, folder=place):
+            patient(checkout_task, retry_delays_seconds)(place, address, branch, kept)
+            os.chdir(place)
+            if overrides:
+                write_params(composed_text(overrides))
+            check_params()
+            remote = has_remote()
+            pulled = pull and remote and succeeds(patient(pull_task, retry_delays_seconds), targets)
+            result = pipeline(wanted(targets, publish), pull=pulled, wait=True, return_state=True)
+            if not result.is_completed():
+                return result
+            pushed = not (push and remote) or succeeds(patient(push_task, retry_delays_seconds))
+            commit = patient(commit_task, retry_delays_seconds)(place, f"Results of {name}", kept)
+    except UserError as error:
+        logger.error("%s", error)
+        return Failed(message=str(error))
+    logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
+    if not pushed:
+        return Completed(name="NotPushed", message="the DVC remote did not answer; the next run pushes this one's too")
+    return Completed(name=result.name, message=result.message)
+
+
+def patient(work: Any, delays_seconds: Sequence[float]) -> Any:
+    """A task that Prefect tries again after each delay, where the failure may pass by itself."""
+    return work.with_options(
+        retries=len(delays_seconds), retry_delay_seconds=list(delays_seconds), retry_condition_fn=may_pass
+    )
+
+
+def may_pass(work: Any, task_run: Any, state: State[Any]) -> bool:
+    """Whether a task failed because a remote did not answer."""
+    try:
+        state.result()
+    except UnavailableError:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def succeeds(work: Any, *arguments: Any) -> bool:
+    """Whether a task succeeded in the end. Its failure is seen in Prefect, and does not end the run."""
+    return bool(work(*arguments, return_state=True).is_completed())
+
+
+def wanted(targets: Sequence[str] | None, publish: bool) -> list[str]:
+    """The stages to run: the targets, or all; without `publish` none that a gate guards."""
+    if publish:
+        return list(targets or ())
+    plan = make_plan(targets or ())
+    guarded: set[str] = set()
+    for stage in plan:
+        if stage.policy.gate or stage.policy.approval or guarded & set(stage.upstream):
+            guarded.add(stage.name)
+    return [stage.name for stage in plan if stage.name not in guarded]
+
+
+@task(name="checkout", cache_policy=NO_CACHE, persist_result=False)
+def checkout_task(folder: Path, source: str, branch: str, results_branch: str) -> str:
+    """Clone or update the checkout."""
+    return checkout.bring_up_to_date(folder, source, branch, results_branch)
+
+
+@task(name="pull", cache_policy=NO_CACHE, persist_result=False)
+def pull_task(targets: list[str] | None) -> None:
+    """Fetch the results that dvc.lock names, and the run-cache, from the DVC remote."""
+    dvc("pull", "--run-cache", "--allow-missing", *(targets or ()))
+
+
+@task(name="push", cache_policy=NO_CACHE, persist_result=False)
+def push_task() -> None:
+    """Bring every result and the run-cache to the DVC remote."""
+    dvc("push", "--run-cache")
+
+
+@task(name="commit", cache_policy=NO_CACHE, persist_result=False)
+def commit_task(folder: Path, message: str, results_branch: str) -> str | None:
+    """Commit dvc.lock and reports to the branch of results."""
+    return checkout.commit_results(folder, message, results_branch)
+
+
+def has_remote() -> bool:
+    """Whether this repository has a default DVC remote."""
+    command = [sys.executable, "-m", "dvc", "config", "core.remote"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def dvc(*arguments: str) -> None:
+    """Run a command of DVC. Raises UnavailableError with its words where it fails."""
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise UnavailableError(f"dvc {arguments[0]}: {result.stderr.strip()[-2000:]}")

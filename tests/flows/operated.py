@@ -1,0 +1,115 @@
+"""A Prefect server and a worker on loopback, with homes of their own; stopped by the test that started them."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Operated:
+    """A running server, and the environment in which others speak to it."""
+
+    address: str
+    environment: dict[str, str]
+
+    def prefect(self, folder: Path, *arguments: str) -> str:
+        """Run a command of Prefect to its end."""
+        command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+        done = subprocess.run(command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def post(self, path: str, **body: Any) -> Any:
+        """A call of the server's API."""
+        answer = httpx.post(f"{self.address}/{path}", json=body, timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+    def flow_runs(self, flow: str) -> list[dict[str, Any]]:
+        """The runs of a flow, the oldest first."""
+        found = self.post("flow_runs/filter", flows={"name": {"any_": [flow]}}, sort="START_TIME_ASC")
+        return [run for run in found if run["start_time"]]
+
+    def task_states(self, flow_run: str) -> dict[str, str]:
+        """The tasks of a run with the names of their states."""
+        tasks = self.post("task_runs/filter", flow_runs={"id": {"any_": [flow_run]}})
+        return {task["name"]: task["state"]["name"] for task in tasks}
+
+
+@contextmanager
+def operated(home: Path, **variables: str) -> Iterator[Operated]:
+    """Start a server on a free port."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/api"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
+    own |= {"PREFECT_HOME": str(home / "prefect"), "PREFECT_API_URL": address, "PATH": path, "HOME": str(home)}
+    own |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2"}
+    own |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1", "PARROTFLOW_COMPILE": "off", **variables}
+    home.mkdir(parents=True, exist_ok=True)
+    with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)):
+        wait_until(lambda: answers(f"{address}/health"), 120)
+        yield Operated(address, own)
+
+
+@contextmanager
+def worker(server: Operated, folder: Path, pool: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A worker of a process pool."""
+    arguments = ("worker", "start", "--pool", pool, "--type", "process", "--prefetch-seconds", "1")
+    with child(folder, server.environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"}, *arguments) as process:
+        yield process
+
+
+@contextmanager
+def child(folder: Path, environment: dict[str, str], *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A long-lived command of Prefect; what it says goes to `prefect.log`."""
+    command = [sys.executable, "-m", "prefect", *arguments]
+    with (folder / "prefect.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until(happened: Callable[[], Any], seconds: float) -> Any:
+    """The first true value of `happened()`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := happened()):
+        assert time.monotonic() < deadline, f"did not happen within {seconds:g} s"
+        time.sleep(0.2)
+    return value
+
+
+def answers(address: str) -> bool:
+    """Whether a GET succeeds."""
+    try:
+        with urllib.request.urlopen(address, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

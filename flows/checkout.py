@@ -10,8 +10,10 @@ from pathlib import Path
 
 from stages.formats.entry import UnavailableError, UserError
 
-RESULTS = ("dvc.lock", "reports", "params.yaml")
-"""What a run may change among the tracked files; anything else is not committed, and said."""
+RESULTS = ("reports/", "params.yaml")
+WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
+"""What a run may change among the tracked files, by the start and by the end of their paths; anything else is not
+committed, and said."""
 
 COMMITTER = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhost")
 """Where git has no identity on this machine."""
@@ -23,8 +25,9 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     Raises UnavailableError where `source` does not answer, UserError where a branch is missing or cannot be merged.
     """
     if not (folder / ".git").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _git(Path(), "clone", "--quiet", source, str(folder), unavailable=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        _git(folder, "init", "--quiet")
+        _git(folder, "remote", "add", "origin", source)
     _git(folder, "remote", "set-url", "origin", source)
     _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
     if not _exists(folder, f"origin/{branch}"):
@@ -46,12 +49,13 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
 
     Raises UserError where files changed that are no results, or where the branch has moved on meanwhile.
     """
-    others = [path for path in _changed(folder) if not path.endswith("dvc.lock") and not path.startswith(RESULTS)]
+    changed = _changed(folder)
+    others = [path for path in changed if not path.startswith(RESULTS) and not path.endswith(WRITTEN_BY_DVC)]
     if others:
         raise UserError(
             f"{folder}: {', '.join(others[:5])} changed during the run and are no results; nothing committed"
         )
-    if not (changed := _changed(folder)):
+    if not changed:
         return None
     _git(folder, "add", "--all", "--", *changed)
     _git(folder, *_committer(folder), "commit", "--quiet", "-m", message)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
+from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash
@@ -252,13 +253,23 @@ def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     """Whether the cache has the results for the inputs as they are now."""
     if all(reason.kind == "output" for reason in reasons):
         return bool(stage.outs_cached())
+    entry = _run_cache_entry(stage)
+    return entry is not None and bool(entry.outs_cached())
+
+
+def cached_outs(stage: PipelineStage) -> list[Output]:
+    """The outputs that DVC would restore for the inputs as they are now: from the run-cache, else from dvc.lock."""
+    entry = _run_cache_entry(stage)
+    return list((entry or stage).outs)
+
+
+def _run_cache_entry(stage: PipelineStage) -> Stage | None:
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     if not all(dep.exists for dep in files) or not _can_hash(stage):
-        return False
+        return None
     stage.save_deps()
-    run_cache = stage.repo.stage_cache
-    entry = run_cache._load(stage)
-    return bool(entry) and bool(run_cache._create_stage(entry, wdir=stage.wdir).outs_cached())
+    entry = stage.repo.stage_cache._load(stage)
+    return stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir) if entry else None
 
 
 def _short(value: Any) -> str:

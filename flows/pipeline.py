@@ -8,6 +8,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -28,6 +29,7 @@ from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
 from flows import gate, pages  # noqa: E402
+from flows.cache_check import drop_damaged  # noqa: E402
 from flows.child import Children, StageOutcome, dvc_command  # noqa: E402
 from flows.graph import Plan, PlannedStage, make_plan  # noqa: E402
 from flows.history import remember_code, remember_seconds  # noqa: E402
@@ -147,6 +149,9 @@ def stage_task(name: str, run: Run) -> State[Any]:
         if not free:
             return Cancelled(message="not started: another stage failed, or the run was stopped")
         logger.info("why: %s", stage.why)
+        if stage.state == "restore" and (damaged := drop_damaged(name)):
+            logger.warning("damaged in DVC's cache, dropped there: %s", ", ".join(damaged))
+            run.terminal.line(name, f"damaged in DVC's cache, dropped there: {', '.join(damaged)}")
         run.terminal.started(name)
         progress = pages.ProgressArtifact(name)
 
@@ -159,6 +164,8 @@ def stage_task(name: str, run: Run) -> State[Any]:
 
         command = dvc_command(name, force=run.force, pull=run.pull)
         outcome = run.children.run(name, command, on_line, timeout_seconds=stage.policy.timeout_seconds)
+    if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
+        outcome = replace(outcome, result="restored")
     if outcome.passing and attempts_left(stage):
         raise PassingError(outcome.message)
     run.end(outcome)

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +45,7 @@ class Figure:
     """Distribution -> version of what the figure hangs on."""
 
 
-def interleave(sides: dict[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
+def interleave(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
     """Run the sides in turn, `runs` times each, so that a slow minute of the machine hits all of them."""
     results: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(runs):

@@ -8,7 +8,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -29,14 +28,12 @@ from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
 from flows import gate, pages  # noqa: E402
-from flows.cache_check import drop_damaged  # noqa: E402
-from flows.child import Children, StageOutcome, dvc_command  # noqa: E402
-from flows.graph import Plan, PlannedStage, make_plan  # noqa: E402
-from flows.history import remember_code, remember_seconds  # noqa: E402
+from flows.child import Children, StageOutcome  # noqa: E402
+from flows.execution import Run  # noqa: E402
+from flows.graph import PlannedStage, make_plan  # noqa: E402
+from flows.history import remember_code  # noqa: E402
 from flows.lockfile import sort_lock_file  # noqa: E402
 from flows.params import check_params  # noqa: E402
-from flows.report import Terminal, is_of_the_stage  # noqa: E402
-from flows.slots import slots_of_this_machine  # noqa: E402
 from flows.workspace import only_run  # noqa: E402
 from stages.formats.entry import run_stage  # noqa: E402
 
@@ -50,36 +47,12 @@ MANY_THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_w
 APPROVAL_SECONDS = 7 * 24 * 3600
 
 
+_begun: list[Run] = []
+"""What `run` has begun before Prefect was there, for the flow to take over."""
+
+
 class PassingError(Exception):
     """A stage failed for a reason that may pass: Prefect tries it again, as often as its policy says."""
-
-
-class Run:
-    """What the tasks of one run share. No data class: Prefect would look into it for futures, and copy it."""
-
-    def __init__(self, plan: Plan, *, force: bool, pull: bool, keep_going: bool) -> None:
-        self.plan = plan
-        self.stages = {stage.name: stage for stage in plan}
-        self.force, self.pull, self.keep_going = force, pull, keep_going
-        self.slots = slots_of_this_machine()
-        self.terminal = Terminal(plan)
-        self.children = Children()
-        self.outcomes: dict[str, StageOutcome] = {}
-        self.failed = threading.Event()
-        self._lock = threading.Lock()
-
-    @property
-    def given_up(self) -> bool:
-        """Whether no further stage shall start."""
-        return self.children.stopping or (self.failed.is_set() and not self.keep_going)
-
-    def end(self, outcome: StageOutcome) -> None:
-        """Enter how a stage ended."""
-        with self._lock:
-            self.outcomes[outcome.name] = outcome
-            if outcome.result == "ran":
-                remember_seconds(outcome.name, outcome.seconds)
-        self.terminal.ended(outcome)
 
 
 @flow(name="pipeline", persist_result=False, task_runner=MANY_THREADS)
@@ -97,13 +70,11 @@ def pipeline(
     hang on a failure; `pull` fetches missing results from the remote; `wait` waits for another run in this folder.
     """
     with only_run(flow_run.name or "pipeline", wait=wait):
-        check_params()
-        plan = make_plan(targets or (), force=force, downstream=downstream)
-        run = Run(plan, force=force, pull=pull, keep_going=keep_going)
-        before = pages.read_metrics(plan)
+        run = _begun.pop() if _begun else prepared(targets or (), force, downstream, keep_going, pull)
+        before = pages.read_metrics(run.plan)
         with run.terminal, stopped_by_signals(run.children), stopped_by_prefect(run.children):
             futures: dict[str, PrefectFuture[Any]] = {}
-            for stage in plan.to_do:
+            for stage in run.plan.to_do:
                 attempts = stage_task.with_options(
                     retries=stage.policy.retries, retry_delay_seconds=stage.policy.retry_delay_seconds
                 )
@@ -111,12 +82,18 @@ def pipeline(
                 futures[stage.name] = attempts.submit(stage.name, run, return_state=False, wait_for=upstream)
             for future in futures.values():
                 future.wait()
-        for file in plan.dvc_files if futures else ():
+        for file in run.plan.dvc_files if futures else ():
             sort_lock_file(Path(file))
-        remember_code(Path(file) for stage in plan for file in stage.code)
-        pages.publish(plan, run.outcomes, before)
+        remember_code(Path(file) for stage in run.plan for file in stage.code)
+        pages.publish(run.plan, run.outcomes, before)
         run.terminal.summary(run.outcomes)
         return final_state(run)
+
+
+def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: bool, pull: bool) -> Run:
+    """Check the parameters and plan."""
+    check_params()
+    return Run(make_plan(targets, force=force, downstream=downstream), force=force, pull=pull, keep_going=keep_going)
 
 
 def final_state(run: Run) -> State[Any]:
@@ -136,7 +113,7 @@ def final_state(run: Run) -> State[Any]:
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
 def stage_task(name: str, run: Run) -> State[Any]:
-    """One stage: pass its gate, wait for room, run it as a child, say how it ended."""
+    """One stage: pass its gate, have it executed, pass on what it says, say how it ended."""
     logger, stage = get_run_logger(), run.stages[name]
     if any(before in run.outcomes and run.outcomes[before].result == "refused" for before in stage.upstream):
         run.end(StageOutcome(name, "refused", 0.0, "what it needs was refused"))
@@ -145,28 +122,15 @@ def stage_task(name: str, run: Run) -> State[Any]:
         logger.warning("refused:\n%s", refusal)
         run.end(StageOutcome(name, "refused", 0.0, refusal))
         return Completed(name="Refused", message=refusal)
-    with run.slots.taken(stage.policy.resources, lambda: run.given_up) as free:
-        if not free:
-            return Cancelled(message="not started: another stage failed, or the run was stopped")
-        logger.info("why: %s", stage.why)
-        if stage.state == "restore" and (damaged := drop_damaged(name)):
-            logger.warning("damaged in DVC's cache, dropped there: %s", ", ".join(damaged))
-            run.terminal.line(name, f"damaged in DVC's cache, dropped there: {', '.join(damaged)}")
-        run.terminal.started(name)
-        progress = pages.ProgressArtifact(name)
-
-        def on_line(text: str) -> None:
-            if not is_of_the_stage(text):
-                return
-            logger.info("%s", text)
-            run.terminal.line(name, text)
-            progress.see(text)
-
-        command = dvc_command(name, force=run.force, pull=run.pull)
-        outcome = run.children.run(name, command, on_line, timeout_seconds=stage.policy.timeout_seconds)
-    if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
-        outcome = replace(outcome, result="restored")
+    logger.info("why: %s", stage.why)
+    execution, progress = run.execution(name), pages.ProgressArtifact(name)
+    for line in execution.lines():
+        logger.info("%s", line)
+        progress.see(line)
+    if (outcome := execution.outcome) is None:
+        return Cancelled(message="not started: another stage failed, or the run was stopped")
     if outcome.passing and attempts_left(stage):
+        run.forget(name)
         raise PassingError(outcome.message)
     run.end(outcome)
     if outcome.result in ("failed", "stopped"):
@@ -249,14 +213,30 @@ def main() -> None:
     run()
 
 
-def run(targets: Sequence[str] = (), **options: bool) -> None:
-    """Run the flow from a terminal; leaves with 1 on failure. Faults of the parameters are told before it starts."""
-    check_params()
-    make_plan(targets)
-    slots_of_this_machine()
-    with only_run("that starts", wait=options.get("wait", False)):
-        pass
-    state = pipeline(list(targets), **options, return_state=True)
+def run(
+    targets: Sequence[str] = (),
+    *,
+    force: bool = False,
+    downstream: bool = False,
+    keep_going: bool = False,
+    pull: bool = False,
+    wait: bool = False,
+) -> None:
+    """Run the flow from a terminal; leaves with 1 on failure.
+
+    Faults of the parameters are told before anything starts. Stages that wait for nothing begin while Prefect starts.
+    """
+    with only_run("`parrotflow run`", wait=wait):
+        begun = prepared(targets, force, downstream, keep_going, pull)
+        _begun.append(begun)
+        with stopped_by_signals(begun.children):
+            try:
+                begun.terminal.open()
+                begun.begin_what_can()
+                state = pipeline(list(targets), force, downstream, keep_going, pull, wait, return_state=True)
+            except BaseException:
+                begun.children.stop()
+                raise
     if not state.is_completed():
         raise SystemExit(1)
 

@@ -106,15 +106,21 @@ class Terminal:
         self.began = time.perf_counter()
         self.started_at: dict[str, float] = {}
         self.outcomes: dict[str, StageOutcome] = {}
+        self._open = False
         self._lock = threading.Lock()
         self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> "Terminal":
-        if self.plan.to_do:
+    def open(self) -> None:
+        """Show the plan; what is open already stays so."""
+        if self.plan.to_do and not self._open:
+            self._open = True
             self.console.print(plan_table(self.plan))
             self.console.print()
             if self.console.is_terminal:
                 self._live.start()
+
+    def __enter__(self) -> "Terminal":
+        self.open()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -56,8 +56,9 @@ def newest_run(server: Operated) -> dict[str, str]:
 
 def test_a_cancellation_in_prefect_ends_the_stage_and_the_next_run_goes_on(server: Operated, tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", SLOW)
+    before = len(server.flow_runs("pipeline"))
     process = start(server, folder)
-    wait_for(process, "started")
+    wait_until(lambda: len(server.flow_runs("pipeline")) > before, 60)
 
     server.post(f"flow_runs/{newest_run(server)['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
 
@@ -87,7 +88,7 @@ def test_a_server_that_is_restarted_during_a_run_does_not_lose_it(tmp_path: Path
     folder, home = toy(tmp_path / "toy", EIGHT_SECONDS), tmp_path / "home"
     with operated(home) as server:
         process = start(server, folder)
-        wait_for(process, "started")
+        wait_until(lambda: server.flow_runs("pipeline"), 60)
         port = server.address.split(":")[2].removesuffix("/api")
         for found in servers_on(port):
             os.kill(found, signal.SIGKILL)
@@ -103,7 +104,8 @@ def test_a_server_that_is_restarted_during_a_run_does_not_lose_it(tmp_path: Path
 
 def servers_on(port: str) -> list[int]:
     """The server on a port, and its children."""
-    found = [item for item in psutil.Process().children() if port in item.cmdline()]
+    living = [item for item in psutil.Process().children() if item.status() != psutil.STATUS_ZOMBIE]
+    found = [item for item in living if port in item.cmdline()]
     return [one.pid for item in found for one in [*item.children(recursive=True), item]]
 
 

@@ -1,4 +1,4 @@
-"""The command line: `parrotflow run | why | params | sample | doctor`. What is heavy is imported where it is used."""
+"""The command line, `parrotflow --help`. What is heavy is imported where it is used."""
 
 import json
 import subprocess
@@ -11,6 +11,9 @@ from flows.environment import prepare_environment
 from stages.formats.entry import UserError, run_stage
 
 app = cyclopts.App(name="parrotflow", help="Train causal language models from scratch; only what changed reruns.")
+
+data = cyclopts.App(name="data", help="Questions about the data; nothing is changed.")
+app.command(data)
 
 
 @app.command
@@ -150,8 +153,24 @@ def confirmed() -> bool:
 @app.command
 def sample(prompt: str, *options: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> None:
     """Continue a prompt with the trained model. Options go to `python -m stages.evaluate.sample` (see its --help)."""
-    command = [sys.executable, "-m", "stages.evaluate.sample", prompt, *options]
-    raise SystemExit(subprocess.run(command, check=False).returncode)
+    run_module("stages.evaluate.sample", prompt, *options)
+
+
+@data.command
+def whatif(*changes: str) -> None:
+    """What other thresholds of `clean` would drop, e.g. filters.line_length_maximum=500. Nothing is changed."""
+    run_module("stages.clean.whatif", *changes)
+
+
+@data.command
+def where(*options: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> None:
+    """The documents that a training step saw: --step N [--row R]."""
+    run_module("stages.train.where", *options)
+
+
+def run_module(module: str, *arguments: str) -> None:
+    """Run a stage's own command as a child, and leave as it left."""
+    raise SystemExit(subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode)
 
 
 @app.command

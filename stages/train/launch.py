@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 import yaml
 from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
 
@@ -116,9 +117,8 @@ def environment(config: LaunchConfig) -> dict[str, str]:
         values["ACCELERATE_USE_CPU"] = "true"
         # Threads that wait without spinning: twice as fast where anything else runs beside.
         values.setdefault("OMP_WAIT_POLICY", "passive")
-    if config.on_cpu and config.processes > 1:
-        # Threads of two processes on the same cores wait for each other.
-        own = max(1, (os.cpu_count() or 1) * config.machines // config.processes)
+        # Threads of two processes on the same cores would wait for each other.
+        own = max(1, torch.get_num_threads() * config.machines // config.processes)
         values.setdefault("OMP_NUM_THREADS", str(own))
     return values
 
@@ -150,6 +150,4 @@ def _config_path() -> Path:
 
 def has_gpu() -> bool:
     """Whether CUDA sees a device."""
-    import torch
-
     return torch.cuda.is_available()

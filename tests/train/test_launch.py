@@ -1,6 +1,8 @@
 """Presets start what they say; so does the user's own accelerate configuration."""
 
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from stages.formats.reports import read_json
 from stages.train import launch
-from tests.train.small_run import ROOT, run, write_project
+from tests.train.small_run import ROOT, environment, run, write_project
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
 
@@ -42,6 +44,15 @@ def test_without_any_the_machine_decides(tmp_path: Path, monkeypatch: pytest.Mon
     for gpu, name in ((True, "one_gpu"), (False, "cpu")):
         monkeypatch.setattr(launch, "has_gpu", lambda gpu=gpu: gpu)
         assert launch.launch_config().path == Path(f"launch/{name}.yaml")
+
+
+def test_a_run_starts_without_a_warning(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", max_steps=1)
+    values = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-m", "stages.train"]
+    done = subprocess.run(command, cwd=project, env=values, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["launching", "step"]
+    assert done.stderr == ""
 
 
 def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:

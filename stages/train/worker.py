@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from torch import nn
+from torch.utils import deterministic
 from transformers.utils import logging
 
 from stages.formats.entry import run_stage
@@ -49,6 +50,7 @@ def main() -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
     accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
+    repeat_bits(accelerator.device)
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
     index = build_packing(training, params.sequence_length, params.packing)
 
@@ -82,6 +84,17 @@ def main() -> None:
     write_results(trainer, progress, evaluation.measure(), checkpoints, compiled)
     accelerator.end_training()
     raise SystemExit(0)
+
+
+def repeat_bits(device: torch.device) -> None:
+    """Have the same run give the same bits: compiled code on a CPU else adds gradients in the order of its threads.
+
+    On GPUs the fast attention kernels would have to go; there nothing is promised between two runs.
+    """
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        # A search for bugs of others, at a cost in each step.
+        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def resume(

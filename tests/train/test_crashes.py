@@ -1,6 +1,7 @@
 """Whatever ends a run, the same command goes on and ends with the same weights."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -128,3 +129,24 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(reference: Path, pro
     said = run(project)
     assert f"{newest.relative_to(project)} is passed over: __0_0.distcp is missing or damaged" in said
     assert weights_sha256(project / "model") == weights_sha256(reference / "model")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="needs a C++ compiler")
+def test_compiled_runs_on_two_threads_leave_the_same_bytes(tmp_path: Path) -> None:
+    project = write_project(
+        tmp_path / "project",
+        precision="bf16",
+        max_steps=6,
+        global_batch_size=64,
+        sequence_length=32,
+        model__n_embd=64,
+        optimizer__name="adamw",
+    )
+    settings = {"PARROTFLOW_COMPILE": "on", "OMP_NUM_THREADS": "2"}
+    settings["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "inductor")
+    run(project, **settings)
+
+    for number in range(3):
+        again = copy_of(project, tmp_path / f"again-{number}")
+        run(again, **settings)
+        assert outs(again) == outs(project)

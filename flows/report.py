@@ -16,11 +16,14 @@ from rich.table import Table
 from flows.child import StageOutcome
 from flows.graph import Plan, PlannedStage
 
-SHOWN_METRICS = (
-    ("reports/evaluate.json", ("bits_per_byte", "perplexity")),
-    ("reports/train_speed.json", ("tokens_per_second",)),
-)
-"""The figures under a run's summary, by file; those that a pipeline does not have are left out."""
+SHOWN_METRICS = {
+    "bits per byte": ("reports/evaluate.json", "bits_per_byte"),
+    "of gzip -9": ("reports/evaluate.json", "baselines_bits_per_byte.gzip_9"),
+    "of xz -9": ("reports/evaluate.json", "baselines_bits_per_byte.xz_9"),
+    "perplexity": ("reports/evaluate.json", "perplexity"),
+    "tokens per second": ("reports/train_speed.json", "tokens_per_second"),
+}
+"""The figures under a run's summary, by file and key; those that a pipeline does not have are left out."""
 
 DVC_WORDS = (
     "Running stage",
@@ -90,10 +93,12 @@ def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
 def read_metrics() -> dict[str, Any]:
     """The shown metrics of the results that lie here."""
     metrics: dict[str, Any] = {}
-    for file, names in SHOWN_METRICS:
-        if Path(file).exists():
-            values = json.loads(Path(file).read_text(encoding="utf-8"))
-            metrics |= {name: values[name] for name in names if name in values}
+    for name, (file, key) in SHOWN_METRICS.items():
+        value: Any = json.loads(Path(file).read_text(encoding="utf-8")) if Path(file).exists() else None
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            metrics[name] = value
     return metrics
 
 
@@ -175,7 +180,9 @@ class Terminal:
             table.add_row(stage.name, f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds, escape(stage.why))
         self.console.print()
         self.console.print(table)
-        metrics = ", ".join(f"{name} {value:,}" for name, value in read_metrics().items())
+        metrics = ", ".join(
+            f"{name} {value:,.4g}" if value < 1e4 else f"{name} {value:,.0f}" for name, value in read_metrics().items()
+        )
         done = f"{time.perf_counter() - self.began:.0f} s in all." if self.plan.to_do else "Everything is up to date."
         self.console.print(f"\n{done} {metrics}".rstrip())
         for outcome in outcomes.values():

@@ -29,11 +29,18 @@ def server(port: int) -> Iterator[str]:
         yield address
         return
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    address = f"http://127.0.0.1:{port}/api"
+    # Its pages ask for data at port 4200, unless told otherwise.
+    environment = os.environ | {
+        "PREFECT_SERVER_UI_API_URL": address,
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    }
     log = Path(".parrotflow/server.log")
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-    address = f"http://127.0.0.1:{port}/api"
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
     try:
         _wait_for(address, process, log)
         os.environ["PREFECT_API_URL"] = address

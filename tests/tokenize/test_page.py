@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from stages.formats.tokens import Manifest, ShardEntry
-from stages.tokenize.page import MOST_ROWS, grouped, length_rows, page
+from stages.tokenize.page import MOST_ROWS, grouped, in_words, length_rows, page
 
 
 class Cells(HTMLParser):
@@ -59,10 +59,12 @@ def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
     cells.feed(text)
     assert cells.open == []
     assert ["train", "80", "32", "800", "320", "2.00", "4"] in cells.rows
-    assert ["unknown", "40", "400"] in cells.rows
-    assert ["4 to 7", "60"] in cells.rows
-    assert ["64 to 127", "20"] in cells.rows
-    assert ["generated", "20", "200"] in cells.rows
+    assert ["together", "80", "32", "800", "320", "2.00", "4"] in cells.rows
+    assert ["unknown", "40", "400", "50.0%"] in cells.rows
+    assert ["4 to 7", "60", "75.0%"] in cells.rows
+    assert ["64 to 127", "20", "25.0%"] in cells.rows
+    assert ["generated", "20", "200", "100.0%"] in cells.rows
+    assert "80 documents of 32 sources, 800 bytes of text, 320 tokens of a vocabulary of 300, encoded by test" in text
     assert "20 of 100 collected documents, 200 of 1,000 bytes" in text
 
 
@@ -82,9 +84,33 @@ def test_a_long_chart_sums_up_the_rest() -> None:
     assert rows[-1].name == "15 others"
 
 
+def test_drops_are_ordered_by_what_their_bars_show() -> None:
+    shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
+    rows = ledger(40).assign(verdict=["kept"] + ["few_large"] * 2 + ["many_small"] * 37)
+    rows.loc[1:2, "bytes"] = 10_000
+    text = page(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
+
+    assert text.index("many_small") < text.index("few_large")
+
+
+def test_a_corpus_of_which_nothing_was_dropped_has_a_page() -> None:
+    shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
+    rows = ledger(2).assign(verdict="kept")
+
+    assert "0 of 2 collected documents" in page(
+        rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}
+    )
+
+
+def test_large_numbers_are_said_in_words() -> None:
+    assert [in_words(n) for n in (999_999, 10_589_847, 2 * 10**9, 10**13)] == [
+        "999,999 ", "10.6 million ", "2 billion ", "10 trillion ",
+    ]  # fmt: skip
+
+
 def test_ranges_of_lengths_double_and_leave_no_gap() -> None:
     rows = length_rows(np.array([1, 2, 3, 4, 70]))
 
     assert [(row.name, row.documents) for row in rows] == [
-        ("1 to 1", 1), ("2 to 3", 2), ("4 to 7", 1), ("8 to 15", 0), ("16 to 31", 0), ("32 to 63", 0), ("64 to 127", 1),
+        ("1", 1), ("2 to 3", 2), ("4 to 7", 1), ("8 to 15", 0), ("16 to 31", 0), ("32 to 63", 0), ("64 to 127", 1),
     ]  # fmt: skip

@@ -24,8 +24,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 td, th { padding: .15rem .6rem; text-align: right }
 td:first-child, th:first-child { text-align: left; overflow-wrap: anywhere } th { border-bottom: 1px solid #999 }
-.chart { table-layout: fixed } .chart td:last-child { padding-right: 0 } .chart th:last-child { width: 31% }
-.chart th:first-child { width: 24% } .bar { background: #2a7f62; height: .8rem; min-width: 1px }
+.chart { table-layout: fixed } .chart td:last-child { padding-right: 0 } .chart th:last-child { width: 24% }
+.chart th:first-child { width: 29% } .bar { background: #2a7f62; height: .8rem; min-width: 1px }
 tr.sum td { border-top: 1px solid #999 }
 """
 
@@ -126,17 +126,19 @@ def length_rows(lengths: Positions) -> list[Row]:
 
 
 def chart(title: str, rows: Iterable[Row], by_documents: bool = False) -> str:
-    """Rows with their share of the sum, and bars as long as their share of the largest."""
+    """Rows with bars as long as their share of the largest; the share of the sum stands beside what it is of."""
     lines = list(rows)
     with_bytes = any(row.bytes for row in lines)
     measures = [row.documents if by_documents else row.bytes for row in lines]
     body = []
     for row, measure in zip(lines, measures, strict=True):
-        sizes = (f"{row.documents:,}", *([f"{row.bytes:,}"] if with_bytes else []), f"{measure / sum(measures):.1%}")
+        share = f"{measure / sum(measures):.1%}"
+        sizes = [f"{row.documents:,}", *([f"{row.bytes:,}"] if with_bytes else [])]
+        sizes.insert(1 if by_documents else 2, share)
         bar = f'<div class=bar style="width:{measure / max(measures):.1%}"></div>' if measure else ""
         body.append(_cells("td", row.name, *sizes).removesuffix("</tr>") + f"<td>{bar}</td></tr>")
-    share = "of documents" if by_documents else "of bytes"
-    headings = ("documents", *(["bytes"] if with_bytes else []), share, "")
+    headings = ["documents", *(["bytes"] if with_bytes else []), ""]
+    headings.insert(1 if by_documents else 2, "share")
     heading = f"<h2>{html.escape(title)}</h2>" if title else ""
     return f"{heading}<table class=chart>{_cells('th', '', *headings)}{''.join(body)}</table>"
 

@@ -63,7 +63,7 @@ def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
     assert ["unknown", "40", "400", "50.0%"] in cells.rows
     assert ["4 to 7", "60", "75.0%"] in cells.rows
     assert ["64 to 127", "20", "25.0%"] in cells.rows
-    assert ["generated", "20", "200", "100.0%"] in cells.rows
+    assert ["generated", "20", "100.0%", "200"] in cells.rows
     assert "80 documents of 32 sources, 800 bytes of text, 320 tokens of a vocabulary of 300, encoded by test" in text
     assert "20 of 100 collected documents, 200 of 1,000 bytes" in text
 

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--kills", type=int, default=100)
     arguments = parser.parse_args()
-    kills = 4 if arguments.quick else arguments.kills
+    kills = 6 if arguments.quick else arguments.kills
     with tempfile.TemporaryDirectory() as folder:
         figures = [campaign(Path(folder), launch, kills // 2) for launch in LAUNCHES]
     record("kills", figures)

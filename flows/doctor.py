@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.params import check_params
+from flows.torn_lock import is_torn
 from flows.versions import LOCK_FILE, locked_versions
 from stages.formats.entry import UserError
 
@@ -98,6 +99,9 @@ def dvc() -> Finding:
     """A DVC repository; a remote is optional."""
     if not Path(".dvc").is_dir():
         return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
+    if is_torn():
+        found = "its table of locks was cut off by a kill: `dvc repro` refuses"
+        return Finding("fault", "DVC", found, "`parrotflow run` mends it, or rm .dvc/tmp/rwlock; nothing is lost")
     remotes = _output(sys.executable, "-m", "dvc", "remote", "list").splitlines()
     if not remotes:
         remedy = "`dvc remote add -d NAME URL` shares results with others and other machines"

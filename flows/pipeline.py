@@ -34,6 +34,7 @@ from flows.graph import PlannedStage, make_plan  # noqa: E402
 from flows.history import remember_code  # noqa: E402
 from flows.lockfile import sort_lock_file  # noqa: E402
 from flows.params import check_params  # noqa: E402
+from flows.torn_lock import mend_torn_lock  # noqa: E402
 from flows.workspace import only_run  # noqa: E402
 from stages.formats.entry import run_stage  # noqa: E402
 
@@ -91,8 +92,10 @@ def pipeline(
 
 
 def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: bool, pull: bool) -> Run:
-    """Check the parameters and plan."""
+    """Check the parameters, mend what a kill left, and plan."""
     check_params()
+    if mend_torn_lock():
+        print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
     return Run(make_plan(targets, force=force, downstream=downstream), force=force, pull=pull, keep_going=keep_going)
 
 

@@ -33,8 +33,12 @@ class Operated:
         return done.stdout
 
     def post(self, path: str, **body: Any) -> Any:
-        """A call of the server's API."""
-        answer = httpx.post(f"{self.address}/{path}", json=body, timeout=30)
+        """A call of the server's API. 503 says that its SQLite is busy: come again, as Prefect's own client does."""
+        deadline = time.monotonic() + 60
+        address = f"{self.address}/{path}"
+        while (answer := httpx.post(address, json=body, timeout=30)).status_code == 503:
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.5)
         answer.raise_for_status()
         return answer.json()
 

@@ -42,7 +42,10 @@ def test_dvc_repro_goes_on_after_kill_9_and_ends_with_the_same_weights(up_to_dat
 
 
 def kill_after_a_checkpoint(folder: Path) -> None:
-    """Start `dvc repro`, and end it and all that it started by SIGKILL once this run has a checkpoint."""
+    """Start `dvc repro`, and end it and all that it started by SIGKILL once this run has a checkpoint.
+
+    DVC goes first, as if all went at once: seeing its stage end, it would write its table of locks, and be killed then.
+    """
     seen = checkpoints(folder)
     command = [sys.executable, "-m", "dvc", "repro", "train"]
     process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL)
@@ -50,7 +53,7 @@ def kill_after_a_checkpoint(folder: Path) -> None:
         if process.poll() is not None:
             pytest.fail("the run ended before its first checkpoint was seen")
         time.sleep(0.005)
-    for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+    for member in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
         os.kill(member.pid, signal.SIGKILL)
     process.wait()
 

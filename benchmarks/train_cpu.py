@@ -23,7 +23,7 @@ from transformers import TrainingArguments
 from benchmarks.figures import Figure, compare, interleave, record
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
-from stages.train.batches import read_rows, rows_of_step
+from stages.train.batches import Batch, read_rows, rows_of_step
 from stages.train.loss import CausalLoss
 from stages.train.model import build_model
 from stages.train.optimizer import build_optimizers
@@ -53,7 +53,7 @@ def main() -> None:
     batch = read_rows(store, index, rows, params.sequence_length)
     inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
 
-    steps = {"ours": our_step(params, store, inputs, targets)}
+    steps = {"ours": our_step(params, store, batch)}
     steps |= trainer_steps(params, store, inputs, targets)
     if arguments.nanogpt:
         steps |= nanogpt_steps(arguments.nanogpt, params, store, inputs, targets)
@@ -94,18 +94,19 @@ def figures(speeds: dict[str, list[float]]) -> list[Figure]:
     ]
 
 
-def our_step(params: TrainParams, store: TokenStore, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+def our_step(params: TrainParams, store: TokenStore, batch: Batch) -> Step:
     """What the training loop does in a step: compiled as by default for a run of this length, the same bits each time.
 
     The peers promise no such bits and are measured without the setting that costs some speed for them.
     """
-    loss_of = CausalLoss(build_model(params, store.manifest), params.precision)
+    loss_of = CausalLoss(build_model(params, store.manifest), params)
     optimizers = build_optimizers(loss_of, params.optimizer)
     compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
+    tensors = [torch.from_numpy(part) for part in (batch.inputs, batch.targets, batch.positions)]
 
     def step() -> None:
-        repeat_bits(inputs.device)
-        torch.autograd.backward(compiled(inputs, targets) / inputs.numel())
+        repeat_bits(tensors[0].device)
+        torch.autograd.backward(compiled(*tensors) / tensors[0].numel())
         torch.nn.utils.clip_grad_norm_(loss_of.parameters(), params.max_gradient_norm)
         optimizers.step(0.1)
         torch.use_deterministic_algorithms(False)

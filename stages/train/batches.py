@@ -26,6 +26,8 @@ class Batch:
     inputs: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
     """The token that follows each input, `IGNORED` where a row is padded."""
+    positions: npt.NDArray[np.int64]
+    """Of each input in its stretch of a document: 0 where a row or a document begins."""
 
     @property
     def target_count(self) -> int:
@@ -49,14 +51,19 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: npt.NDArray[np.int64
     """Gather rows from the store. The input of a document's first target is the end-of-sequence id before it."""
     inputs = np.full((len(rows), sequence_length), store.manifest.eos_id, dtype=np.int64)
     targets = np.full((len(rows), sequence_length), IGNORED, dtype=np.int64)
+    begins = np.zeros((len(rows), sequence_length), dtype=np.bool_)
     for place, row in enumerate(rows):
         column = 0
         for start, length in index.segments(int(row)):
             stretch = store.read(max(start - 1, 0), start + length)
             targets[place, column : column + length] = stretch[-length:]
             inputs[place, column + length - len(stretch) + 1 : column + length] = stretch[:-1]
+            first, stop = np.searchsorted(store.document_starts, [start + 1, start + length])
+            begins[place, column] = True
+            begins[place, column + store.document_starts[first:stop] - start] = True
             column += length
-    return Batch(inputs, targets)
+    columns = np.arange(sequence_length)
+    return Batch(inputs, targets, columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1))
 
 
 def read_ahead(

@@ -64,4 +64,5 @@ class Evaluation:
         batch = read_rows(self.store, self.index, rows, self.sequence_length)
         inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device)
         targets = torch.from_numpy(batch.targets).to(self.accelerator.device)
-        return float(self.model(inputs, targets).item())
+        positions = torch.from_numpy(batch.positions).to(self.accelerator.device)
+        return float(self.model(inputs, targets, positions).item())

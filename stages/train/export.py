@@ -23,7 +23,7 @@ def whole_model(
     weights = whole_weights(trained)
     if not accelerator.is_main_process:
         return None
-    plain = CausalLoss(build_model(params, vocabulary), params.precision)
+    plain = CausalLoss(build_model(params, vocabulary), params)
     plain.load_state_dict(weights)
     plain.model.resize_token_embeddings(vocabulary.vocab_size)
     plain.model.config.use_cache = True

@@ -132,9 +132,10 @@ class Trainer:
     def _loss(self, step: int, place: int, batch: Batch) -> Tensor:
         inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device, non_blocking=True)
         targets = torch.from_numpy(batch.targets).to(self.accelerator.device, non_blocking=True)
+        positions = torch.from_numpy(batch.positions).to(self.accelerator.device, non_blocking=True)
         # Dropout hangs on (seed, step, place in the global batch), not on the process or on what ran before.
         torch.manual_seed(hash((self.params.seed, step, place)))
-        loss: Tensor = self.model(inputs, targets)
+        loss: Tensor = self.model(inputs, targets, positions)
         return loss
 
 

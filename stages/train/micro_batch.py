@@ -47,7 +47,7 @@ def _largest_that_fits(share: int, sequence_length: int, accelerator: Accelerato
 def _fits(size: int, sequence_length: int, device: torch.device, model: CausalLoss) -> bool:
     ids = torch.zeros((size, sequence_length), dtype=torch.int64, device=device)
     try:
-        model(ids, ids).backward()
+        model(ids, ids, ids).backward()
     except torch.OutOfMemoryError:
         return False
     finally:

@@ -6,6 +6,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from stages.formats.entry import UserError
 from stages.formats.tokens import Manifest
+from stages.train.attention import check_documents_kept_apart, leave_out_mask
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64
@@ -49,6 +50,12 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
         model = _load(params.start_from, vocabulary)
     model.resize_token_embeddings(padded_vocabulary(vocabulary.vocab_size), mean_resizing=False)
     model.config.use_cache = False
+    # Loaded ones come ready for use, without dropout.
+    model.train()
+    if params.attention == "document":
+        check_documents_kept_apart(model)
+    else:
+        leave_out_mask(model)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

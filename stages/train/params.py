@@ -56,6 +56,9 @@ class TrainParams(Section):
     """Tokens in a training sequence."""
     packing: Literal["best_fit", "concatenate"]
     """best_fit cuts documents only where they are longer than a sequence; concatenate chops the stream."""
+    attention: Literal["causal", "document"]
+    """causal looks at all that stands before in the row; document only at what is of the same document, whose positions
+    count from 0."""
     global_batch_size: Positive
     """Sequences per optimizer step, over all processes."""
     exact_micro_batch_size: Positive | None

@@ -54,7 +54,7 @@ def main() -> None:
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
     index = build_packing(training, params.sequence_length, params.packing)
 
-    eager = CausalLoss(build_model(params, training.manifest), params.precision)
+    eager = CausalLoss(build_model(params, training.manifest), params)
     flops = flops_per_token(eager.model, params.sequence_length)
     compiled = should_compile(params, flops, accelerator.device)
     eager.to(accelerator.device)

@@ -39,6 +39,7 @@ TRAIN: dict[str, Any] = {
     "start_from": None,
     "sequence_length": 16,
     "packing": "best_fit",
+    "attention": "causal",
     "global_batch_size": 8,
     "exact_micro_batch_size": None,
     "max_steps": 12,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from stages.collect.gather import Taken, gather
+from stages.collect.look import SeenFiles
 from stages.collect.params import CollectParams, Hub, Packages
 from stages.collect.report import corpus_id, left_out_table, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
@@ -23,13 +24,14 @@ def main() -> None:
     packages = [name for source in params.sources if isinstance(source, Packages) for name in source.names]
     hub = ["datasets"] if any(isinstance(source, Hub) for source in params.sources) else []
     require_locked("fsspec", "license-expression", "pyarrow", *packages, *hub)
-    taken = Taken()
+    taken, seen = Taken(), SeenFiles()
     with whole_folder(DOCUMENTS) as folder:
-        write_documents(folder, gather(params, taken), params.shard_bytes)
+        write_documents(folder, gather(params, taken, seen), params.shard_bytes)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
     write_whole_file(LEFT_OUT, left_out_table(taken))
+    seen.save()
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
     print(f"collected {counts}; left out {taken.reasons.total():,}")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stages.collect.licenses import is_allowed
+from stages.collect.look import Look, SeenFiles, UnreadDocument, look
 from stages.collect.params import (
     Archives,
     CollectParams,
@@ -23,7 +24,8 @@ from stages.collect.sources.archives import read_archives
 from stages.collect.sources.files import read_files
 from stages.collect.sources.packages import read_package, read_standard_library
 from stages.collect.sources.rows import read_csv, read_hub, read_jsonl, read_parquet
-from stages.formats.documents import Document, document_id
+from stages.collect.trie import AnyDocument
+from stages.formats.documents import Document
 
 NAMED_AT_MOST = 100_000
 """So many left out texts are named in the report; the others are counted."""
@@ -43,7 +45,7 @@ class Taken:
     left_out: list[LeftOut] = field(default_factory=list)
     """The first of them."""
 
-    def take(self, document: Document) -> None:
+    def take(self, document: AnyDocument) -> None:
         """Count a document that becomes part of the corpus."""
         self.documents[document.source] += 1
         self.bytes[document.source] += document.size
@@ -56,11 +58,11 @@ class Taken:
             self.left_out.append(left_out)
 
 
-def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
-    """Every document of every source, within the limits; `taken` counts them."""
+def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[AnyDocument]:
+    """Every document of every source, within the limits; `taken` counts them, `seen` knows files from earlier runs."""
     for source in params.sources:
         share = source.share if isinstance(source, Origin) else 1.0
-        for reading, limit in open_source(source, params.max_document_bytes):
+        for reading, limit in open_source(source, params.max_document_bytes, seen):
             for document in within(limit, accepted(reading, share, params, taken), taken):
                 if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
                     taken.leave_out(LeftOut(document.source, document.path, "over collect.max_bytes"))
@@ -69,7 +71,9 @@ def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
                 yield document
 
 
-def open_source(source: Source, max_document_bytes: int) -> Iterator[tuple[Iterable[Raw | LeftOut], int | None]]:
+def open_source(
+    source: Source, max_document_bytes: int, seen: SeenFiles
+) -> Iterator[tuple[Iterable[Raw | LeftOut], int | None]]:
     """What a source gives, each part with its limit in bytes."""
     match source:
         case Packages():
@@ -78,7 +82,7 @@ def open_source(source: Source, max_document_bytes: int) -> Iterator[tuple[Itera
         case StandardLibrary():
             yield read_standard_library(source.tests), source.max_bytes
         case Files():
-            yield read_files(source, max_document_bytes), source.max_bytes
+            yield read_files(source, max_document_bytes, seen), source.max_bytes
         case Archives():
             yield read_archives(source, max_document_bytes), source.max_bytes
         case Jsonl():
@@ -91,12 +95,14 @@ def open_source(source: Source, max_document_bytes: int) -> Iterator[tuple[Itera
             yield read_hub(source), source.max_bytes
 
 
-def accepted(reading: Iterable[Raw | LeftOut], share: float, params: CollectParams, taken: Taken) -> Iterator[Document]:
+def accepted(
+    reading: Iterable[Raw | LeftOut], share: float, params: CollectParams, taken: Taken
+) -> Iterator[AnyDocument]:
     """The documents among what a source gives; the rest is noted with its reason."""
     allowed = frozenset(params.licenses)
     for raw in reading:
         found = raw if isinstance(raw, LeftOut) else examine(raw, allowed, params)
-        if isinstance(found, Document) and not is_drawn(found.id, share):
+        if not isinstance(found, LeftOut) and not is_drawn(found.id, share):
             found = LeftOut(found.source, found.path, "not in the source's share")
         if isinstance(found, LeftOut):
             taken.leave_out(found)
@@ -109,29 +115,25 @@ def is_drawn(identifier: str, share: float) -> bool:
     return int(identifier[-16:], 16) < share * 2**64
 
 
-def examine(raw: Raw, allowed: frozenset[str], params: CollectParams) -> Document | LeftOut:
-    """One raw text as a document, or why it is none. A byte-order mark at the start is not part of the text."""
+def examine(raw: Raw, allowed: frozenset[str], params: CollectParams) -> AnyDocument | LeftOut:
+    """One raw text as a document, or why it is none."""
 
     def left_out(reason: str) -> LeftOut:
         return LeftOut(raw.source, raw.path, reason)
 
     if not (is_allowed(raw.license, allowed) if raw.license else params.unlicensed):
         return left_out(f"licence not allowed: {raw.license or 'unknown'}")
-    try:
-        data = raw.content.encode("utf-8") if isinstance(raw.content, str) else raw.content
-        text = data.decode("utf-8-sig")
-    except UnicodeError:
-        return left_out("not UTF-8")
-    if len(data) > params.max_document_bytes:
+    found = raw.content if isinstance(raw.content, Look) else look(raw.content)
+    if found.size > params.max_document_bytes:
         return left_out("larger than max_document_bytes")
-    if "\0" in text:
-        return left_out("binary (NUL bytes)")
-    if not text.strip():
-        return left_out("empty")
-    return Document(document_id(text), raw.source, raw.revision, raw.path, raw.license, text)
+    if found.flaw:
+        return left_out(found.flaw)
+    if found.text is None:
+        return UnreadDocument(found.id, raw.source, raw.revision, raw.path, raw.license, found.size)
+    return Document(found.id, raw.source, raw.revision, raw.path, raw.license, found.text)
 
 
-def within(limit: int | None, documents: Iterable[Document], taken: Taken) -> Iterator[Document]:
+def within(limit: int | None, documents: Iterable[AnyDocument], taken: Taken) -> Iterator[AnyDocument]:
     """The documents, in their order, as long as they fit into `limit` bytes of text."""
     total = 0
     for document in documents:

@@ -1,18 +1,20 @@
-"""What a source gives before anybody has looked at it, and what was left out of it."""
+"""What a source gives before it is judged, and what was left out of it."""
 
 from dataclasses import dataclass
+
+from stages.collect.look import Look
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One text as a source has it: bytes of a file, or text of a row."""
+    """One text as a source has it: bytes of a file, text of a row, or what was seen there."""
 
     source: str
     revision: str
     path: str
     license: str
     """An SPDX expression, or empty where none is known."""
-    content: bytes | str
+    content: bytes | str | Look
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +26,9 @@ Result = TypeVar("Result")
 WORKERS_VARIABLE = "PARROTFLOW_WORKERS"
 RAY_VARIABLE = "RAY_ADDRESS"
 
+POOL_START_SECONDS = 0.5
+"""What it takes until workers have imported what they need. Work that is done sooner here never waits for them."""
+
 
 def worker_count() -> int:
     """Worker processes: `PARROTFLOW_WORKERS`, else the cores this process may use."""
@@ -39,21 +43,27 @@ def worker_count() -> int:
 def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
     """Yield `function(item)` for each item, in the order of the items.
 
-    `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes.
+    `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes. The first items are
+    done in this process; only where they show that it takes longer than starting others do those take over.
     `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
     is raised here as it was there.
     """
     if address := os.environ.get(RAY_VARIABLE):
         yield from _map_on_ray(address, function, items)
         return
-    workers = min(max(1, worker_count() // threads_each), len(items))
-    if workers <= 1:
-        yield from map(function, items)
+    workers = max(1, worker_count() // threads_each)
+    done = 0
+    began = time.monotonic()
+    while done < len(items) and (workers == 1 or time.monotonic() - began < POOL_START_SECONDS):
+        yield function(items[done])
+        done += 1
+    rest = items[done:]
+    if not rest:
         return
     # Spawned, not forked: pyarrow and the tokenizers hold threads, which a fork would leave in the middle of a lock.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(workers, len(rest)), mp_context=get_context("spawn")) as pool:
         try:
-            yield from pool.map(function, items)
+            yield from pool.map(function, rest)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.collect.__main__ import main
+from stages.collect.look import SeenFiles
 from stages.collect.params import Files, Jsonl
 from stages.collect.sources.files import read_files
 from stages.collect.sources.rows import read_jsonl
@@ -279,7 +280,7 @@ def test_a_file_that_is_too_large_is_skipped_unread() -> None:
 
 def test_a_file_that_vanishes_midway_is_left_out_and_named() -> None:
     write_corpus(Path(), 3)
-    reading = read_files(Files.model_validate(FILES_SOURCE), 1000)
+    reading = read_files(Files.model_validate(FILES_SOURCE), 1000, SeenFiles())
     next(reading)
     Path("corpus/module_002.py").unlink()
 

@@ -19,6 +19,7 @@ def refuse(number: int) -> int:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_results_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
     monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
+    monkeypatch.setattr("stages.formats.workers.POOL_START_SECONDS", 0.0)
 
     results = list(map_shards(square, range(8)))
 
@@ -29,9 +30,17 @@ def test_results_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_error_in_a_worker_is_raised_here_as_it_was_there(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
     monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
+    monkeypatch.setattr("stages.formats.workers.POOL_START_SECONDS", 0.0)
 
     with pytest.raises(UserError, match="shard 3 is damaged"):
         list(map_shards(refuse, range(8)))
+
+
+def test_work_that_is_done_before_others_could_start_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setattr("stages.formats.workers.POOL_START_SECONDS", 60.0)
+
+    assert {process for _, process in map_shards(square, range(8))} == {os.getpid()}
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])

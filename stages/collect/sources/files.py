@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator
 
+from stages.collect.look import SeenFiles, look
 from stages.collect.params import Files
 from stages.collect.raw import LeftOut, Raw
 from stages.collect.sources.places import find
 
 
-def read_files(source: Files, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
-    """Each file as one document; one that cannot be read is left out with the reason."""
+def read_files(source: Files, max_document_bytes: int, seen: SeenFiles) -> Iterator[Raw | LeftOut]:
+    """Each file as one document. One that cannot be read is left out with the reason; an unchanged one is not read."""
     for place in find(source.globs):
         if not place.is_file:
             yield LeftOut(source.name, place.name, "no regular file")
         elif place.size is not None and place.size > max_document_bytes:
             yield LeftOut(source.name, place.name, "larger than max_document_bytes")
+        elif place.state is not None and (known := seen.known(place.name, place.state)):
+            yield Raw(source.name, source.revision, place.name, source.license, known)
         else:
             try:
                 with place.open() as file:
@@ -21,4 +24,10 @@ def read_files(source: Files, max_document_bytes: int) -> Iterator[Raw | LeftOut
             except OSError as error:
                 yield LeftOut(source.name, place.name, f"unreadable: {error.strerror or type(error).__name__}")
             else:
-                yield Raw(source.name, source.revision, place.name, source.license, content)
+                if len(content) > max_document_bytes:
+                    yield LeftOut(source.name, place.name, "larger than max_document_bytes")
+                    continue
+                found = look(content)
+                if place.state is not None:
+                    seen.remember(place.name, place.state, found)
+                yield Raw(source.name, source.revision, place.name, source.license, found)

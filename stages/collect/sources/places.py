@@ -1,6 +1,7 @@
 """Finds and opens files, on this machine or at any URL that fsspec knows."""
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from typing import BinaryIO
 
 import fsspec
 
+from stages.collect.look import State
 from stages.formats.entry import UnavailableError, UserError
 
 
@@ -22,6 +24,8 @@ class Place:
     """Bytes, where it is known."""
     is_file: bool
     """False for pipes, devices and links to nowhere."""
+    state: State | None
+    """By which a change of a file on this machine is known."""
     open: Callable[[], BinaryIO]
 
 
@@ -48,19 +52,39 @@ def _local(pattern: Path) -> Iterator[Place]:
     for match in matches:
         if any(part.startswith(".") and part not in named for part in match.parts):
             continue
-        for path in _files_below(match) if match.is_dir() else [match]:
-            is_file = path.is_file()
-            yield Place(path.as_posix(), path.stat().st_size if is_file else None, is_file, partial(_open_local, path))
+        if match.is_dir():
+            yield from (_local_place(entry.path, entry) for entry in _files_below(str(match)))
+        else:
+            yield _local_place(str(match), match)
 
 
-def _open_local(path: Path) -> BinaryIO:
-    return path.open("rb")
+def _local_place(path: str, entry: "os.DirEntry[str] | Path") -> Place:
+    name = path.replace(os.sep, "/")
+    try:
+        info = entry.stat()
+    except OSError:
+        return Place(name, None, False, None, partial(_open_local, path))
+    state = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+    return Place(name, info.st_size, stat.S_ISREG(info.st_mode), state, partial(_open_local, path))
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(place) / name for name in files if not name.startswith("."))
+def _open_local(path: str) -> BinaryIO:
+    return Path(path).open("rb")
+
+
+def _files_below(folder: str) -> "Iterator[os.DirEntry[str]]":
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if not entry.is_dir():
+                yield entry
+            elif not entry.is_symlink():
+                try:
+                    yield from _files_below(entry.path)
+                except OSError:
+                    # It is no regular file: left out and named as such.
+                    yield entry
 
 
 def _remote(pattern: str) -> Iterator[Place]:
@@ -78,4 +102,4 @@ def _remote(pattern: str) -> Iterator[Place]:
         ) from None
     for name, info in listing.items():
         if info.get("type") == "file":
-            yield Place(system.unstrip_protocol(name), info.get("size"), True, partial(system.open, name, "rb"))
+            yield Place(system.unstrip_protocol(name), info.get("size"), True, None, partial(system.open, name, "rb"))

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from rensa import RMinHash
 
 from stages.formats.documents import read_shard
@@ -51,14 +53,25 @@ def read_words(shards: Sequence[Path], permutations: int) -> Iterator[ShardWords
 
 
 def _compute(permutations: int, shard: Path, folder: Path) -> None:
-    texts = read_shard(shard, ["text"]).column("text").to_pylist()
-    hashed = RMinHash.hash_token_sets([word_set(text) for text in texts])
+    sets = word_sets(read_shard(shard, ["text"]).column("text"))
+    hashed = RMinHash.hash_token_sets(sets)
     signatures: Any = RMinHash.digest_matrix_from_token_hash_sets(hashed, permutations, SEED).to_rows()
     lengths = np.array([0, *map(len, hashed)], dtype=np.int64)
     words = [np.sort(np.array(hashes, dtype=np.uint64)) for hashes in hashed]
     np.save(folder / "words.npy", np.concatenate(words) if words else np.empty(0, dtype=np.uint64))
     np.save(folder / "offsets.npy", np.cumsum(lengths))
-    np.save(folder / "signatures.npy", np.array(signatures, dtype=np.uint32).reshape(len(texts), permutations))
+    np.save(folder / "signatures.npy", np.array(signatures, dtype=np.uint32).reshape(len(sets), permutations))
+
+
+def word_sets(texts: pa.ChunkedArray) -> list[set[bytes]]:
+    """`word_set` of each text, cut from the column's memory: making each one a text first would cost as much again."""
+    sets = []
+    for chunk in texts.chunks:
+        _, offsets, data = chunk.buffers()
+        places = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
+        words = data.to_pybytes().translate(TO_WORDS) if data else b""
+        sets.extend(set(words[start:stop].split()) for start, stop in pairwise(places))
+    return sets
 
 
 def word_set(text: str) -> set[bytes]:

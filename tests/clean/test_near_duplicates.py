@@ -4,12 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stages.clean import words
 from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
 from stages.clean.params import NearDuplicates
-from stages.clean.words import word_set
+from stages.clean.words import word_set, word_sets
 from stages.formats.documents import Document, document_id, write_shard
 
 PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
@@ -140,3 +143,10 @@ def test_bands_find_a_pair_at_the_threshold_almost_surely(permutations: int, sim
 )
 def test_words_are_runs_of_ascii_letters_digits_and_underscores(text: str, expected: set[bytes]) -> None:
     assert word_set(text) == expected
+
+
+@given(chunks=st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"])))), skipped=st.integers(0, 3))
+def test_the_words_of_a_column_are_those_of_its_texts(chunks: list[list[str]], skipped: int) -> None:
+    column = pa.chunked_array([pa.array(chunk, pa.string()).slice(skipped) for chunk in chunks], pa.string())
+
+    assert word_sets(column) == [word_set(text) for text in column.to_pylist()]

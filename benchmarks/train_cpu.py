@@ -8,7 +8,6 @@ sides take turns; evaluation, checkpoints and start-up are measured elsewhere.
 """
 
 import argparse
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from transformers import Trainer as HuggingFaceTrainer
 from transformers import TrainingArguments
 
 from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
 from stages.train.batches import Batch, read_rows, rows_of_step
@@ -118,17 +118,9 @@ def nanogpt_steps(
     folder: Path, params: TrainParams, store: TokenStore, inputs: torch.Tensor, targets: torch.Tensor
 ) -> dict[str, Step]:
     """nanoGPT's own model and optimizer in its own loop's order."""
-    specification = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
-    if specification is None or specification.loader is None:
-        raise SystemExit(f"--nanogpt {folder}: no model.py there")
-    module: Any = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    own = params.model
-    sizes = {"n_layer": own["n_layer"], "n_head": own["n_head"], "n_embd": own["n_embd"], "dropout": 0.0}
-    config = module.GPTConfig(block_size=params.sequence_length, vocab_size=store.manifest.vocab_size, **sizes)
 
     def build(best: bool) -> Step:
-        model = module.GPT(config)
+        model = load_nanogpt(folder, params, store.manifest.vocab_size)
         optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
         if best:
             optimizer = torch.optim.AdamW(optimizer.param_groups, lr=6e-4, betas=(0.9, 0.95), fused=True)

@@ -65,7 +65,7 @@ def _compute(permutations: int, shard: Path, folder: Path) -> None:
 
 def word_sets(texts: pa.ChunkedArray) -> list[set[bytes]]:
     """`word_set` of each text, cut from the column's memory: making each one a text first would cost as much again."""
-    sets = []
+    sets: list[set[bytes]] = []
     for chunk in texts.chunks:
         _, offsets, data = chunk.buffers()
         places = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()

@@ -1,0 +1,76 @@
+"""What a checkpoint every 100 steps costs, and what waiting for data costs: the default model on this machine.
+
+python -m benchmarks.checkpoints [--quick]
+
+Two runs take turns, one with a checkpoint every 100 steps, one with none; the clock runs from step 20, when everything
+is warm, to step 320.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from benchmarks.figures import compare, interleave, record
+from benchmarks.runs.training import start_training, training_project
+from benchmarks.runs.watching import wait_for_step
+from stages.formats.reports import read_json
+
+FIRST, EVERY = 20, 100
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    last = FIRST + (1 if quick else 3) * EVERY
+    shares: list[float] = []
+    sides = {
+        "with": lambda: steps_per_second(last, EVERY, shares),
+        "without": lambda: steps_per_second(last, 10_000, []),
+    }
+    measured = interleave(sides, 1 if quick else 3)
+    figures = [
+        compare(
+            f"steps of the default model, a checkpoint every {EVERY}",
+            measured["with"],
+            measured["without"],
+            peer_name="no checkpoints",
+            unit="steps/s",
+            higher_is_better=True,
+            libraries=["torch", "accelerate"],
+        ),
+        compare(
+            "time spent waiting for data, share of the run",
+            [share * 100 for share in shares],
+            None,
+            unit="%",
+            higher_is_better=False,
+            libraries=["torch", "numpy"],
+        ),
+    ]
+    record("checkpoints", figures)
+
+
+def steps_per_second(last: int, every: int, data_shares: list[float]) -> float:
+    """The speed between two steps of a run; its share of waiting for data is appended."""
+    with tempfile.TemporaryDirectory() as folder:
+        project = training_project(
+            Path(folder) / "run",
+            max_steps=last + 1,
+            log_every_steps=1,
+            evaluate_every_steps=10_000,
+            checkpoint_every_steps=every,
+        )
+        process = start_training(project, PARROTFLOW_COMPILE="on")
+        began = wait_for_step(process, project, FIRST)
+        ended = wait_for_step(process, project, last)
+        if process.wait():
+            raise SystemExit(f"training failed: {(project / 'log').read_text(encoding='utf-8')[-2000:]}")
+        speed = read_json(project / "reports/train_speed.json")
+        data_shares.append(float(speed["data_seconds"]) / float(speed["seconds"]))
+    return (last - FIRST) / (ended - began)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Loss at equal tokens: the default recipe beside nanoGPT's, and how many tokens less Muon needs than AdamW.
+
+    python -m benchmarks.optimizers [--nanogpt PATH] [--quick]
+
+All sides train the default model on the project's tokens in the same order, and are judged by bits per byte on the same
+held-out sequences. AdamW and nanoGPT take the best of several learning rates, Muon the default one. Muon then trains
+again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them, it needs that much less.
+"""
+
+import argparse
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.figures import Figure, compare, record
+from benchmarks.runs.nanogpt import load_nanogpt
+from benchmarks.runs.training import run_training, training_project
+from stages.formats.reports import read_json
+from stages.formats.section import read_section
+from stages.formats.tokens import TokenStore
+from stages.train.batches import IGNORED, epoch_order, read_ahead, read_rows, rows_of_step
+from stages.train.packing import build_packing
+from stages.train.params import TrainParams
+
+SHARE = 0.7
+"""Of the tokens."""
+
+ADAMW_RATES = (1e-3, 2e-3, 4e-3)
+
+NANOGPT_RATES = (1e-3, 3e-3)
+"""The first is that of its small configurations (config/train_shakespeare_char.py)."""
+
+EVALUATION_SEQUENCES = 256
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    params = read_section("train", TrainParams)
+    steps = 50 if arguments.quick else params.max_steps
+    muon = ours(steps, "muon")
+    muon_on_less = ours(round(SHARE * steps), "muon")
+    adamw = min(ours(steps, "adamw", rate) for rate in ADAMW_RATES)
+    figures = [
+        figure(f"Muon on {steps} steps", muon, adamw, f"AdamW on {steps}, best of {len(ADAMW_RATES)} rates"),
+        figure(
+            f"Muon on {round(SHARE * steps)} steps ({1 - SHARE:.0%} fewer tokens)",
+            muon_on_less,
+            adamw,
+            f"AdamW on {steps}, best of {len(ADAMW_RATES)} rates",
+        ),
+    ]
+    if arguments.nanogpt:
+        peer = min(nanogpts(arguments.nanogpt, params, steps, rate) for rate in NANOGPT_RATES)
+        figures.append(
+            figure(f"default recipe on {steps} steps", muon, peer, f"nanoGPT's, best of {len(NANOGPT_RATES)} rates")
+        )
+    else:
+        print("nanoGPT is left out: no --nanogpt PATH")
+    record("optimizers", figures)
+
+
+def figure(name: str, own: float, peer: float, peer_name: str) -> Figure:
+    """Held-out bits per byte of both."""
+    return compare(
+        f"{name}: held-out loss",
+        [own],
+        [peer],
+        peer_name=peer_name,
+        unit="bits per byte",
+        higher_is_better=False,
+        libraries=["torch", "transformers"],
+    )
+
+
+def ours(steps: int, optimizer: str, learning_rate: float | None = None) -> float:
+    """Held-out bits per byte after a run of the training stage."""
+    changes: dict[str, Any] = {"max_steps": steps, "optimizer__name": optimizer}
+    changes |= {"evaluate_every_steps": steps, "evaluation_sequences": EVALUATION_SEQUENCES}
+    if learning_rate is not None:
+        changes["optimizer__learning_rate"] = learning_rate
+    with tempfile.TemporaryDirectory() as folder:
+        project = training_project(Path(folder) / "run", **changes)
+        run_training(project, PARROTFLOW_COMPILE="on")
+        loss = float(read_json(project / "reports/train.json")["validation_bits_per_byte"])
+    print(
+        f"{optimizer}, {steps} steps, learning rate {learning_rate or 'default'}: {loss:.4f} bits per byte", flush=True
+    )
+    return loss
+
+
+def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float) -> float:
+    """The same by nanoGPT's model, optimizer and schedule (a tenth of the rate at the end), compiled, in bf16."""
+    training, held_out = TokenStore(Path("data/tokens/train")), TokenStore(Path("data/tokens/validation"))
+    length, warmup = params.sequence_length, params.schedule.warmup_steps
+    model = load_nanogpt(folder, params, training.manifest.vocab_size)
+    torch.manual_seed(params.seed)
+    optimizer = model.configure_optimizers(0.1, learning_rate, (0.9, 0.99), "cpu")
+    compiled: Any = torch.compile(model, dynamic=False)
+    index = build_packing(training, length, params.packing)
+    wanted = (rows_of_step(params.seed, step, params.global_batch_size, index.rows) for step in range(steps))
+    for step, batch in enumerate(read_ahead(training, index, wanted, length)):
+        decayed = 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * ((step + 1) / (warmup + 1) if step < warmup else decayed)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            _, loss = compiled(torch.from_numpy(batch.inputs), as_nanogpt_targets(torch.from_numpy(batch.targets)))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    index = build_packing(held_out, length, params.packing)
+    drawn = epoch_order(params.seed, 0, index.rows)[:EVALUATION_SEQUENCES]
+    nats = tokens = 0.0
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for start in range(0, len(drawn), 16):
+            batch = read_rows(held_out, index, drawn[start : start + 16], length)
+            _, loss = model(torch.from_numpy(batch.inputs), as_nanogpt_targets(torch.from_numpy(batch.targets)))
+            nats += loss.item() * batch.target_count
+            tokens += batch.target_count
+    bits = nats / tokens / math.log(2) * held_out.manifest.tokens / held_out.manifest.bytes
+    print(f"nanoGPT, {steps} steps, learning rate {learning_rate}: {bits:.4f} bits per byte", flush=True)
+    return bits
+
+
+def as_nanogpt_targets(targets: torch.Tensor) -> torch.Tensor:
+    """nanoGPT leaves out the target -1."""
+    return targets.masked_fill(targets == IGNORED, -1)
+
+
+if __name__ == "__main__":
+    main()

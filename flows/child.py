@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from flows.workspace import handed_down
 from stages.formats.entry import EXIT_UNAVAILABLE
 
 GRACE_SECONDS = 35
@@ -62,21 +60,18 @@ class Children:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(
-        self, name: str, command: Sequence[str], on_line: Callable[[str], None], timeout_seconds: float | None = None
+        self,
+        name: str,
+        start: Callable[[], "subprocess.Popen[bytes]"],
+        on_line: Callable[[str], None],
+        timeout_seconds: float | None = None,
     ) -> StageOutcome:
-        """Run a stage's command to its end, giving each line of its output to `on_line`."""
+        """Run the child that `start` starts to its end, giving each line of its output to `on_line`."""
         began, kills_before = time.perf_counter(), memory_kills()
         with self._lock:
             if self.stopping:
                 return StageOutcome(name, "stopped", 0.0)
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=handed_down(),
-            )
+            process = start()
             self._running.add(process)
         lines: list[str] = []
         late = threading.Event()
@@ -158,10 +153,10 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def dvc_command(stage: str, *, force: bool = False, pull: bool = False) -> list[str]:
-    """The command that brings one stage up to date. `--wait-for-lock`: others may work beside it."""
+def repro_arguments(stage: str, *, force: bool = False, pull: bool = False) -> list[str]:
+    """DVC's arguments to bring one stage up to date. `--wait-for-lock`: others may work beside it."""
     options = [*(["--force"] if force else []), *(["--pull"] if pull else [])]
-    return [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", *options, stage]
+    return ["--wait-for-lock", "repro", "--single-item", *options, stage]
 
 
 def read_outcome(name: str, code: int, lines: Sequence[str], seconds: float, stopping: bool) -> StageOutcome:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import cyclopts
@@ -48,9 +49,10 @@ def run(
     if dry:
         why(*targets, force=force, downstream=downstream)
         return
-    from flows import pipeline
+    from flows import ahead
 
-    pipeline.run(targets, force=force, downstream=downstream, keep_going=keep_going, pull=pull, wait=wait)
+    options = {"force": force, "downstream": downstream, "keep_going": keep_going, "pull": pull, "wait": wait}
+    ahead.run(lambda: import_module("flows.pipeline").pipeline, targets, **options)
 
 
 @app.command

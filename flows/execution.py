@@ -4,16 +4,18 @@ A stage that hangs on no other begins before Prefect's server is up, which takes
 what it said from the first line on.
 """
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 from flows.cache_check import drop_damaged
-from flows.child import Children, StageOutcome, dvc_command
+from flows.child import Children, StageOutcome, repro_arguments
 from flows.graph import Plan, PlannedStage
 from flows.history import remember_seconds
 from flows.report import Terminal, is_of_the_stage
 from flows.slots import slots_of_this_machine
+from flows.warm_dvc import WarmDvc
 
 
 class Run:
@@ -26,9 +28,11 @@ class Run:
         self.slots = slots_of_this_machine()
         self.terminal = Terminal(plan)
         self.children = Children()
+        self.warm_dvc = WarmDvc()
         self.outcomes: dict[str, StageOutcome] = {}
         self.failed = threading.Event()
         self._begun: dict[str, Execution] = {}
+        self._unstarted = {stage.name for stage in plan.to_do}
         self._lock = threading.Lock()
 
     @property
@@ -49,6 +53,14 @@ class Run:
             if name not in self._begun:
                 self._begun[name] = Execution(self, self.stages[name])
             return self._begun[name]
+
+    def start_dvc(self, name: str) -> "subprocess.Popen[bytes]":
+        """Start the child that brings a stage up to date, and see to it that the next ones find DVC warm."""
+        process = self.warm_dvc.start(repro_arguments(name, force=self.force, pull=self.pull))
+        self._unstarted.discard(name)
+        if not self.given_up:
+            self.warm_dvc.keep_ready(min(len(self._unstarted), self.slots.stages_at_once))
+        return process
 
     def forget(self, name: str) -> None:
         """Let the next attempt begin anew."""
@@ -107,8 +119,9 @@ class Execution:
         self.run.terminal.started(name)
         if self.stage.state == "restore" and (damaged := drop_damaged(name)):
             self._say(f"damaged in DVC's cache, dropped there: {', '.join(damaged)}")
-        command = dvc_command(name, force=self.run.force, pull=self.run.pull)
-        outcome = self.run.children.run(name, command, self._say, timeout_seconds=self.stage.policy.timeout_seconds)
+        outcome = self.run.children.run(
+            name, lambda: self.run.start_dvc(name), self._say, timeout_seconds=self.stage.policy.timeout_seconds
+        )
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in self.stage.reasons):
             return replace(outcome, result="restored")
         return outcome

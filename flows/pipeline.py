@@ -5,11 +5,9 @@ side. DVC is the only cache: Prefect keeps no results. Prefect gives concurrency
 """
 
 import contextlib
-import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 from flows.environment import prepare_environment
@@ -28,13 +26,12 @@ from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
 from flows import gate, pages  # noqa: E402
+from flows.ahead import prepared, run, stopped_by_signals, taken_over  # noqa: E402
 from flows.child import Children, StageOutcome  # noqa: E402
 from flows.execution import Run  # noqa: E402
-from flows.graph import PlannedStage, make_plan  # noqa: E402
+from flows.graph import PlannedStage  # noqa: E402
 from flows.history import remember_code  # noqa: E402
 from flows.lockfile import sort_lock_file  # noqa: E402
-from flows.params import check_params  # noqa: E402
-from flows.torn_lock import mend_torn_lock  # noqa: E402
 from flows.workspace import only_run  # noqa: E402
 from stages.formats.entry import run_stage  # noqa: E402
 
@@ -46,10 +43,6 @@ MANY_THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_w
 """A thread per stage; how many stages run at once is a matter of `Slots`, which knows what each one needs."""
 
 APPROVAL_SECONDS = 7 * 24 * 3600
-
-
-_begun: list[Run] = []
-"""What `run` has begun before Prefect was there, for the flow to take over."""
 
 
 class PassingError(Exception):
@@ -71,32 +64,29 @@ def pipeline(
     hang on a failure; `pull` fetches missing results from the remote; `wait` waits for another run in this folder.
     """
     with only_run(flow_run.name or "pipeline", wait=wait):
-        run = _begun.pop() if _begun else prepared(targets or (), force, downstream, keep_going, pull)
-        before = pages.read_metrics(run.plan)
-        with run.terminal, stopped_by_signals(run.children), stopped_by_prefect(run.children):
+        execution = taken_over() or prepared(targets or (), force, downstream, keep_going, pull)
+        before = pages.read_metrics(execution.plan)
+        with (
+            contextlib.closing(execution.warm_dvc),
+            execution.terminal,
+            stopped_by_signals(execution.children),
+            stopped_by_prefect(execution.children),
+        ):
             futures: dict[str, PrefectFuture[Any]] = {}
-            for stage in run.plan.to_do:
+            for stage in execution.plan.to_do:
                 attempts = stage_task.with_options(
                     retries=stage.policy.retries, retry_delay_seconds=stage.policy.retry_delay_seconds
                 )
                 upstream = [futures[name] for name in stage.upstream if name in futures]
-                futures[stage.name] = attempts.submit(stage.name, run, return_state=False, wait_for=upstream)
+                futures[stage.name] = attempts.submit(stage.name, execution, return_state=False, wait_for=upstream)
             for future in futures.values():
                 future.wait()
-        for file in run.plan.dvc_files if futures else ():
+        for file in execution.plan.dvc_files if futures else ():
             sort_lock_file(Path(file))
-        remember_code(Path(file) for stage in run.plan for file in stage.code)
-        pages.publish(run.plan, run.outcomes, before)
-        run.terminal.summary(run.outcomes)
-        return final_state(run)
-
-
-def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: bool, pull: bool) -> Run:
-    """Check the parameters, mend what a kill left, and plan."""
-    check_params()
-    if mend_torn_lock():
-        print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
-    return Run(make_plan(targets, force=force, downstream=downstream), force=force, pull=pull, keep_going=keep_going)
+        remember_code(Path(file) for stage in execution.plan for file in stage.code)
+        pages.publish(execution.plan, execution.outcomes, before)
+        execution.terminal.summary(execution.outcomes)
+        return final_state(execution)
 
 
 def final_state(run: Run) -> State[Any]:
@@ -170,25 +160,6 @@ def approved(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def stopped_by_signals(children: Children) -> Iterator[None]:
-    """While within, Ctrl-C and SIGTERM end the children and let the flow end in order."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        # The handler returns at once: the main thread goes on waiting for the tasks, which end with their children.
-        threading.Thread(target=children.stop).start()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def stopped_by_prefect(children: Children) -> Iterator[None]:
     """While within, a cancellation in Prefect's UI ends the children. Prefect itself tells only runs of its workers."""
     ended, identity = threading.Event(), flow_run.id
@@ -213,35 +184,7 @@ def stopped_by_prefect(children: Children) -> Iterator[None]:
 
 def main() -> None:
     """Run the whole pipeline."""
-    run()
-
-
-def run(
-    targets: Sequence[str] = (),
-    *,
-    force: bool = False,
-    downstream: bool = False,
-    keep_going: bool = False,
-    pull: bool = False,
-    wait: bool = False,
-) -> None:
-    """Run the flow from a terminal; leaves with 1 on failure.
-
-    Faults of the parameters are told before anything starts. Stages that wait for nothing begin while Prefect starts.
-    """
-    with only_run("`parrotflow run`", wait=wait):
-        begun = prepared(targets, force, downstream, keep_going, pull)
-        _begun.append(begun)
-        with stopped_by_signals(begun.children):
-            try:
-                begun.terminal.open()
-                begun.begin_what_can()
-                state = pipeline(list(targets), force, downstream, keep_going, pull, wait, return_state=True)
-            except BaseException:
-                begun.children.stop()
-                raise
-    if not state.is_completed():
-        raise SystemExit(1)
+    run(lambda: pipeline)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.child import Children, StageOutcome, dvc_command, group_lives, read_outcome
+from flows.child import Children, StageOutcome, group_lives, read_outcome, repro_arguments
+from flows.warm_dvc import WarmDvc, start
 from tests.flows.toy import make_toy
 
 
 def run(folder: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> tuple[StageOutcome, list[str]]:
     monkeypatch.chdir(folder)
     lines: list[str] = []
-    return Children().run(stage, dvc_command(stage), lines.append), lines
+    return Children().run(stage, lambda: WarmDvc().start(repro_arguments(stage)), lines.append), lines
 
 
 def test_a_stage_runs_once_and_is_unchanged_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +40,7 @@ def test_a_failure_carries_the_stages_own_words_and_code(tmp_path: Path, monkeyp
 def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:
     lines: list[str] = []
 
-    Children().run("x", [sys.executable, "-c", "print('10 %\\r50 %\\r100 %')"], lines.append)
+    Children().run("x", lambda: start([sys.executable, "-c", "print('10 %\\r50 %\\r100 %')"]), lines.append)
 
     assert lines == ["100 %"]
 
@@ -50,7 +51,7 @@ def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path) -> None:
     children, lines = Children(), []
     outcomes: list[StageOutcome] = []
     command = [sys.executable, "-c", script]
-    thread = threading.Thread(target=lambda: outcomes.append(children.run("x", command, lines.append)))
+    thread = threading.Thread(target=lambda: outcomes.append(children.run("x", lambda: start(command), lines.append)))
     thread.start()
     while not lines:
         time.sleep(0.02)
@@ -68,7 +69,7 @@ def test_nothing_starts_after_stop() -> None:
     children = Children()
     children.stop()
 
-    assert children.run("x", ["false"], print).result == "stopped"
+    assert children.run("x", lambda: start(["false"]), print).result == "stopped"
 
 
 def test_without_words_of_its_own_the_last_line_speaks() -> None:

@@ -35,25 +35,35 @@ def whole_folder(place: Path) -> Iterator[Path]:
 @contextmanager
 def _only_writer(partial: Path) -> Iterator[None]:
     """An empty folder that nobody else writes into. A lock on the folder goes with its process, however that ends."""
-    with suppress(FileNotFoundError):
-        os.close(_lock(partial))
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    lock = _lock(partial)
+    lock = None
+    while lock is None:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            partial.mkdir()
+        with suppress(FileNotFoundError):
+            lock = _lock(partial)
     try:
+        for left_behind in partial.iterdir():
+            _remove(left_behind)
         yield
     finally:
         os.close(lock)
 
 
-def _lock(partial: Path) -> int:
-    descriptor = os.open(partial, os.O_RDONLY)
+def _lock(partial: Path) -> int | None:
+    """A lock on the folder; None if another run has meanwhile renamed or removed the folder that was locked."""
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), partial.stat()):
+            return descriptor
     except BlockingIOError:
         os.close(descriptor)
         raise UserError(f"{partial}: another run is writing here; wait for it to end, then run again") from None
-    return descriptor
+    except FileNotFoundError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 def _publish(partial: Path, place: Path) -> None:
@@ -61,18 +71,28 @@ def _publish(partial: Path, place: Path) -> None:
     with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
         list(pool.map(flush_to_disk, partial.rglob("*")))
     flush_to_disk(partial)
-    if place.is_dir():
-        shutil.rmtree(place)
-    elif place.exists():
-        place.unlink()
+    # Renamed away before it is deleted: a kill midway leaves no half of the old folder in its place.
+    old = place.with_name(f".{place.name}.old.partial")
+    _remove(old)
+    with suppress(FileNotFoundError):
+        place.rename(old)
+    _remove(old)
     partial.rename(place)
     flush_to_disk(place.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_whole_file(place: Path, content: str | bytes) -> None:
     """Write `content` (text as UTF-8) so that readers see the old file or the whole new one."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.partial")
+    # A name of its own: of two runs at once the last one's file stays, whole.
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
     partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     flush_to_disk(partial)
     partial.replace(place)

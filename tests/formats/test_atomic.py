@@ -1,9 +1,18 @@
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.entry import UserError
+from tests.small_project import ROOT
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
@@ -58,6 +67,57 @@ def test_two_runs_at_once_do_not_mix_the_second_is_refused(tmp_path: Path) -> No
     assert [path.name for path in place.iterdir()] == ["first"]
 
 
+def write_many_times(place: Path, name: str) -> Counter[str]:
+    """How often the folder was one's own, shared with another run (never), or refused."""
+    outcomes: Counter[str] = Counter()
+    for _ in range(200):
+        try:
+            with whole_folder(place) as folder:
+                (folder / name).write_text("mine")
+                time.sleep(0.0005)
+                found = [path.name for path in folder.iterdir()]
+                outcomes["alone" if found == [name] else "shared"] += 1
+        except UserError:
+            outcomes["refused"] += 1
+            time.sleep(0.0002)
+    return outcomes
+
+
+def test_however_many_runs_begin_at_the_same_instant_each_is_alone_or_refused(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = sum(pool.map(partial(write_many_times, tmp_path / "out"), "abcd"), Counter())
+
+    assert set(outcomes) == {"alone", "refused"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+WRITES_FOREVER = """
+from pathlib import Path
+from stages.formats import atomic
+atomic.flush_to_disk = lambda path: None  # only a power cut shows the difference
+for number in range(10**9):
+    with atomic.whole_folder(Path("out")) as folder:
+        for name in range(300):
+            (folder / str(name)).touch()
+    if number == 1:
+        print("started", flush=True)
+"""
+
+
+def test_a_kill_at_any_instant_leaves_no_half_of_the_old_folder(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    for _ in range(25):
+        command = [sys.executable, "-c", WRITES_FOREVER]
+        writer = subprocess.Popen(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(draw.random() / 20)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        place = tmp_path / "out"
+        assert not place.exists() or len(list(place.iterdir())) == 300
+
+
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     place = tmp_path / "reports" / "metrics.json"
 
@@ -66,3 +126,21 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
     assert place.read_bytes() == "né\n".encode()
     assert [path.name for path in place.parent.iterdir()] == ["metrics.json"]
+
+
+WRITES_A_FILE = """
+import sys
+from pathlib import Path
+from stages.formats.atomic import write_whole_file
+for _ in range(300):
+    write_whole_file(Path("report.json"), sys.argv[1] * 1000)
+"""
+
+
+def test_of_two_runs_that_write_the_same_file_at_once_one_stays_whole(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITES_A_FILE]
+    writers = [subprocess.Popen([*command, text], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}) for text in "ab"]
+
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert (tmp_path / "report.json").read_text() in ("a" * 1000, "b" * 1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

@@ -1,9 +1,9 @@
 """Documents: Parquet shards named by content, so that editing one document rewrites one shard.
 
 A folder of documents is a binary trie over the documents' ids (sha256 of the text). The leaf `b0110` holds every
-document whose id begins with the bits 0110, sorted by (id, source, path); a leaf that grows past `shard_bytes` of text
-splits on its next bit. The layout depends on the set of documents alone: not on their order, not on the number of
-workers.
+document whose id begins with the bits 0110, sorted by id and then by where they come from; a leaf that grows past
+`shard_bytes` of text splits on its next bit. The layout depends on the set of documents alone: not on their order, not
+on the number of workers.
 """
 
 import hashlib
@@ -41,9 +41,9 @@ class Document:
         return text_size(self.text)
 
     @property
-    def sort_key(self) -> tuple[str, str, str]:
+    def sort_key(self) -> tuple[str, str, str, str, str]:
         """The order within a shard."""
-        return (self.id, self.source, self.path)
+        return (self.id, self.source, self.path, self.revision, self.license)
 
 
 def text_size(text: str) -> int:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -55,6 +56,16 @@ def test_the_bytes_hang_on_the_set_of_documents_not_on_their_order(
         write_documents(place / name, order, shard_bytes)
 
     assert folder_bytes(place / "a") == folder_bytes(place / "b")
+
+
+def test_copies_that_differ_in_their_revision_or_licence_alone_have_one_order_too(tmp_path: Path) -> None:
+    item = document("the same text")
+    copies = [replace(item, revision=revision, license=license) for revision in "12" for license in ("MIT", "ISC")]
+    for name, order in (("a", copies), ("b", copies[::-1])):
+        (tmp_path / name).mkdir()
+        write_documents(tmp_path / name, order, 100)
+
+    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
 
 
 def test_a_shard_holds_the_documents_whose_ids_begin_with_its_name(tmp_path: Path) -> None:

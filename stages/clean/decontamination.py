@@ -65,14 +65,22 @@ def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".jsonl":
             return [text]
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-        return ["\n".join(str(row[field]) for field in fields) for row in rows]
+        lines = enumerate(text.split("\n"), start=1)
+        return [_item(path, number, line, fields) for number, line in lines if line.strip()]
     except OSError as error:
         raise UserError(f"clean.decontamination: {path} cannot be read ({error.strerror}); correct its path") from None
+    except UnicodeError as error:
+        raise UserError(f"clean.decontamination: {path} is not UTF-8 ({error})") from None
+
+
+def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
+    try:
+        row = json.loads(line)
+        return "\n".join(str(row[field]) for field in fields)
     except KeyError as error:
-        raise UserError(f"clean.decontamination: {path} has an item without the field {error}") from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"clean.decontamination: {path} is not valid JSON lines ({error})") from None
+        raise UserError(f"clean.decontamination: {path}: line {number} has no field {error}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"clean.decontamination: {path}: line {number} is not a JSON object ({error})") from None
 
 
 def word_list(text: str) -> list[bytes]:

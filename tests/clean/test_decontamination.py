@@ -42,6 +42,31 @@ def test_a_document_with_a_passage_is_dropped_and_the_report_names_the_item_and_
     ]
 
 
+def test_every_document_with_a_passage_is_named_with_its_own_item() -> None:
+    Path("corpus/first.py").write_text("a = 1\n" + PROBLEM)
+    Path("corpus/second.py").write_text("b = 2\n" + PROBLEM)
+    Path("corpus/third.py").write_text("c = 3\n" + SOLUTION)
+    Path("passage.txt").write_text(SOLUTION)
+
+    kept = clean(files=["evaluation.jsonl", "passage.txt"], fields=["prompt"])
+
+    assert len(kept) == 20
+    hits = [line.split(",") for line in Path("data/clean/contaminated.csv").read_text().splitlines()[1:]]
+    assert [(path, verdict, item) for _, path, verdict, item, _ in hits] == [
+        ("corpus/first.py", "contaminated", "evaluation.jsonl#2"),
+        ("corpus/second.py", "contaminated", "evaluation.jsonl#2"),
+        ("corpus/third.py", "contaminated", "passage.txt#1"),
+    ]
+
+
+def test_an_item_may_hold_any_character_that_json_need_not_escape() -> None:
+    item = {"prompt": PROBLEM + "\u2028\x85\u2029", "solution": SOLUTION}
+    Path("lines.jsonl").write_text(json.dumps(item, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    Path("corpus/leak.py").write_text(PROBLEM)
+
+    assert "corpus/leak.py" not in clean(files=["lines.jsonl"])
+
+
 def test_a_shorter_run_of_common_words_is_no_passage() -> None:
     Path("corpus/near.py").write_text("def has_close(numbers, threshold):\n    return numbers\n")
 
@@ -77,13 +102,21 @@ def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> Non
             {"files": ["nowhere.jsonl"]},
             "clean.decontamination: nowhere.jsonl cannot be read (No such file",
         ),
-        ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl has an item without the field 'nosuch'"),
+        ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1 has no field 'nosuch'"),
         ({"words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
-        ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl is not valid JSON lines"),
+        ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not a JSON object"),
+        ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
+        ({"files": ["latin1.txt"]}, "clean.decontamination: latin1.txt is not UTF-8"),
+        ({"files": ["corpus"]}, "clean.decontamination: corpus cannot be read (Is a directory)"),
+        ({"files": ["empty.jsonl"]}, "clean.decontamination: no item of empty.jsonl has 8 words"),
     ],
 )
 def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any], message: str) -> None:
-    Path("broken.jsonl").write_text("{")
+    item = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})
+    Path("broken.jsonl").write_text(f"{item}\n\n{item[:-9]}")
+    Path("list.jsonl").write_text("[1]\n")
+    Path("latin1.txt").write_bytes(b"caf\xe9")
+    Path("empty.jsonl").touch()
 
     with pytest.raises(UserError) as refused:
         clean(**changes)

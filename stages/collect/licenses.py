@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import Distribution
 from typing import Any
 
-from license_expression import ExpressionError, Licensing
+from license_expression import Licensing
 
 LICENSING = Licensing()
 
@@ -37,7 +37,7 @@ def package_license(package: Distribution) -> str:
 def _parsed(expression: str) -> Any:
     try:
         return LICENSING.parse(expression)
-    except ExpressionError:
+    except Exception:  # the library raises bare ones beside its own
         return None
 
 

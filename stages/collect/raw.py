@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from stages.collect.look import Look
 
 
+def as_unicode(name: str) -> str:
+    """A name with its lone surrogates (bytes of a file name that are not UTF-8) written out, e.g. `\\udce9`."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
     """One text as a source has it: bytes of a file, text of a row, or what was seen there."""
@@ -16,6 +21,10 @@ class Raw:
     """An SPDX expression, or empty where none is known."""
     content: bytes | str | Look
 
+    def __post_init__(self) -> None:
+        for field in ("source", "path", "license"):
+            object.__setattr__(self, field, as_unicode(getattr(self, field)))
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -25,3 +34,7 @@ class LeftOut:
     path: str
     reason: str
     """A few words, the same for all that were left out alike: the report counts by it."""
+
+    def __post_init__(self) -> None:
+        for field in ("source", "path"):
+            object.__setattr__(self, field, as_unicode(getattr(self, field)))

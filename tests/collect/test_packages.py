@@ -74,6 +74,19 @@ def test_a_file_that_was_edited_after_its_installation_is_refused(site: Path) ->
     )
 
 
+def test_a_file_that_is_gone_since_its_installation_is_refused(site: Path) -> None:
+    install(site)
+    (site / "toy/latest.py").unlink()
+
+    with pytest.raises(UserError) as refused:
+        list(read_package("toy-package", tests=False))
+
+    assert str(refused.value) == (
+        f"collect.sources: package `toy-package`: {site}/toy/latest.py cannot be read (No such file or directory); "
+        "`pip install --force-reinstall --no-deps toy-package`"
+    )
+
+
 def test_a_package_that_is_not_installed_is_refused() -> None:
     with pytest.raises(UserError) as refused:
         list(read_package("no-such-package", tests=False))

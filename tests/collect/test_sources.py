@@ -90,6 +90,12 @@ def test_a_member_outside_the_archive_is_left_out_and_nothing_is_written(write: 
     assert not list(tmp_path.parent.glob("evil.py"))
 
 
+def test_a_source_that_states_too_large_a_share_or_none_is_refused() -> None:
+    for share in (0.0, 1.5):
+        with pytest.raises(UserError, match=rf"collect\.sources.*share = {share}: Input should be"):
+            collect(FILES_SOURCE | {"share": share})
+
+
 def test_links_in_an_archive_are_not_followed() -> None:
     with tarfile.open("a.tar", "w") as archive:
         link = tarfile.TarInfo("passwd.py")
@@ -229,8 +235,17 @@ def test_a_data_set_without_the_split_is_refused() -> None:
 
 
 def test_a_data_set_without_a_revision_is_refused_as_it_may_differ_tomorrow() -> None:
-    with pytest.raises(UserError, match="data set `someone/something` has no revision; name a commit"):
+    with pytest.raises(UserError, match="data set `someone/something` has no revision; name a commit") as refused:
         collect(hub("someone/something"))
+    assert refused.value.exit_code == 2
+
+
+def test_a_data_set_without_the_column_is_refused_with_those_it_has() -> None:
+    Path("set").mkdir()
+    pq.write_table(pa.table({"code": ["x = 1\n"], "repo": ["a"]}), "set/train.parquet")
+
+    with pytest.raises(UserError, match=r"^set#1: no field `content`; it has code, repo"):
+        collect(hub("set"))
 
 
 def test_without_a_network_the_error_names_the_way_out() -> None:

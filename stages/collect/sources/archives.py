@@ -7,15 +7,28 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, Self
 
 from stages.collect.params import Archives
 from stages.collect.raw import LeftOut, Raw
+from stages.collect.sources.opened import one_line, opened
 from stages.collect.sources.places import Place, find
 from stages.formats.entry import UserError
 
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError)
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(EOFError, OSError, RuntimeError, TypeError, UnicodeError),
+)
 """What the libraries raise for a damaged, truncated, encrypted or unknown archive."""
+
+LONG_HEADERS = {
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+}
+LONGEST_HEADER = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +61,8 @@ def read_archives(source: Archives, max_document_bytes: int) -> Iterator[Raw | L
 
 def _members(place: Place, source: Archives, limit: int) -> Iterator[Member]:
     read = _zip_members if place.name.endswith(".zip") else _tar_members
-    try:
-        with place.open() as file:
+    with opened(place) as file:
+        try:
             for name, size, stream in read(file, source.max_unpacked_bytes):
                 if name.endswith("/") or not _wanted(name, source.suffixes):
                     continue
@@ -59,8 +72,8 @@ def _members(place: Place, source: Archives, limit: int) -> Iterator[Member]:
                     yield Member(name, "larger than max_document_bytes", b"")
                 elif stream is not None:
                     yield Member(name, "", stream.read(limit + 1))
-    except BROKEN as error:
-        raise UserError(f"{place.name}: no readable archive ({error}); correct or remove it") from None
+        except BROKEN as error:
+            raise UserError(f"{place.name}: no readable archive ({one_line(error)}); correct or remove it") from None
 
 
 def _zip_members(file: BinaryIO, _: int) -> Iterator[tuple[str, int, IO[bytes] | None]]:
@@ -71,13 +84,24 @@ def _zip_members(file: BinaryIO, _: int) -> Iterator[tuple[str, int, IO[bytes] |
 
 
 def _tar_members(file: BinaryIO, limit: int) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    with tarfile.open(fileobj=file, mode="r|*") as archive:
+    with tarfile.open(fileobj=file, mode="r|*", tarinfo=_Header) as archive:
         for info in archive:
             # Even a member that is not wanted must be decompressed to come to the next one.
             if archive.offset > limit:
                 raise tarfile.ReadError(f"unpacks to more than max_unpacked_bytes = {limit:,}")
             if not info.isdir():
                 yield info.name, info.size, archive.extractfile(info) if info.isreg() else None
+
+
+class _Header(tarfile.TarInfo):
+    """A header whose names and attributes are short: tarfile holds them in memory before anybody sees the member."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in LONG_HEADERS and header.size > LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header
 
 
 def _wanted(name: str, suffixes: list[str]) -> bool:

@@ -31,7 +31,7 @@ def read_package(name: str, tests: bool) -> Iterator[Raw]:
     package = _pure_package(name)
     license = package_license(package)
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
-        content = Path(str(file.locate())).read_bytes()
+        content = _content(name, Path(str(file.locate())))
         _compare_with_record(name, file, content)
         yield Raw(name, package.version, file.as_posix(), license, content)
 
@@ -67,6 +67,16 @@ def _wanted(path: PurePosixPath, tests: bool) -> bool:
 
 def _spread(paths: Sequence[PathT]) -> list[PathT]:
     return sorted(paths, key=lambda path: hashlib.sha256(path.as_posix().encode()).digest())
+
+
+def _content(name: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"collect.sources: package `{name}`: {path} cannot be read ({error.strerror}); "
+            f"`pip install --force-reinstall --no-deps {name}`"
+        ) from None
 
 
 def _compare_with_record(name: str, file: PackagePath, content: bytes) -> None:

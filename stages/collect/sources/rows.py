@@ -5,15 +5,16 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.collect.params import Csv, Hub, Jsonl, Parquet
 from stages.collect.raw import LeftOut, Raw
-from stages.collect.sources.places import Place, find
-from stages.formats.entry import UnavailableError, UserError
+from stages.collect.sources.opened import one_line, opened
+from stages.collect.sources.places import find
+from stages.formats.entry import UserError
 
 ROWS_AT_A_TIME = 1000
 
@@ -23,31 +24,30 @@ r"""Bytes that a byte of text takes at most in JSON (`\u0000`)."""
 
 def read_jsonl(source: Jsonl, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
     """Each line as one document. Raises UserError that names a line that is no JSON object with the text field."""
-    limit = ESCAPED_BYTES * max_document_bytes + 2**16
     for place in find(source.globs):
-        with _opened(place) as file:
-            for number, line in enumerate(_lines(file, limit), start=1):
+        with opened(place) as file:
+            for number, line in enumerate(_lines(file, longest_line(max_document_bytes)), start=1):
                 if line is None:
                     yield LeftOut(source.name, f"{place.name}#{number}", "larger than max_document_bytes")
                 elif line.strip():
                     yield as_raw(source, _json_object(place.name, number, line), f"{place.name}#{number}")
 
 
-def _opened(place: Place) -> BinaryIO:
-    try:
-        return place.open()
-    except OSError as error:
-        raise UserError(f"{place.name}: cannot be read ({error.strerror or error}); correct or remove it") from None
+def longest_line(max_document_bytes: int) -> int:
+    """Bytes of a line with a document of that size and its other fields; longer ones are never held in memory."""
+    return ESCAPED_BYTES * max_document_bytes + 2**16
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
-    """The lines of a file; None for one of more than `limit` bytes, which is never held in memory."""
-    while line := file.readline(limit):
+    """The lines of a file; None for one of more than `limit` bytes."""
+    # `readline` of fsspec's own files knows no limit.
+    reader = io.BufferedReader(cast("io.RawIOBase", file))
+    while line := reader.readline(limit):
         if len(line) < limit or line.endswith(b"\n"):
             yield line
         else:
             while line and not line.endswith(b"\n"):
-                line = file.readline(limit)
+                line = reader.readline(limit)
             yield None
 
 
@@ -63,10 +63,12 @@ def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
 
 def read_csv(source: Csv, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
     """Each row as one document. Raises UserError that names a line that is no CSV."""
-    csv.field_size_limit(max_document_bytes + 1)
+    limit = longest_line(max_document_bytes)
+    csv.field_size_limit(limit)
     for place in find(source.globs):
-        with _opened(place) as file:
-            rows = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+        with opened(place) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            rows = csv.DictReader(_bounded_lines(text, limit), strict=True)
             try:
                 for number, row in enumerate(rows, start=1):
                     yield as_raw(source, row, f"{place.name}#{number}")
@@ -74,15 +76,22 @@ def read_csv(source: Csv, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
                 raise UserError(f"{place.name}: line {rows.line_num + 1} is not valid CSV ({error})") from None
 
 
+def _bounded_lines(text: io.TextIOWrapper, limit: int) -> Iterator[str]:
+    while line := text.readline(limit):
+        if len(line) == limit and not line.endswith(("\r", "\n")):
+            raise csv.Error(f"longer than {limit:,} characters; raise collect.max_document_bytes or mend it")
+        yield line
+
+
 def read_parquet(source: Parquet) -> Iterator[Raw | LeftOut]:
     """Each row as one document. Raises UserError if a file is no Parquet or lacks a named column."""
     wanted = [name for name in (source.text, *source.fields.model_dump().values()) if name is not None]
     for place in find(source.globs):
-        with _opened(place) as handle:
+        with opened(place) as handle:
             try:
                 file = pq.ParquetFile(handle)
-            except (pa.ArrowException, OSError) as error:
-                raise UserError(f"{place.name}: no readable Parquet file ({error})") from None
+            except (pa.ArrowException, OSError, UnicodeError) as error:
+                raise UserError(f"{place.name}: no readable Parquet file ({one_line(error)})") from None
             if missing := [name for name in wanted if name not in file.schema_arrow.names]:
                 raise UserError(f"{place.name}: no column `{missing[0]}`; it has {', '.join(file.schema_arrow.names)}")
             yield from _parquet_rows(source, file, wanted, place.name)
@@ -95,14 +104,14 @@ def _parquet_rows(source: Parquet, file: pq.ParquetFile, wanted: list[str], name
             for row in batch.to_pylist():
                 number += 1
                 yield as_raw(source, row, f"{name}#{number}")
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{name}: damaged after row {number} ({error})") from None
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise UserError(f"{name}: damaged after row {number} ({one_line(error)})") from None
 
 
 def read_hub(source: Hub) -> Iterator[Raw | LeftOut]:
     """Each row of a data set as one document, streamed. Raises UserError if it cannot be reached or has no split."""
     if not source.revision and not Path(source.repository).is_dir():
-        raise UnavailableError(
+        raise UserError(
             f"collect.sources: data set `{source.repository}` has no revision; name a commit, so that it is the same "
             "tomorrow"
         )
@@ -121,7 +130,7 @@ def read_hub(source: Hub) -> Iterator[Raw | LeftOut]:
         for number, row in enumerate(rows, start=1):
             yield as_raw(source, row, f"{source.repository}#{number}")
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"collect.sources: data set `{source.repository}` cannot be read ({reason}); without a network download it "
             "where there is one (`hf download --repo-type dataset`) and name its files as a source of kind `parquet`"

@@ -4,12 +4,13 @@ A checkpoint's files go up first and its manifest last, so that one that has a m
 only where a mirror is asked for.
 """
 
+import errno
 import importlib
 import os
 from pathlib import Path
 from typing import Any
 
-from stages.formats.entry import UserError
+from stages.formats.entry import UnavailableError, UserError
 
 VARIABLE = "PARROTFLOW_MIRROR"
 MANIFEST = "manifest.json"
@@ -31,21 +32,38 @@ class Mirror:
                 raise UserError(f"{VARIABLE}={self.url}: cannot be used: {error}") from None
 
     def push(self, place: Path) -> None:
-        """Copy a checkpoint up, then remove older ones there."""
+        """Copy a checkpoint up, then remove the others there. Where that fails, the run goes on without."""
         if self._files is None:
             return
+        try:
+            self._push(place)
+        except Exception as error:  # each file system fails in its own way
+            print(f"warning: {VARIABLE}={self.url}: {place.name} is not there ({error}); the run goes on", flush=True)
+
+    def _push(self, place: Path) -> None:
         run = f"{self._root}/{self.fingerprint}"
         self._files.makedirs(f"{run}/{place.name}", exist_ok=True)
         for file in sorted(place.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
             self._files.put_file(str(file), f"{run}/{place.name}/{file.name}")
         for old in self._names(run):
-            if old < place.name:
+            if old != place.name:
                 self._files.rm(f"{run}/{old}", recursive=True)
 
     def pull(self, folder: Path) -> None:
-        """Copy the newest whole checkpoint down into `folder`."""
+        """Copy the newest whole checkpoint down into `folder`. Raises UnavailableError where that cannot be read."""
         if self._files is None:
             return
+        try:
+            self._pull(folder)
+        except Exception as error:  # each file system fails in its own way
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UnavailableError(
+                f"{VARIABLE}={self.url}: cannot be read: {error}; without it the run would start afresh: "
+                f"run the same command again when it answers, or unset {VARIABLE}"
+            ) from None
+
+    def _pull(self, folder: Path) -> None:
         run = f"{self._root}/{self.fingerprint}"
         for name in reversed(self._names(run)):
             if not self._files.exists(f"{run}/{name}/{MANIFEST}"):

@@ -86,7 +86,9 @@ class Checkpoints:
             self._writing.result()
         except (OSError, CheckpointException) as error:
             causes = [str(failure[0]) for failure in getattr(error, "failures", {}).values()] or [str(error)]
-            self.accelerator.print(f"warning: a checkpoint could not be written ({causes[0]}); the run goes on")
+            # Of a full disk torch often reports only what it stumbled over afterwards.
+            free = f"{shutil.disk_usage(self.folder).free / 1e6:,.1f} MB are free on its disk"
+            self.accelerator.print(f"warning: a checkpoint could not be written ({causes[0]}; {free}); the run goes on")
             if self.accelerator.is_main_process:
                 for partial in self.folder.glob("*.partial"):
                     shutil.rmtree(partial, ignore_errors=True)
@@ -105,7 +107,8 @@ class Checkpoints:
         shutil.rmtree(place, ignore_errors=True)
         partial.rename(place)
         flush_to_disk(self.folder)
-        for old in self._complete()[: -self.kept]:
+        # What lies behind this step is of a longer or shorter run that this one did not go on from.
+        for old in [done for done in self._complete() if done.name <= place.name][: -self.kept]:
             if not self._is_milestone(old):
                 shutil.rmtree(old, ignore_errors=True)
         self.mirror.push(place)

@@ -1,8 +1,10 @@
 """From weights as they are trained to a model that `from_pretrained` loads."""
 
+import errno
 from pathlib import Path
 
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from stages.formats.atomic import whole_folder
@@ -37,5 +39,15 @@ def export_step(
     model = whole_model(trained, accelerator, params, vocabulary)
     if model is not None:
         with whole_folder(place) as folder:
-            model.save_pretrained(folder)
+            save_model(model, folder)
     accelerator.wait_for_everyone()
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model into an existing folder; a full disk is an OSError here as anywhere."""
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        if "No space left" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, str(error), str(folder)) from error

@@ -10,7 +10,7 @@ from stages.formats.model_folder import MODEL
 from stages.formats.reports import write_json
 from stages.train.checkpoints import Checkpoints, Progress
 from stages.train.evaluation import HeldOut
-from stages.train.export import whole_model
+from stages.train.export import save_model, whole_model
 from stages.train.loop import Trainer
 from stages.train.speed import processor_name
 
@@ -32,7 +32,7 @@ def write_results(
     with whole_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with whole_folder(MODEL) as folder:
-        model.save_pretrained(folder)
+        save_model(model, folder)
         for file in sorted(TOKENIZER.iterdir()):
             shutil.copyfile(file, folder / file.name)
         for step in trainer.params.export_steps:

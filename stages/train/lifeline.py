@@ -18,7 +18,7 @@ from typing import IO
 VARIABLE = "PARROTFLOW_LIFELINE"
 """The folder of the locks; set by the command for its workers."""
 
-ALIVE, WORKERS, OUTCOME = "alive", "workers", "outcome"
+ALIVE, WORKERS, OUTCOME, FAILED = "alive", "workers", "outcome", "failed"
 
 WORKER_GRACE_SECONDS = 60.0
 """How long the command waits for workers to notice that they are no longer wanted."""
@@ -73,6 +73,18 @@ def _locked(path: Path, how: int) -> IO[str]:
     file = path.open("a", encoding="utf-8")
     fcntl.flock(file, how)
     return file
+
+
+def is_first_to_fail() -> bool:
+    """Whether no other worker of this machine has failed before: what the others would say is the same."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return True
+    try:
+        (Path(folder) / FAILED).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def leave(code: int) -> None:

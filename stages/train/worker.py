@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import deterministic
 from transformers.utils import logging
 
-from stages.formats.entry import run_stage
+from stages.formats.entry import UserError, run_stage
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
 from stages.train.checkpoints import Checkpoints, Progress
@@ -23,7 +23,7 @@ from stages.train.compile import should_compile
 from stages.train.evaluation import Evaluation
 from stages.train.fingerprint import fingerprint, identity, plateau_end, record_identity, why_afresh
 from stages.train.launch import EXIT_CONTINUE
-from stages.train.lifeline import follow_command, leave
+from stages.train.lifeline import follow_command, is_first_to_fail, leave
 from stages.train.loop import PreemptedError, StopSignal, Trainer, train
 from stages.train.loss import CausalLoss
 from stages.train.micro_batch import micro_batch_size
@@ -102,20 +102,32 @@ def resume(
 ) -> Progress:
     """Go back to the newest checkpoint that this run may go on from, or start at step 0 and say why."""
     curves, printed = checkpoints.curves, checkpoints.accelerator.print
+    past: list[Progress] = []
+
+    def shared_steps(progress: Progress) -> int:
+        """How many steps a run of another length goes the same way."""
+        return min(plateau_end(params.schedule, steps) for steps in (progress.max_steps, params.max_steps))
 
     def fits(progress: Progress) -> bool:
-        if progress.max_steps == params.max_steps:
+        if progress.max_steps == params.max_steps or progress.step <= shared_steps(progress):
             return True
-        ends = [plateau_end(params.schedule, steps) for steps in (progress.max_steps, params.max_steps)]
-        return progress.step <= min(ends)
+        past.append(progress)
+        return False
 
     place = checkpoints.latest(fits)
     if checkpoints.accelerator.is_main_process:
         curves.restore(place)
         record_identity(checkpoints.folder, run)
-    if place is None:
+    if place is None and past:
+        printed(
+            f"starting afresh, not from the checkpoints of the run of {past[-1].max_steps} steps: a run of "
+            f"{params.max_steps} has the same learning rates up to step {shared_steps(past[-1])}, and the earliest "
+            f"checkpoint is of step {past[-1].step} (train.milestone_every_steps keeps earlier ones)"
+        )
+    elif place is None:
         for line in why_afresh(checkpoints.folder, run):
             printed(f"starting afresh, not from another run's checkpoints: {line}")
+    if place is None:
         return Progress(step=0, training_loss=math.nan, max_steps=params.max_steps)
     progress = checkpoints.load(place, model, optimizers)
     printed(f"continuing at step {progress.step} of {params.max_steps}, from {place}")
@@ -126,8 +138,18 @@ def resume(
     return progress
 
 
+def main_or_one_message() -> None:
+    """What one worker cannot do the others cannot either: the first says so, the others leave without a word."""
+    try:
+        main()
+    except UserError as error:
+        if is_first_to_fail():
+            raise
+        raise SystemExit(error.exit_code) from None
+
+
 if __name__ == "__main__":
     try:
-        run_stage(main)
+        run_stage(main_or_one_message)
     except SystemExit as ended:
         leave(ended.code if isinstance(ended.code, int) else 0)

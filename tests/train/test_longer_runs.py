@@ -1,0 +1,97 @@
+"""A run that follows another in the same folder goes on from its checkpoints, or says why it cannot."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.formats.model_folder import weights_sha256
+from tests.train.small_run import copy_of, run_workers, write_params, write_project
+
+HALF_DECAYS = {"schedule__name": "wsd", "schedule__decay_share": 0.5}
+"""Of 12 steps with 2 of warm-up, the last 5 decay: up to step 7 a longer run has the same rates."""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that could run."""
+    return write_project(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture
+def project(inputs: Path, tmp_path: Path) -> Path:
+    """The same inputs, nothing computed."""
+    return copy_of(inputs, tmp_path / "project")
+
+
+def train(project: Path, capfd: pytest.CaptureFixture[str], **changes: Any) -> list[str]:
+    """Run with these parameters; what it says beside its progress."""
+    write_params(project, **changes)
+    run_workers(project, 1)
+    return [line for line in capfd.readouterr().out.splitlines() if not line.startswith("step ")]
+
+
+def checkpoints(project: Path) -> list[str]:
+    return sorted(path.name for path in (project / ".parrotflow/checkpoints").glob("*/step-*"))
+
+
+def test_under_cosine_a_longer_run_starts_afresh_and_says_why(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(project, capfd, max_steps=3) == []
+    afresh = "starting afresh, not from another run's checkpoints: "
+    assert train(project, capfd, max_steps=6) == [
+        f"{afresh}train.max_steps: 3 -> 6",
+        f"{afresh}the learning rate at every step hangs on max_steps; schedules constant and wsd can be extended",
+    ]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "wsd"])
+def test_under_constant_and_wsd_a_longer_run_goes_on(
+    project: Path, capfd: pytest.CaptureFixture[str], schedule: str
+) -> None:
+    train(project, capfd, schedule__name=schedule, schedule__decay_share=0.2, max_steps=7)
+    (said,) = train(project, capfd, schedule__name=schedule, schedule__decay_share=0.2, max_steps=12)
+    assert said.startswith(f"continuing at step {7 if schedule == 'constant' else 6} of 12, from ")
+
+
+def test_a_changed_learning_rate_is_named_with_its_old_and_its_new_value(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(project, capfd, max_steps=3)
+    assert train(project, capfd, max_steps=3, optimizer__learning_rate=0.001) == [
+        "starting afresh, not from another run's checkpoints: train.optimizer.learning_rate: 0.003 -> 0.001"
+    ]
+
+
+def test_a_parameter_without_effect_on_the_weights_changes_nothing(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(project, capfd, max_steps=3)
+    before = weights_sha256(project / "model")
+    (said,) = train(project, capfd, max_steps=3, checkpoints_kept=5, checkpoint_every_steps=2)
+    assert said.startswith("continuing at step 3 of 3, from ")
+    assert weights_sha256(project / "model") == before
+
+
+def test_a_longer_run_whose_rates_part_before_the_first_checkpoint_left_says_so_and_starts_afresh(
+    inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(project, capfd, **HALF_DECAYS)
+    assert checkpoints(project) == ["step-00000009", "step-00000012"]
+    assert train(project, capfd, **HALF_DECAYS, max_steps=16) == [
+        "starting afresh, not from the checkpoints of the run of 12 steps: a run of 16 has the same learning rates "
+        "up to step 7, and the earliest checkpoint is of step 9 (train.milestone_every_steps keeps earlier ones)"
+    ]
+    undisturbed = copy_of(inputs, tmp_path / "undisturbed")
+    train(undisturbed, capfd, **HALF_DECAYS, max_steps=16)
+    assert weights_sha256(project / "model") == weights_sha256(undisturbed / "model")
+
+
+def test_the_checkpoints_of_a_run_that_starts_afresh_are_kept_though_later_ones_of_another_length_lie_there(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(project, capfd, **HALF_DECAYS, max_steps=20, checkpoint_every_steps=10)
+    assert checkpoints(project) == ["step-00000010", "step-00000020"]
+    train(project, capfd, **HALF_DECAYS, max_steps=9)
+    assert checkpoints(project) == ["step-00000006", "step-00000009", "step-00000010", "step-00000020"]
+    (said,) = train(project, capfd, **HALF_DECAYS, max_steps=9)
+    assert said.startswith("continuing at step 9 of 9, from ")

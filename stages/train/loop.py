@@ -22,7 +22,7 @@ from stages.train.export import export_step
 from stages.train.loss import CausalLoss
 from stages.train.optimizer import Optimizers
 from stages.train.packing import Integers, PackingIndex
-from stages.train.parallel import clip, gradient_traffic
+from stages.train.parallel import clip, gradient_traffic, norm
 from stages.train.params import TrainParams
 from stages.train.report import Report
 from stages.train.schedule import rate_share
@@ -154,7 +154,7 @@ class PreemptedError(Exception):
 def train(
     trainer: Trainer, evaluation: Evaluation, checkpoints: Checkpoints, report: Report, progress: Progress
 ) -> Progress:
-    """Run the steps that remain. Raises PreemptedError after saving on SIGTERM, UserError where the loss is NaN."""
+    """Run the steps that remain. Raises PreemptedError after saving on SIGTERM, UserError where a loss is NaN."""
     params, first = trainer.params, progress.step
     batches = trainer.batches(first)
     votes = torch.zeros(())
@@ -162,7 +162,7 @@ def train(
         result = trainer.step(step, batches)
         done, last = step + 1, step + 1 == params.max_steps
         if done % params.log_every_steps == 0 or last:
-            check_finite(trainer, step, result.loss.item())
+            check_finite(trainer, step, "the loss", result.loss.item())
             report.step(done, result.loss.item(), result.gradient_norm, done - first)
         if done % params.evaluate_every_steps == 0 or last:
             with trainer.clock.evaluation():
@@ -170,7 +170,9 @@ def train(
         # Of the step before: reading this one's would wait for it.
         stopping, votes = votes.item() > 0, result.stop_votes
         if done % params.checkpoint_every_steps == 0 or last or stopping:
-            check_finite(trainer, step, result.loss.item())
+            check_finite(trainer, step, "the loss", result.loss.item())
+            # The loss is of the weights before the step: what it made of them must not take a good checkpoint's place.
+            check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
             progress = Progress(done, result.loss.item(), params.max_steps)
             with trainer.clock.checkpoint():
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
@@ -185,16 +187,16 @@ def train(
     return progress
 
 
-def check_finite(trainer: Trainer, step: int, loss: float) -> None:
-    """Raise UserError that names the batch's documents where the loss is NaN or infinite."""
-    if math.isfinite(loss):
+def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
+    """Raise UserError that names the batch's documents where a value of a step is NaN or infinite."""
+    if math.isfinite(value):
         return
     rows = rows_of_step(trainer.params.seed, step, trainer.params.global_batch_size, trainer.index.rows)
     starts = [segment.start for row in rows for segment in trainer.index.segments(int(row))]
     numbers = sorted({trainer.store.document_at(start) for start in starts})
     names = [f"{info['source']}:{info['path']}" for info in map(trainer.store.document_info, numbers[:8])]
     raise UserError(
-        f"train: the loss is {loss} at step {step + 1}; its batch holds {', '.join(names)}"
+        f"train: {what} is {value} at step {step + 1}; its batch holds {', '.join(names)}"
         f"{' and others' if len(numbers) > len(names) else ''}. The last checkpoint is kept. "
         "Lower train.optimizer.learning_rate or raise train.schedule.warmup_steps"
     )

@@ -75,6 +75,11 @@ def whole_weights(model: nn.Module) -> dict[str, Any]:
     return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
 
+def norm(model: nn.Module) -> Tensor:
+    """The L2 norm of all weights."""
+    return whole(torch.nn.utils.get_total_norm(model.parameters()))
+
+
 def clip(model: nn.Module, max_norm: float) -> Tensor:
     """Scale gradients down to a global L2 norm and return the norm that they had."""
     return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm))

@@ -10,8 +10,8 @@ from stages.formats.entry import run_stage
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
 from stages.formats.versions import require_locked
-from stages.train.checks import check_batch, check_store
-from stages.train.launch import launch, launch_config
+from stages.train.checks import check_batch, check_machine, check_store
+from stages.train.launch import device_count, launch, launch_config, restarts_allowed
 from stages.train.model import build_config
 from stages.train.params import TrainParams
 from stages.train.trackers import check_trackers
@@ -24,6 +24,8 @@ def main() -> None:
     params = read_section("train", TrainParams)
     require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
     config = launch_config()
+    restarts_allowed()
+    check_machine(config)
     check_batch(params, config)
     check_trackers(params)
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
@@ -31,7 +33,9 @@ def main() -> None:
         check_store(store, params, TOKENIZER)
     build_config(params, training.manifest)
 
-    print(f"launching {config.processes} process{'es' if config.processes > 1 else ''} by {config.path}", flush=True)
+    instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
+    many = "es" if config.processes > 1 else ""
+    print(f"launching {config.processes} process{many} by {config.path}{instead}", flush=True)
     if code := launch(config):
         sys.exit(code)
 

@@ -42,6 +42,8 @@ class LaunchConfig:
     on_cpu: bool
     sharded: bool
     """FSDP."""
+    port: int | None = None
+    """On which this machine waits for the others; None where it is alone or joins another."""
 
 
 class Stop(threading.Event):
@@ -62,7 +64,7 @@ class Stop(threading.Event):
 def launch(config: LaunchConfig) -> int:
     """Run the workers to their end and return the exit code for this command: 0, or 75 to be run again."""
     stop = Stop()
-    restarts = int(os.environ.get(RESTARTS) or 3)
+    restarts = restarts_allowed()
     for start in range(restarts + 1):
         if start:
             print(f"a worker died; starting again from the last checkpoint ({start} of {restarts})", flush=True)
@@ -71,10 +73,19 @@ def launch(config: LaunchConfig) -> int:
             return outcome
         if stop.is_set():
             return EXIT_CONTINUE
+    times = f"{restarts + 1} times, lastly " if restarts else ""
     raise UserError(
-        f"train: a worker died {restarts + 1} times, lastly with exit code {died_with}; its messages are above. "
+        f"train: a worker died {times}with exit code {died_with}; its messages are above. "
         f"The last checkpoint is kept: the same command goes on from it ({RESTARTS} sets how often by itself)"
     )
+
+
+def restarts_allowed() -> int:
+    """How often workers that died are started again. Raises UserError where the variable holds no such number."""
+    given = os.environ.get(RESTARTS) or "3"
+    if not given.isdecimal():
+        raise UserError(f"{RESTARTS}={given}: expected how often workers that died are started again, 0 or more")
+    return int(given)
 
 
 def _run_workers(config: LaunchConfig, stop: Stop) -> tuple[int | None, int]:
@@ -132,7 +143,9 @@ def launch_config() -> LaunchConfig:
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
     sharded = settings.get("distributed_type") == "FSDP"
-    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded)
+    leads = machines > 1 and not settings.get("machine_rank")
+    port = settings.get("main_process_port") if leads else None
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port)
 
 
 def _config_path() -> Path:
@@ -151,3 +164,8 @@ def _config_path() -> Path:
 def has_gpu() -> bool:
     """Whether CUDA sees a device."""
     return torch.cuda.is_available()
+
+
+def device_count() -> int:
+    """How many GPUs or other accelerators torch finds in this machine."""
+    return torch.accelerator.device_count()

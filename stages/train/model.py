@@ -1,5 +1,7 @@
 """The model: any causal language model that transformers can build from a config."""
 
+import math
+
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -31,13 +33,17 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     config.vocab_size = vocabulary.vocab_size
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
     config.use_cache = True
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and params.sequence_length > positions:
+    if params.start_from is None and (positions := _positions(config)) < params.sequence_length:
         raise UserError(
             f"params.yaml: train.sequence_length = {params.sequence_length}: the model has {positions} positions; "
             "lower it, or raise the model's n_positions / max_position_embeddings"
         )
     return config
+
+
+def _positions(config: PreTrainedConfig) -> float:
+    """How long a sequence can be; some architectures set no limit."""
+    return getattr(config, "max_position_embeddings", None) or math.inf
 
 
 def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
@@ -47,7 +53,7 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     if params.start_from is None:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     else:
-        model = _load(params.start_from, vocabulary)
+        model = _load(params.start_from, params.sequence_length, vocabulary)
     model.resize_token_embeddings(padded_vocabulary(vocabulary.vocab_size), mean_resizing=False)
     model.config.use_cache = False
     # Loaded ones come ready for use, without dropout.
@@ -61,7 +67,7 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     return model
 
 
-def _load(place: str, vocabulary: Manifest) -> PreTrainedModel:
+def _load(place: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
     try:
         model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     except (OSError, ValueError) as error:
@@ -70,6 +76,11 @@ def _load(place: str, vocabulary: Manifest) -> PreTrainedModel:
         raise UserError(
             f"params.yaml: train.start_from = {place!r}: its vocabulary has {model.config.vocab_size} entries, "
             f"the tokens have {vocabulary.vocab_size}; use its tokenizer (tokenizer.kind: existing)"
+        )
+    if (positions := _positions(model.config)) < sequence_length:
+        raise UserError(
+            f"params.yaml: train.start_from = {place!r}: it has {positions} positions, "
+            f"train.sequence_length = {sequence_length}; lower it to {positions} or less"
         )
     return model
 

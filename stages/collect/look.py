@@ -49,9 +49,9 @@ class UnreadDocument:
     size: int
 
     @property
-    def sort_key(self) -> tuple[str, str, str]:
+    def sort_key(self) -> tuple[str, str, str, str, str]:
         """As `Document.sort_key`."""
-        return (self.id, self.source, self.path)
+        return (self.id, self.source, self.path, self.revision, self.license)
 
     def read(self) -> Document:
         """The document. Raises UserError if its file is gone or holds something else by now."""
@@ -103,7 +103,9 @@ class SeenFiles:
 
     def remember(self, name: str, state: State, found: Look) -> None:
         """Keep what a file holds for the next run."""
-        if time.time_ns() - max(state[1], state[2]) > SETTLED_NS:
+        # A name that is no Unicode is written out in the document, which then could not be found again by it.
+        settled = time.time_ns() - max(state[1], state[2]) > SETTLED_NS
+        if settled and name.encode("utf-8", "replace").decode("utf-8") == name:
             self._now[name] = [*state, *astuple(found)[:3]]
 
     def save(self) -> None:

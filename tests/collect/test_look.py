@@ -96,6 +96,16 @@ def test_a_file_written_this_moment_is_read_again_next_time(read: list[str]) -> 
     assert "x = 1  # written this moment\n" in read
 
 
+def test_a_file_whose_name_is_no_unicode_is_read_each_time(read: list[str]) -> None:
+    odd = os.fsdecode(b"corpus/caf\xe9.py")
+    Path(odd).write_text("x = 1  # an odd name\n")
+    age(Path(odd))
+    collect()
+    shutil.rmtree(SEEN.parent / "documents")
+
+    assert "x = 1  # an odd name\n" in {document.text for document in collect()}
+
+
 @pytest.mark.parametrize("torn", ["", "{", '{"code": 1}', "[]"])
 def test_what_a_crash_left_of_the_notes_is_not_used(torn: str) -> None:
     SEEN.parent.mkdir(parents=True)

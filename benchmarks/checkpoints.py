@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.figures import compare, interleave, record
-from benchmarks.runs.training import start_training, training_project
-from benchmarks.runs.watching import wait_for_step
+from benchmarks.runs.training import training_project
+from benchmarks.runs.watching import steps_per_second
 from stages.formats.reports import read_json
 
 FIRST, EVERY = 20, 100
@@ -26,8 +26,8 @@ def main() -> None:
     last = FIRST + (1 if quick else 3) * EVERY
     shares: list[float] = []
     sides = {
-        "with": lambda: steps_per_second(last, EVERY, shares),
-        "without": lambda: steps_per_second(last, 10_000, []),
+        "with": lambda: speed(last, EVERY, shares),
+        "without": lambda: speed(last, 10_000, []),
     }
     measured = interleave(sides, 1 if quick else 3)
     figures = [
@@ -52,8 +52,8 @@ def main() -> None:
     record("checkpoints", figures)
 
 
-def steps_per_second(last: int, every: int, data_shares: list[float]) -> float:
-    """The speed between two steps of a run; its share of waiting for data is appended."""
+def speed(last: int, every: int, data_shares: list[float]) -> float:
+    """Steps per second of a run; its share of waiting for data is appended."""
     with tempfile.TemporaryDirectory() as folder:
         project = training_project(
             Path(folder) / "run",
@@ -62,14 +62,10 @@ def steps_per_second(last: int, every: int, data_shares: list[float]) -> float:
             evaluate_every_steps=10_000,
             checkpoint_every_steps=every,
         )
-        process = start_training(project, PARROTFLOW_COMPILE="on")
-        began = wait_for_step(process, project, FIRST)
-        ended = wait_for_step(process, project, last)
-        if process.wait():
-            raise SystemExit(f"training failed: {(project / 'log').read_text(encoding='utf-8')[-2000:]}")
-        speed = read_json(project / "reports/train_speed.json")
-        data_shares.append(float(speed["data_seconds"]) / float(speed["seconds"]))
-    return (last - FIRST) / (ended - began)
+        measured = steps_per_second(project, FIRST, last, PARROTFLOW_COMPILE="on")
+        clock = read_json(project / "reports/train_speed.json")
+        data_shares.append(float(clock["data_seconds"]) / float(clock["seconds"]))
+    return measured
 
 
 if __name__ == "__main__":

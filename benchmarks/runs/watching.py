@@ -4,6 +4,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from benchmarks.runs.training import start_training
+
 POLL_SECONDS = 0.005
 
 
@@ -23,3 +25,13 @@ def logged_step(project: Path) -> int:
         # What follows the last line break is not whole yet; the first line names the columns.
         return int(lines[-2].split("\t")[0]) if len(lines) > 2 else 0
     return 0
+
+
+def steps_per_second(project: Path, first: int, last: int, **variables: str) -> float:
+    """Run the training of a project (`log_every_steps: 1`) to its end; its speed between two of its steps."""
+    process = start_training(project, **variables)
+    began = wait_for_step(process, project, first)
+    ended = wait_for_step(process, project, last)
+    if process.wait():
+        raise SystemExit(f"training failed: {(project / 'log').read_text(encoding='utf-8')[-2000:]}")
+    return (last - first) / (ended - began)

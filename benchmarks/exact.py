@@ -1,0 +1,60 @@
+"""What the same bits on any number of processes cost: `train.exact_micro_batch_size` beside the usual sum.
+
+python -m benchmarks.exact [--quick]
+
+The default model with micro-batches of `MICRO_BATCH` sequences on both sides, on one process and on two.
+"""
+
+import argparse
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.runs.training import training_project
+from benchmarks.runs.watching import steps_per_second
+
+MICRO_BATCH = 4
+FIRST, LAST = 10, 50
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    runs = 1 if parser.parse_args().quick else 3
+    record("exact", [figure(launch, processes, runs) for launch, processes in (("cpu", 1), ("cpu_2", 2))])
+
+
+def figure(launch: str, processes: int, runs: int) -> Figure:
+    """Steps per second of both ways to sum."""
+    sides = {"exact": partial(speed, launch, MICRO_BATCH), "usual": partial(speed, launch, None)}
+    measured = interleave(sides, runs)
+    return compare(
+        f"steps of the default model with the exact sum, {processes} process{'es' if processes > 1 else ''}",
+        measured["exact"],
+        measured["usual"],
+        peer_name="the usual sum",
+        unit="steps/s",
+        higher_is_better=True,
+        libraries=["torch", "accelerate"],
+    )
+
+
+def speed(launch: str, exact_micro_batch_size: int | None) -> float:
+    """Steps per second."""
+    with tempfile.TemporaryDirectory() as folder:
+        project = training_project(
+            Path(folder) / "run",
+            exact_micro_batch_size=exact_micro_batch_size,
+            max_steps=LAST,
+            log_every_steps=1,
+            evaluate_every_steps=10_000,
+            checkpoint_every_steps=10_000,
+        )
+        variables = {"PARROTFLOW_LAUNCH": launch, "PARROTFLOW_MICRO_BATCH": str(MICRO_BATCH)}
+        return steps_per_second(project, FIRST, LAST, PARROTFLOW_COMPILE="off", **variables)
+
+
+if __name__ == "__main__":
+    main()

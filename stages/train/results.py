@@ -63,5 +63,4 @@ def speed(trainer: Trainer, compiled: bool) -> dict[str, float | int | str | boo
         "threads_per_process": torch.get_num_threads(),
         "micro_batch_size": trainer.micro_batch_size,
         "compiled": compiled,
-        "gpu_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else 0,
     } | {name: round(value, 4) for name, value in trainer.clock.figures().items()}

@@ -1,6 +1,8 @@
 """How fast a run was. Facts of the machine: reported beside the results, never part of them."""
 
 import platform
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +61,16 @@ class Clock:
             "data_seconds": self.data_seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "checkpoint_seconds": self.checkpoint_seconds,
+            "memory_bytes": float(peak_memory_bytes()),
         }
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held: on its GPU where it has one, else of the machine."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.cuda.max_memory_allocated()
+    # Linux counts in KiB, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def processor_name() -> str:

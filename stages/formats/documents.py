@@ -82,8 +82,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=list(columns) if columns is not None else None)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: damaged ({error}); delete its folder and run again") from None
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"{path}: damaged ({said}); delete its folder and run again") from None
 
 
 def read_documents(folder: Path) -> Iterator[Document]:

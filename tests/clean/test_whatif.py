@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.entry import UserError
 from stages.formats.ledger import read_ledger
-from tests.small_project import folder_bytes, write_corpus, write_project
+from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,22 @@ def test_it_says_what_a_threshold_would_drop_in_documents_bytes_and_licences(
     assert answer["licence MIT"] == ["1", "87"]
     assert answer["mine corpus/wide.py"] == ["", "87"]
     assert folder_bytes(Path("data")) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [("filters.line_length_maximum=80", 0, ""), ("nosuch.key=1", 2, "error: nosuch.key=1: ")],
+)
+def test_it_is_a_command_that_leaves_as_the_answer_does(change: str, code: int, said: str) -> None:
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "data", "whatif", change]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert run.returncode == code
+    assert run.stderr.startswith(said)
+    assert len(run.stderr.splitlines()) == (1 if said else 0)
+    assert ("kept then" in rows(run.stdout)) is not bool(said)
 
 
 def test_it_says_what_would_come_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

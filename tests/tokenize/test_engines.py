@@ -29,7 +29,7 @@ def tokenizer_json(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return path
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), max_size=5))
 def test_both_engines_give_the_same_ids(tokenizer_json: Path, texts: list[str]) -> None:
     assert find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts) is None

@@ -1,8 +1,13 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
@@ -16,7 +21,7 @@ from stages.tokenize import encode
 from stages.tokenize.__main__ import main
 from stages.tokenize.encode import Encoding
 from stages.tokenizer.__main__ import main as tokenizer
-from tests.small_project import folder_bytes, write_corpus, write_project
+from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
 
 TOKENS = Path("data/tokens")
 
@@ -116,6 +121,76 @@ def test_one_document_more_encodes_one_shard(monkeypatch: pytest.MonkeyPatch) ->
 
     assert len(names) == 1
     assert "corpus/new.py" in decoded("train") | decoded("validation")
+
+
+def run_with_the_same_tokenizer() -> None:
+    for stage in (collect, clean, main):
+        stage()
+
+
+def cached_results() -> set[str]:
+    """STAGE/HASH of everything that was ever computed for a shard."""
+    return {f"{path.parts[-3]}/{path.name}" for path in Path(".parrotflow/cache").glob("*/??/*")}
+
+
+def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_run_from_nothing() -> None:
+    changes = {
+        "clean__near_duplicates": {"similarity": 0.85, "permutations": 64, "minimum_words": 500},
+        "clean__decontamination": {"files": ["passage.txt"], "fields": [], "words": 3},
+    }
+    Path("passage.txt").write_text("words of an evaluation")
+    make(**changes)
+    before = cached_results()
+    edited = Path("corpus/module_003.py")
+    edited.write_text(edited.read_text() + "\nEDITED = True\n")
+    run_with_the_same_tokenizer()
+
+    computed = [entry.partition("/")[0] for entry in cached_results() - before]
+    stages = ["contamination", "documents", "features", "sides", "tokens", "words"]
+    assert len(list(Path("data/documents").iterdir())) > 6
+    assert sorted(set(computed) - {"parity"}) == stages
+    # The bucket that its old text leaves, and the one that its new text comes to.
+    assert {stage: computed.count(stage) for stage in stages if computed.count(stage) > 2} == {}
+
+    result = folder_bytes(Path("data")) | folder_bytes(Path("reports"))
+    for folder in (".parrotflow", "data/documents", "data/clean", "data/tokens"):
+        shutil.rmtree(folder)
+    run_with_the_same_tokenizer()
+    assert folder_bytes(Path("data")) | folder_bytes(Path("reports")) == result
+
+
+@pytest.mark.parametrize(
+    ("stage", "folder"),
+    [(clean, "data/documents"), (tokenizer, "data/clean/train"), (main, "data/clean/validation")],
+)
+def test_a_flipped_byte_in_a_shard_ends_the_stage_with_its_name_and_leaves_the_previous_result(
+    stage: Callable[[], None], folder: str
+) -> None:
+    before = folder_bytes(Path("data"))
+    shard = sorted(Path(folder).glob("*.parquet"))[-1]
+    last_byte_of_the_text = pq.ParquetFile(shard).metadata.row_group(0).column(5).data_page_offset - 1
+    data = bytearray(shard.read_bytes())
+    data[last_byte_of_the_text] ^= 1
+    shard.write_bytes(data)
+
+    with pytest.raises(UserError, match=rf"^{shard}: damaged"):
+        stage()
+
+    assert folder_bytes(Path("data")) == before | {shard.relative_to("data").as_posix(): bytes(data)}
+
+
+@pytest.mark.parametrize("stage", ["clean", "tokenizer", "tokenize"])
+def test_two_runs_of_a_stage_at_once_give_one_whole_result(stage: str) -> None:
+    before = folder_bytes(Path("data")) | folder_bytes(Path("reports"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", f"stages.{stage}"]
+    runs = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [run.communicate()[1] for run in runs]
+
+    assert 0 in [run.returncode for run in runs]
+    for run, error in zip(runs, errors, strict=True):
+        assert run.returncode == 0 or (run.returncode == 2 and len(error.splitlines()) == 1)
+    assert folder_bytes(Path("data")) | folder_bytes(Path("reports")) == before
 
 
 def test_another_tokenizer_never_meets_the_ids_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

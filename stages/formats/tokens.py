@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from stages.formats.hashes import file_sha256
 MANIFEST = "manifest.json"
 
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Dtype: TypeAlias = Literal["uint16", "uint32"]
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -49,7 +50,7 @@ class ShardEntry:
 class Manifest:
     """What a token store holds, and what it was made with."""
 
-    dtype: Literal["uint16", "uint32"]
+    dtype: Dtype
     vocab_size: int
     eos_id: int
     tokenizer_sha256: str
@@ -82,6 +83,8 @@ class Manifest:
         """The manifest that `to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
         shards = tuple(ShardEntry(**shard) for shard in values.pop("shards"))
+        if values["dtype"] not in get_args(Dtype):
+            raise ValueError(f"dtype {values['dtype']}")
         return Manifest(**values, shards=shards)
 
 
@@ -113,9 +116,10 @@ class TokenStore:
         """Compare every file with its sha256 in the manifest. Raises UserError that names the first that differs."""
         for shard in self.manifest.shards:
             for name, expected in shard.sha256.items():
-                if file_sha256(self.folder / name) != expected:
+                path = self.folder / name
+                if not path.is_file() or file_sha256(path) != expected:
                     raise UserError(
-                        f"{self.folder / name}: its sha256 is not the one in {MANIFEST} (a damaged file); "
+                        f"{path}: its sha256 is not the one in {MANIFEST} (a damaged file); "
                         "run `dvc checkout`, or `dvc repro -f tokenize`"
                     )
 

@@ -76,6 +76,23 @@ def test_a_flipped_byte_is_found_by_its_hash_and_the_file_named(tmp_path: Path, 
         TokenStore(folder).verify()
 
 
+def test_a_flipped_byte_in_the_manifest_is_never_a_fault_of_the_program(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "s", [[[1, 2, 3]], [[4, 5]]])
+    data = bytearray((folder / MANIFEST).read_bytes())
+    refusals = []
+    for position in range(len(data)):
+        data[position] ^= 0x02
+        (folder / MANIFEST).write_bytes(data)
+        try:
+            TokenStore(folder).verify()
+        except UserError as error:
+            refusals.append(str(error))
+        data[position] ^= 0x02
+
+    assert len(refusals) > len(data) / 2
+    assert [said for said in refusals if not said.startswith(str(folder))] == []
+
+
 def test_a_whole_store_verifies(tmp_path: Path) -> None:
     TokenStore(write_store(tmp_path / "s", [[[1, 2, 3]], []])).verify()
 

@@ -349,7 +349,7 @@ def test_every_kind_of_source_is_read_from_a_server(server: str, suffix: str) ->
     assert sorted(item.text for item in collect(source(f"{server}/{name}"))) == sorted(texts)
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".zip", ".tar"])
+@pytest.mark.parametrize("suffix", [".py", ".jsonl", ".csv", ".parquet", ".zip", ".tar"])
 def test_a_server_that_breaks_off_ends_the_run_with_the_address(server_that_breaks_off: str, suffix: str) -> None:
     write_texts(Path(f"served/rows{suffix}"), ["x = 1\n" * 2000] * 5)
     address = f"{server_that_breaks_off}/rows{suffix}"

@@ -113,6 +113,13 @@ def test_pipes_and_links_to_nowhere_are_skipped_and_a_loop_of_links_ends() -> No
     assert report["left_out"] == {"no regular file": 2}
 
 
+@pytest.mark.parametrize("pattern", ["corpus/*", "corpus/**/*"])
+def test_a_pattern_does_not_follow_links_to_folders(pattern: str) -> None:
+    Path("corpus/loop").symlink_to(Path.cwd() / "corpus", target_is_directory=True)
+
+    assert collect(FILES_SOURCE | {"globs": [pattern]})["documents"] == 6
+
+
 def test_a_pattern_takes_what_it_matches_each_once() -> None:
     source = FILES_SOURCE | {"globs": ["corpus/module_00[1-3].py", "corpus/**/*_001.py"]}
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from stages.collect.look import SeenFiles, look
 from stages.collect.params import Files
 from stages.collect.raw import LeftOut, Raw
+from stages.collect.sources.opened import opened
 from stages.collect.sources.places import find
 
 
@@ -19,7 +20,8 @@ def read_files(source: Files, max_document_bytes: int, seen: SeenFiles) -> Itera
             yield Raw(source.name, source.revision, place.name, source.license, known)
         else:
             try:
-                with place.open() as file:
+                # A server that breaks off is no fault of the file: nothing is left out, the run ends.
+                with opened(place) if "://" in place.name else place.open() as file:
                     content = file.read(max_document_bytes + 1)
             except OSError as error:
                 yield LeftOut(source.name, place.name, f"unreadable: {error.strerror or type(error).__name__}")

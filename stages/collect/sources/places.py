@@ -52,6 +52,8 @@ def _local(pattern: Path) -> Iterator[Place]:
     for match in matches:
         if any(part.startswith(".") and part not in named for part in match.parts):
             continue
+        if match.is_symlink() and match.is_dir() and match != pattern:
+            continue
         if match.is_dir():
             yield from (_local_place(entry.path, entry) for entry in _files_below(str(match)))
         else:
@@ -95,9 +97,10 @@ def _remote(pattern: str) -> Iterator[Place]:
         listing = system.glob(path, detail=True) if set("*?[") & set(path) else {path: system.info(path)}
     except FileNotFoundError:
         return
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # each file system of fsspec has errors of its own
+        said = " ".join(str(error).split()) or type(error).__name__
         raise UnavailableError(
-            f"collect.sources: `{pattern}` cannot be listed ({error}); "
+            f"collect.sources: `{pattern}` cannot be listed ({said}); "
             "check the address, the network and the credentials"
         ) from None
     for name, info in listing.items():

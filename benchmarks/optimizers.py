@@ -3,8 +3,9 @@
     python -m benchmarks.optimizers [--nanogpt PATH] [--quick]
 
 All sides train the default model on the project's tokens in the same order, and are judged by bits per byte on the same
-held-out sequences. AdamW and nanoGPT take the best of several learning rates, Muon the default one. Muon then trains
-again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them, it needs that much less.
+held-out sequences. AdamW and nanoGPT take the best of several learning rates and warm-ups, Muon the default ones. Muon
+then trains again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them, it needs that much
+less.
 """
 
 import argparse
@@ -28,10 +29,11 @@ from stages.train.params import TrainParams
 SHARE = 0.7
 """Of the tokens."""
 
-ADAMW_RATES = (1e-3, 2e-3, 4e-3)
+ADAMW = ((1e-3, 20), (1e-3, 100), (2e-3, 100))
+"""Learning rates with their warm-up steps."""
 
-NANOGPT_RATES = (1e-3, 3e-3)
-"""The first is that of its small configurations (config/train_shakespeare_char.py)."""
+NANOGPT = ((1e-3, 100), (3e-3, 100))
+"""The same. The first is that of its small configurations (config/train_shakespeare_char.py)."""
 
 EVALUATION_SEQUENCES = 256
 
@@ -46,21 +48,19 @@ def main() -> None:
     steps = 50 if arguments.quick else params.max_steps
     muon = ours(steps, "muon")
     muon_on_less = ours(round(SHARE * steps), "muon")
-    adamw = min(ours(steps, "adamw", rate) for rate in ADAMW_RATES)
+    adamw = min(ours(steps, "adamw", rate, warmup) for rate, warmup in ADAMW)
     figures = [
-        figure(f"Muon on {steps} steps", muon, adamw, f"AdamW on {steps}, best of {len(ADAMW_RATES)} rates"),
+        figure(f"Muon on {steps} steps", muon, adamw, f"AdamW on {steps}, best of {len(ADAMW)}"),
         figure(
             f"Muon on {round(SHARE * steps)} steps ({1 - SHARE:.0%} fewer tokens)",
             muon_on_less,
             adamw,
-            f"AdamW on {steps}, best of {len(ADAMW_RATES)} rates",
+            f"AdamW on {steps}, best of {len(ADAMW)}",
         ),
     ]
     if arguments.nanogpt:
-        peer = min(nanogpts(arguments.nanogpt, params, steps, rate) for rate in NANOGPT_RATES)
-        figures.append(
-            figure(f"default recipe on {steps} steps", muon, peer, f"nanoGPT's, best of {len(NANOGPT_RATES)} rates")
-        )
+        peer = min(nanogpts(arguments.nanogpt, params, steps, *settings) for settings in NANOGPT)
+        figures.append(figure(f"default recipe on {steps} steps", muon, peer, f"nanoGPT's, best of {len(NANOGPT)}"))
     else:
         print("nanoGPT is left out: no --nanogpt PATH")
     record("optimizers", figures)
@@ -79,12 +79,14 @@ def figure(name: str, own: float, peer: float, peer_name: str) -> Figure:
     )
 
 
-def ours(steps: int, optimizer: str, learning_rate: float | None = None) -> float:
+def ours(steps: int, optimizer: str, learning_rate: float | None = None, warmup_steps: int | None = None) -> float:
     """Held-out bits per byte after a run of the training stage."""
     changes: dict[str, Any] = {"max_steps": steps, "optimizer__name": optimizer}
     changes |= {"evaluate_every_steps": steps, "evaluation_sequences": EVALUATION_SEQUENCES}
     if learning_rate is not None:
         changes["optimizer__learning_rate"] = learning_rate
+    if warmup_steps is not None:
+        changes["schedule__warmup_steps"] = min(warmup_steps, steps // 2)
     with tempfile.TemporaryDirectory() as folder:
         project = training_project(Path(folder) / "run", **changes)
         run_training(project, PARROTFLOW_COMPILE="on")
@@ -95,10 +97,10 @@ def ours(steps: int, optimizer: str, learning_rate: float | None = None) -> floa
     return loss
 
 
-def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float) -> float:
+def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float, warmup_steps: int) -> float:
     """The same by nanoGPT's model, optimizer and schedule (a tenth of the rate at the end), compiled, in bf16."""
     training, held_out = TokenStore(Path("data/tokens/train")), TokenStore(Path("data/tokens/validation"))
-    length, warmup = params.sequence_length, params.schedule.warmup_steps
+    length, warmup = params.sequence_length, min(warmup_steps, steps // 2)
     model = load_nanogpt(folder, params, training.manifest.vocab_size)
     torch.manual_seed(params.seed)
     optimizer = model.configure_optimizers(0.1, learning_rate, (0.9, 0.99), "cpu")
@@ -125,7 +127,8 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
             nats += loss.item() * batch.target_count
             tokens += batch.target_count
     bits = nats / tokens / math.log(2) * held_out.manifest.tokens / held_out.manifest.bytes
-    print(f"nanoGPT, {steps} steps, learning rate {learning_rate}: {bits:.4f} bits per byte", flush=True)
+    settings = f"learning rate {learning_rate}, warm-up {warmup}"
+    print(f"nanoGPT, {steps} steps, {settings}: {bits:.4f} bits per byte", flush=True)
     return bits
 
 

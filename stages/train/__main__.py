@@ -10,7 +10,7 @@ from stages.formats.entry import run_stage
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
 from stages.formats.versions import require_locked
-from stages.train.checks import check_batch, check_machine, check_store
+from stages.train.checks import check_batch, check_machine, check_precision, check_store
 from stages.train.launch import device_count, launch, launch_config, restarts_allowed
 from stages.train.model import build_config
 from stages.train.params import TrainParams
@@ -26,6 +26,7 @@ def main() -> None:
     config = launch_config()
     restarts_allowed()
     check_machine(config)
+    check_precision(params, config)
     check_batch(params, config)
     check_trackers(params)
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from accelerate.utils.other import is_port_in_use
 
 from stages.formats.entry import UserError
@@ -28,6 +29,15 @@ def check_machine(config: LaunchConfig) -> None:
         raise UserError(
             f"{config.path}: main_process_port = {config.port} is in use on this machine; end what holds it "
             "(a run before this one?), or set another port on every machine"
+        )
+
+
+def check_precision(params: TrainParams, config: LaunchConfig) -> None:
+    """Raise UserError where bf16 is asked for on a GPU that has no such arithmetic. Every CPU has, many slowly."""
+    on_gpu = not config.on_cpu and torch.cuda.is_available()
+    if on_gpu and params.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError(
+            f"params.yaml: train.precision = bf16: {torch.cuda.get_device_name()} has no bf16 arithmetic; use fp32"
         )
 
 

@@ -4,6 +4,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,20 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
 def test_as_many_processes_as_gpus_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "device_count", lambda: 2)
     checks.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_bf16", "refused"), [("bf16", False, True), ("bf16", True, False), ("fp32", False, False)]
+)
+def test_bf16_is_refused_on_a_gpu_that_has_none(
+    monkeypatch: pytest.MonkeyPatch, precision: str, has_bf16: bool, refused: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    own = TrainParams.model_validate(params(precision=precision))
+    with pytest.raises(UserError, match=r"Tesla V100 has no bf16 arithmetic; use fp32") if refused else nullcontext():
+        checks.check_precision(own, LaunchConfig(Path("one_gpu.yaml"), 1, 1, on_cpu=False, sharded=False))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")

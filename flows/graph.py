@@ -211,11 +211,13 @@ def _reasons(stage: Stage) -> Iterator[Reason]:
             kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
             for path, status in (dep.status() or {}).items():
                 # An upstream that has not run yet explains its own outputs.
-                if not (path in upstream_outs and status == "deleted"):
-                    remarks = (
-                        kind == "code" and status == "modified" and is_only_remarks(Path(path), dep.hash_info.value)
-                    )
-                    yield Reason(kind, path, new=status, only_remarks=remarks)
+                if path in upstream_outs and status == "deleted":
+                    continue
+                if not dep.hash_info:
+                    yield Reason(kind, path, new="is new in dvc.yaml")
+                    continue
+                remarks = kind == "code" and status == "modified" and is_only_remarks(Path(path), dep.hash_info.value)
+                yield Reason(kind, path, new=status, only_remarks=remarks)
     yield from _changed_outs(stage)
 
 

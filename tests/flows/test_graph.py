@@ -182,3 +182,10 @@ def test_several_dvc_yaml_files_are_one_graph(tmp_path: Path, monkeypatch: pytes
     assert plan()["more/dvc.yaml:copy"].upstream == ("join",)
     assert make_plan().dvc_files == ["dvc.yaml", "more/dvc.yaml"]
     assert plan("left", downstream=True).keys() == {"left", "join", "more/dvc.yaml:copy"}
+
+
+def test_a_file_that_dvc_yaml_newly_names_is_a_reason(toy: Path) -> None:
+    (toy / "new.py").write_text("x = 1\n")
+    replace(toy / "dvc.yaml", "deps: [source.txt]", "deps: [source.txt, new.py]")
+
+    assert plan()["first"].reasons == (Reason("code", "new.py", new="is new in dvc.yaml"),)

@@ -1,4 +1,4 @@
-"""Training the vocabulary from shards of documents, beside the library `tokenizers` fed with the texts in memory.
+"""Training the vocabulary from shards of documents, beside the library `tokenizers` fed with the same files.
 
     python -m benchmarks.tokenizer [--quick]
 
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.figures import compare, interleave, record
-from stages.formats.documents import read_documents
+from stages.formats.documents import read_shard, shard_paths
 from stages.tokenizer.train import END_OF_TEXT, sample, train_bpe
 
 VOCABULARY = 32_768
@@ -31,7 +31,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         documents = Path(folder) / "documents"
         size = write_python_corpus(documents, 10_000_000 if quick else 60_000_000, 8_000_000)
-        texts = [document.text for document in read_documents(documents)]
 
         def ours() -> float:
             start = time.perf_counter()
@@ -40,7 +39,7 @@ def main() -> None:
 
         def library() -> float:
             start = time.perf_counter()
-            trained["library"] = train_alone(iter(texts)).to_str()
+            trained["library"] = train_alone(read_texts(documents)).to_str()
             return time.perf_counter() - start
 
         seconds = interleave({"ours": ours, "library": library}, 1 if quick else 3)
@@ -50,12 +49,18 @@ def main() -> None:
         f"byte-level BPE of {VOCABULARY:,} tokens from {size / 1e6:.0f} MB of Python",
         seconds["ours"],
         seconds["library"],
-        peer_name=f"tokenizers {version('tokenizers')}, texts in memory",
+        peer_name=f"tokenizers {version('tokenizers')}, the same files",
         unit="s",
         higher_is_better=False,
         libraries=["tokenizers"],
     )
     record("tokenizer", [figure])
+
+
+def read_texts(folder: Path) -> Iterator[str]:
+    """Every text, from the files."""
+    for shard in shard_paths(folder):
+        yield from read_shard(shard, ["text"]).column("text").to_pylist()
 
 
 def train_alone(texts: Iterator[str]) -> Tokenizer:

@@ -15,6 +15,9 @@ from flows.params import check_params
 from flows.torn_lock import mend_torn_lock
 from flows.workspace import only_run
 
+FIRST_WORDS_SECONDS = 1.0
+"""What DVC takes at most until it starts a stage's command. Importing Prefect meanwhile would hold it up."""
+
 _begun: list[Run] = []
 """What `run` has begun, for the flow to take over."""
 
@@ -41,6 +44,7 @@ def run(
             try:
                 begun.terminal.open()
                 begun.begin_what_can()
+                begun.wait_for_first_words(FIRST_WORDS_SECONDS)
                 state = load_flow()(list(targets), force, downstream, keep_going, pull, wait, return_state=True)
             except BaseException:
                 begun.children.stop()

@@ -52,7 +52,7 @@ def run(
     from flows import ahead
 
     options = {"force": force, "downstream": downstream, "keep_going": keep_going, "pull": pull, "wait": wait}
-    ahead.run(lambda: import_module("flows.pipeline").pipeline, targets, **options)
+    ahead.run(lambda: import_module("flows.pipeline").run_here, targets, **options)
 
 
 @app.command

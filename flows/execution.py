@@ -33,6 +33,7 @@ class Run:
         self.failed = threading.Event()
         self._begun: dict[str, Execution] = {}
         self._unstarted = {stage.name for stage in plan.to_do}
+        self._spoken = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -55,12 +56,21 @@ class Run:
             return self._begun[name]
 
     def start_dvc(self, name: str) -> "subprocess.Popen[bytes]":
-        """Start the child that brings a stage up to date, and see to it that the next ones find DVC warm."""
+        """Start the child that brings a stage up to date."""
         process = self.warm_dvc.start(repro_arguments(name, force=self.force, pull=self.pull))
         self._unstarted.discard(name)
+        return process
+
+    def has_spoken(self) -> None:
+        """A stage's command has begun: time to warm DVC for the next ones, and for all else that takes a core."""
+        self._spoken.set()
         if not self.given_up:
             self.warm_dvc.keep_ready(min(len(self._unstarted), self.slots.stages_at_once))
-        return process
+
+    def wait_for_first_words(self, seconds: float) -> None:
+        """Leave the cores to the stages that have begun until one of them speaks, or so long."""
+        if self._begun:
+            self._spoken.wait(seconds)
 
     def forget(self, name: str) -> None:
         """Let the next attempt begin anew."""
@@ -127,6 +137,7 @@ class Execution:
         return outcome
 
     def _say(self, line: str) -> None:
+        self.run.has_spoken()
         if is_of_the_stage(line):
             self.run.terminal.line(self.stage.name, line)
             with self._said:

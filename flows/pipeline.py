@@ -5,6 +5,7 @@ side. DVC is the only cache: Prefect keeps no results. Prefect gives concurrency
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from prefect.context import TaskRunContext  # noqa: E402
 from prefect.exceptions import FlowPauseTimeout, ObjectNotFound  # noqa: E402
 from prefect.futures import PrefectFuture  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings  # noqa: E402
 from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
@@ -182,9 +184,18 @@ def stopped_by_prefect(children: Children) -> Iterator[None]:
         ended.set()
 
 
+def run_here(*arguments: Any, **options: Any) -> State[Any]:
+    """The flow in this process. Without a heartbeat where the server lives no longer than the run: nobody hears it."""
+    own_server = "PREFECT_API_URL" not in os.environ
+    heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if own_server else {}
+    with temporary_settings(heartbeat):
+        state: State[Any] = pipeline(*arguments, **options)
+    return state
+
+
 def main() -> None:
     """Run the whole pipeline."""
-    run(lambda: pipeline)
+    run(lambda: run_here)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -52,6 +52,9 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
         yield from _map_on_ray(address, function, items)
         return
     workers = max(1, worker_count() // threads_each)
+    if workers == 1 and threads_each > 1:
+        yield from _map_overlapping(function, items)
+        return
     done = 0
     began = time.monotonic()
     while done < len(items) and (workers == 1 or time.monotonic() - began < POOL_START_SECONDS):
@@ -66,6 +69,16 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
             yield from pool.map(function, rest)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _map_overlapping(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Two calls at once: while one keeps its threads busy, the other reads or writes."""
+    with ThreadPoolExecutor(2, "shards") as threads:
+        try:
+            yield from threads.map(function, items)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
             raise
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.formats.documents import read_shard
+from stages.formats.documents import read_shard, text_size
 from stages.formats.entry import UserError
 from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
@@ -65,8 +66,17 @@ def shard_key(encoding: Encoding, shard: Path) -> str:
     return cache_key(encoding.key, shard.stem, shard_sha256(shard))
 
 
+_opening = threading.Lock()
+
+
+def _opened(encoding: Encoding) -> Engine:
+    """The engine, opened once in a process."""
+    with _opening:
+        return _open(encoding.engine, encoding.vocabulary.tokenizer_json, encoding.vocabulary.sha256)
+
+
 @lru_cache(maxsize=1)
-def _opened(name: str, tokenizer_json: Path, sha256: str) -> Engine:
+def _open(name: str, tokenizer_json: Path, sha256: str) -> Engine:
     # The hash is part of the key: a path may come to hold another tokenizer within one process.
     return open_engine(name, tokenizer_json)
 
@@ -79,14 +89,14 @@ def encode_shard(encoding: Encoding, shard: Path, folder: Path) -> None:
     vocabulary = encoding.vocabulary
     table = read_shard(shard)
     texts = table.column("text").to_pylist()
-    ids, lengths = _opened(encoding.engine, vocabulary.tokenizer_json, vocabulary.sha256).encode(texts)
+    ids, lengths = _opened(encoding).encode(texts)
     if np.isin(ids, list(vocabulary.special_ids)).any():
         raise UserError(
             f"{shard}: text became a special token under {encoding.engine}; this tokenizer does not keep "
             "special tokens apart from text, so documents could end in the middle: choose another one"
         )
     infos = [
-        row | {"bytes": len(text.encode("utf-8"))}
+        row | {"bytes": text_size(text)}
         for row, text in zip(table.drop_columns("text").to_pylist(), texts, strict=True)
     ]
     dtype = smallest_dtype(vocabulary.size)

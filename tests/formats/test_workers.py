@@ -1,4 +1,5 @@
 import os
+import threading
 
 import pytest
 
@@ -34,6 +35,24 @@ def test_an_error_in_a_worker_is_raised_here_as_it_was_there(monkeypatch: pytest
 
     with pytest.raises(UserError, match="shard 3 is damaged"):
         list(map_shards(refuse, range(8)))
+
+
+def test_calls_that_keep_all_cores_busy_overlap_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    both = threading.Barrier(2)
+
+    def meet(number: int) -> int:
+        both.wait(30)
+        return number
+
+    assert list(map_shards(meet, range(4), threads_each=4)) == [0, 1, 2, 3]
+
+
+def test_an_error_among_overlapping_calls_is_raised_and_nothing_more_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+
+    with pytest.raises(UserError, match="shard 3 is damaged"):
+        list(map_shards(refuse, range(8), threads_each=4))
 
 
 def test_work_that_is_done_before_others_could_start_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:

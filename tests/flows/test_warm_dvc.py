@@ -1,9 +1,10 @@
 """DVC that is imported before it is needed does what DVC does, holds the lock as it would, and is never left behind."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flows.child import repro_arguments
@@ -86,8 +87,8 @@ def test_the_lock_goes_to_those_that_work_and_not_to_those_that_wait(
     with pytest.raises(UserError, match="works in this folder"), only_run("second"):
         pass
 
-    for member in [*psutil.Process(working.pid).children(recursive=True), psutil.Process(working.pid)]:
-        member.kill()
+    # The whole group: its command may be starting this very moment.
+    os.killpg(working.pid, signal.SIGKILL)
     working.communicate()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:

@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from flows.child import Children
-from flows.environment import prepare_environment
 from flows.execution import Run
 from flows.graph import make_plan
 from flows.params import check_params
@@ -16,7 +15,7 @@ from flows.torn_lock import mend_torn_lock
 from flows.workspace import only_run
 
 FIRST_WORDS_SECONDS = 1.0
-"""What DVC takes at most until it starts a stage's command. Importing Prefect meanwhile would hold it up."""
+"""Longer than DVC mostly takes until it starts a stage's command. Importing Prefect meanwhile would hold it up."""
 
 _begun: list[Run] = []
 """What `run` has begun, for the flow to take over."""
@@ -36,7 +35,6 @@ def run(
 
     Faults of the parameters are told before anything starts.
     """
-    prepare_environment()
     with only_run("`parrotflow run`", wait=wait):
         begun = prepared(targets, force, downstream, keep_going, pull)
         _begun.append(begun)

@@ -253,8 +253,9 @@ def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     """Whether the cache has the results for the inputs as they are now."""
-    if all(reason.kind == "output" for reason in reasons):
-        return bool(stage.outs_cached())
+    if all(reason.kind == "output" for reason in reasons) and stage.outs_cached():
+        return True
+    # Metrics that are not cached as outputs lie in the run-cache.
     entry = _run_cache_entry(stage)
     return entry is not None and bool(entry.outs_cached())
 

@@ -189,3 +189,27 @@ def test_a_file_that_dvc_yaml_newly_names_is_a_reason(toy: Path) -> None:
     replace(toy / "dvc.yaml", "deps: [source.txt]", "deps: [source.txt, new.py]")
 
     assert plan()["first"].reasons == (Reason("code", "new.py", new="is new in dvc.yaml"),)
+
+
+ONE_WITH_METRICS = """\
+stages:
+  one:
+    cmd: echo 1 > out.txt && echo {} > m.json
+    deps: [source.txt]
+    outs: [out.txt]
+    metrics:
+      - m.json: {cache: false}
+"""
+
+
+def test_missing_results_that_only_the_run_cache_has_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", ONE_WITH_METRICS)
+    repro(folder)
+    monkeypatch.chdir(folder)
+    (folder / "out.txt").unlink()
+    (folder / "m.json").unlink()
+
+    assert states() == {"one": "restore"}
+    assert "is cached - skipping run" in repro(folder)

@@ -3,16 +3,21 @@
     python -m benchmarks.train_cpu --nanogpt PATH [--quick]
 
 nanoGPT as shipped (fp32, eager, AdamW unfused) and its best variant by hand (compiled, bf16, fused); Trainer with its
-defaults and with its best settings for the same arithmetic (bf16, fused, compiled). Every side is warmed up, then the
-sides take turns; evaluation, checkpoints and start-up are measured elsewhere.
+defaults and with its best settings for the same arithmetic (bf16, fused, compiled). Each side lives in a process of its
+own, ours in the environment that the launcher gives its workers, the peers in the user's. Every side is warmed up, then
+they take turns of `STEPS` steps; evaluation, checkpoints and start-up are measured elsewhere.
 """
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import torch
 from torch import nn
@@ -24,6 +29,7 @@ from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
 from stages.train.batches import Batch, read_rows, rows_of_step
+from stages.train.launch import LaunchConfig, environment
 from stages.train.loss import CausalLoss
 from stages.train.model import build_model
 from stages.train.optimizer import build_optimizers
@@ -33,13 +39,61 @@ from stages.train.worker import repeat_bits
 
 Step = Callable[[], None]
 
+STEPS = 4
+"""Of a turn: a training loop finds its caches warm and its threads awake."""
+
+NANOGPT = ("nanoGPT as shipped", "nanoGPT, compiled, bf16, fused AdamW")
+TRAINER = ("Trainer, defaults", "Trainer, compiled, bf16, fused AdamW")
+
 
 def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nanogpt", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.side:
+        serve_steps(arguments.side, arguments.nanogpt)
+        return
+    if not arguments.nanogpt:
+        print("nanoGPT is left out: no --nanogpt PATH")
+    launched = environment(LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False))
+    sides = {"ours": Side("ours", arguments.nanogpt, launched)}
+    for name in TRAINER + (NANOGPT if arguments.nanogpt else ()):
+        sides[name] = Side(name, arguments.nanogpt, os.environ)
+    try:
+        speeds = interleave({name: side.measure for name, side in sides.items()}, 3 if arguments.quick else 15)
+    finally:
+        for side in sides.values():
+            side.end()
+    record("train_cpu", figures(speeds))
+
+
+class Side:
+    """One side in a process of its own, warmed up; each measurement asks it for a turn."""
+
+    def __init__(self, name: str, nanogpt: Path | None, variables: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", "benchmarks.train_cpu", "--side", name]
+        command += ["--nanogpt", str(nanogpt)] if nanogpt else []
+        self.process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.measure()
+
+    def measure(self) -> float:
+        """Tokens per second of one turn."""
+        cast(IO[str], self.process.stdin).write("\n")
+        return float(cast(IO[str], self.process.stdout).readline())
+
+    def end(self) -> None:
+        """Let the process come to its end."""
+        cast(IO[str], self.process.stdin).close()
+        self.process.wait()
+
+
+def serve_steps(name: str, nanogpt: Path | None) -> None:
+    """Take `STEPS` steps for each line that comes and answer with their tokens per second."""
     params = read_section("train", TrainParams)
     params = params.model_copy(
         update={
@@ -51,30 +105,18 @@ def main() -> None:
     index = build_packing(store, params.sequence_length, params.packing)
     rows = rows_of_step(0, 0, params.global_batch_size, index.rows)
     batch = read_rows(store, index, rows, params.sequence_length)
-    inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
-
-    steps = {"ours": our_step(params, store, batch)}
-    steps |= trainer_steps(params, store, inputs, targets)
-    if arguments.nanogpt:
-        steps |= nanogpt_steps(arguments.nanogpt, params, store, inputs, targets)
-    else:
-        print("nanoGPT is left out: no --nanogpt PATH")
-    for step in steps.values():
-        for _ in range(2):
-            step()
-    sides = {name: timed(step, inputs.numel()) for name, step in steps.items()}
-    record("train_cpu", figures(interleave(sides, 3 if arguments.quick else 15)))
-
-
-def timed(step: Step, tokens: int) -> Callable[[], float]:
-    """A measurement in tokens per second."""
-
-    def measure() -> float:
+    with redirect_stdout(sys.stderr):
+        if name == "ours":
+            step = our_step(params, store, batch)
+        elif name in TRAINER:
+            step = trainer_step(params, store, batch, best=name != TRAINER[0])
+        else:
+            step = nanogpt_step(cast(Path, nanogpt), params, store, batch, best=name != NANOGPT[0])
+    for _ in sys.stdin:
         began = time.perf_counter()
-        step()
-        return tokens / (time.perf_counter() - began)
-
-    return measure
+        for _ in range(STEPS):
+            step()
+        print(STEPS * batch.inputs.size / (time.perf_counter() - began), flush=True)
 
 
 def figures(speeds: dict[str, list[float]]) -> list[Figure]:
@@ -102,69 +144,57 @@ def our_step(params: TrainParams, store: TokenStore, batch: Batch) -> Step:
     loss_of = CausalLoss(build_model(params, store.manifest), params)
     optimizers = build_optimizers(loss_of, params.optimizer)
     compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
-    tensors = [torch.from_numpy(part) for part in (batch.inputs, batch.targets, batch.positions)]
+    inputs, targets, positions = map(torch.from_numpy, (batch.inputs, batch.targets, batch.positions))
+    repeat_bits(inputs.device)
 
     def step() -> None:
-        repeat_bits(tensors[0].device)
-        torch.autograd.backward(compiled(*tensors) / tensors[0].numel())
+        torch.autograd.backward(compiled(inputs, targets, positions) / inputs.numel())
         torch.nn.utils.clip_grad_norm_(loss_of.parameters(), params.max_gradient_norm)
         optimizers.step(0.1)
-        torch.use_deterministic_algorithms(False)
 
     return step
 
 
-def nanogpt_steps(
-    folder: Path, params: TrainParams, store: TokenStore, inputs: torch.Tensor, targets: torch.Tensor
-) -> dict[str, Step]:
+def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Batch, best: bool) -> Step:
     """nanoGPT's own model and optimizer in its own loop's order."""
+    model = load_nanogpt(folder, params, store.manifest.vocab_size)
+    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
+    if best:
+        optimizer = torch.optim.AdamW(optimizer.param_groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
+    forward: Any = torch.compile(model, dynamic=False) if best else model
+    inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
 
-    def build(best: bool) -> Step:
-        model = load_nanogpt(folder, params, store.manifest.vocab_size)
-        optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
-        if best:
-            optimizer = torch.optim.AdamW(optimizer.param_groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-        forward = torch.compile(model, dynamic=False) if best else model
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=best):
+            _, loss = forward(inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
-        def step() -> None:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=best):
-                _, loss = forward(inputs, targets)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        return step
-
-    return {"nanoGPT as shipped": build(best=False), "nanoGPT, compiled, bf16, fused AdamW": build(best=True)}
+    return step
 
 
-def trainer_steps(
-    params: TrainParams, store: TokenStore, inputs: torch.Tensor, targets: torch.Tensor
-) -> dict[str, Step]:
+def trainer_step(params: TrainParams, store: TokenStore, batch: Batch, best: bool) -> Step:
     """transformers.Trainer's own training_step, and the optimizer as it builds it."""
-    batch = {"input_ids": inputs, "labels": targets, "shift_labels": targets}
+    targets = torch.from_numpy(batch.targets)
+    values = {"input_ids": torch.from_numpy(batch.inputs), "labels": targets, "shift_labels": targets}
+    settings: dict[str, Any] = {"bf16": True, "optim": "adamw_torch_fused"} if best else {}
+    arguments = TrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True, report_to=[], **settings)
+    model = build_model(params, store.manifest)
+    trainer = HuggingFaceTrainer(model=model, args=arguments)
+    trainer.current_gradient_accumulation_steps = 1
+    optimizer = trainer.create_optimizer()
+    prepared = trainer.accelerator.prepare_model(model)
+    wrapped = cast(nn.Module, torch.compile(prepared, dynamic=False)) if best else prepared
 
-    def build(name: str, **settings: Any) -> Step:
-        folder = tempfile.mkdtemp()
-        arguments = TrainingArguments(output_dir=folder, use_cpu=True, report_to=[], **settings)
-        model = build_model(params, store.manifest)
-        trainer = HuggingFaceTrainer(model=model, args=arguments)
-        trainer.current_gradient_accumulation_steps = 1
-        optimizer = trainer.create_optimizer()
-        prepared = trainer.accelerator.prepare_model(model)
-        wrapped = cast(nn.Module, torch.compile(prepared, dynamic=False)) if settings.get("bf16") else prepared
+    def step() -> None:
+        trainer.training_step(wrapped, dict(values))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
-        def step() -> None:
-            trainer.training_step(wrapped, dict(batch))
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        return step
-
-    best = build("best", bf16=True, optim="adamw_torch_fused")
-    return {"Trainer, defaults": build("defaults"), "Trainer, compiled, bf16, fused AdamW": best}
+    return step
 
 
 if __name__ == "__main__":

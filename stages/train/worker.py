@@ -5,6 +5,7 @@ random numbers and the checkpoints. Accelerate owns the process group and the de
 """
 
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -50,7 +51,8 @@ def main() -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
     accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
-    repeat_bits(accelerator.device)
+    exact = params.exact_micro_batch_size is not None
+    repeat_bits(accelerator.device, asked_for=exact)
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
     index = build_packing(training, params.sequence_length, params.packing)
 
@@ -61,8 +63,10 @@ def main() -> None:
     if uses_fsdp():
         shard(eager, accelerator)
     micro_batch = micro_batch_size(params, accelerator, eager)
-    model = cast(nn.Module, torch.compile(eager, dynamic=False)) if compiled else eager
-    if not uses_fsdp() and params.exact_micro_batch_size is None:
+    # Else kernels may be chosen by their times on the device, which differ from run to run.
+    options: dict[str, Any] = {"deterministic": exact}
+    model = cast(nn.Module, torch.compile(eager, dynamic=False, options=options)) if compiled else eager
+    if not uses_fsdp() and not exact:
         model = spread(model, accelerator)
     optimizers = build_optimizers(eager, params.optimizer)
 
@@ -86,12 +90,15 @@ def main() -> None:
     raise SystemExit(0)
 
 
-def repeat_bits(device: torch.device) -> None:
+def repeat_bits(device: torch.device, asked_for: bool = False) -> None:
     """Have the same run give the same bits: compiled code on a CPU else adds gradients in the order of its threads.
 
-    On GPUs the fast attention kernels would have to go; there nothing is promised between two runs.
+    On GPUs the fast kernels add in the order of their blocks, so there it is done only where the parameters ask for
+    exact sums; a kernel that has no such variant then ends the run with torch's own message.
     """
-    if device.type == "cpu":
+    if device.type == "cpu" or asked_for:
+        # Read when cuBLAS is first used (its documentation, "Results reproducibility").
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         # A search for bugs of others, at a cost in each step.
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,9 +1,12 @@
 """Presets start what they say; so does the user's own accelerate configuration."""
 
+import os
+import platform
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,33 @@ def test_a_run_starts_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=project, env=values, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["launching", "step"]
     assert done.stderr == ""
+
+
+STEPS = """
+import resource, torch
+def step():
+    (torch.ones(10 * 2**20) + 1).sum()
+for _ in range(20):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
+def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in pages that the kernel has to hand out anew while tensors of 40 MiB come and go."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    config = launch.LaunchConfig(ROOT / "launch/cpu.yaml", processes=1, machines=1, on_cpu=True, sharded=False)
+
+    def pages(variables: Mapping[str, str]) -> int:
+        command = [sys.executable, "-c", STEPS]
+        return int(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
+
+    assert pages(launch.environment(config)) < 100
+    assert pages(os.environ) > 50_000
 
 
 def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Accelerate drops a tracker whose package is missing without a word, so that is c
 """
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -35,8 +36,11 @@ class Trackers:
         self.enabled = bool(params.trackers)
         if not self.enabled:
             return
+        folder = Path(accelerator.logging_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = _settings(run, folder)
         try:
-            accelerator.init_trackers(PROJECT, config=_flat(params.model_dump(mode="json")), init_kwargs=_names(run))
+            accelerator.init_trackers(PROJECT, config=_flat(params.model_dump(mode="json")), init_kwargs=settings)
         except Exception as error:  # each tracker fails to log in in its own way
             raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
 
@@ -46,8 +50,13 @@ class Trackers:
             self.accelerator.log(values, step=step)
 
 
-def _names(run: str) -> dict[str, dict[str, Any]]:
-    return {"wandb": {"name": run, "id": run, "resume": "allow"}, "trackio": {"name": run}, "mlflow": {"run_name": run}}
+def _settings(run: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """What each tracker is told beyond the project: the run, and where it may keep its files."""
+    return {
+        "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(folder)},
+        "trackio": {"name": run},
+        "mlflow": {"run_name": run},
+    }
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str | int | float | bool]:

@@ -17,7 +17,6 @@ PACKAGES = {
     "mlflow": ["mlflow"],
 }
 MISSING = [name for name, packages in PACKAGES.items() if not any(map(find_spec, packages))]
-HAS_TENSORBOARD = "tensorboard" not in MISSING
 
 
 @pytest.mark.parametrize("name", MISSING)
@@ -38,7 +37,6 @@ def test_a_missing_tracker_ends_the_command_before_the_first_step_with_one_line(
     assert not (project / ".parrotflow").exists()
 
 
-@pytest.mark.skipif(not HAS_TENSORBOARD, reason="needs tensorboard or tensorboardX")
 def test_tensorboard_gets_every_logged_step_in_event_files(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=4)
     run_workers(project, 1)
@@ -48,7 +46,6 @@ def test_tensorboard_gets_every_logged_step_in_event_files(tmp_path: Path) -> No
         assert content.count(name) >= (1 if name == b"validation_loss" else 4)
 
 
-@pytest.mark.skipif(not HAS_TENSORBOARD, reason="needs tensorboard or tensorboardX")
 def test_a_tracker_that_cannot_start_is_named_with_its_reason(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,14 @@
 """Kill -9 at random instants, each followed by a plain rerun: does every run end with the same weights?
 
-    python -m benchmarks.kills [--quick] [--kills 100]
+    python -m benchmarks.kills [--quick] [--kills 100] [--minutes 60]
 
 The victim is the command, the launcher or a worker, in turn; the instant is random over the whole life of a run, so
 imports, steps, checkpoint writes and the export are all hit; half of the runs have two processes. Both halves go at
-once: nothing here is a measure of time.
+once: nothing here is a measure of time. When the minutes are over, the kills until then are recorded.
 """
 
 import argparse
+import math
 import random
 import shutil
 import signal
@@ -33,17 +34,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=math.inf)
     arguments = parser.parse_args()
     kills = 6 if arguments.quick else arguments.kills
     with tempfile.TemporaryDirectory() as folder:
-        campaigns = partial(campaign, Path(folder), kills=kills // len(LAUNCHES))
+        until = time.monotonic() + 60 * arguments.minutes
+        campaigns = partial(campaign, Path(folder), kills=kills // len(LAUNCHES), until=until)
         with ThreadPoolExecutor(len(LAUNCHES)) as at_once:
             figures = list(at_once.map(campaigns, LAUNCHES))
     record("kills", figures)
 
 
-def campaign(folder: Path, launch: str, kills: int) -> Figure:
-    """Kill runs of one launch preset until `kills` have been hit; each is then run to its end and compared."""
+def campaign(folder: Path, launch: str, kills: int, until: float) -> Figure:
+    """Kill runs of one launch preset until `kills` have been hit; each is then run to its end and compared.
+
+    No further one is begun after `until`, by the monotonic clock.
+    """
     project = training_project(
         folder / launch,
         model=TINY_MODEL,
@@ -58,11 +64,14 @@ def campaign(folder: Path, launch: str, kills: int) -> Figure:
     reference = weights_sha256(project / "model")
     chance = random.Random(0)
     hit = same = 0
-    while hit < kills:
+    while hit < kills and time.monotonic() < until:
         for made in (".parrotflow", "model", "reports"):
             shutil.rmtree(project / made)
         victim = VICTIMS[hit % len(VICTIMS)]
+        began = time.monotonic()
         if not kill(project, launch, victim, chance.uniform(0.2, 1.0) * lifetime):
+            # It came to its end before: the machine is faster now than it was at first.
+            lifetime = min(lifetime, time.monotonic() - began)
             continue
         hit += 1
         run_training(project, PARROTFLOW_LAUNCH=launch)
@@ -81,14 +90,15 @@ def campaign(folder: Path, launch: str, kills: int) -> Figure:
 def kill(project: Path, launch: str, victim: str, after_seconds: float) -> bool:
     """Start a run and kill one of its processes; whether it came to that before the run's end."""
     process = start_training(project, PARROTFLOW_LAUNCH=launch, PARROTFLOW_RESTARTS="0")
-    time.sleep(after_seconds)
-    target = find(process, victim)
-    if target is None:
+    try:
+        process.wait(after_seconds)
+    except subprocess.TimeoutExpired:
+        target = find(process, victim)
+        if target is not None:
+            target.send_signal(signal.SIGKILL)
         process.wait()
-        return False
-    target.send_signal(signal.SIGKILL)
-    process.wait()
-    return True
+        return target is not None
+    return False
 
 
 def find(process: "subprocess.Popen[bytes]", victim: str) -> psutil.Process | None:

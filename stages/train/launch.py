@@ -29,7 +29,8 @@ PRESETS = Path("launch")
 
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
 """What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
-zeroed, page by page: a quarter of a step's time on a CPU (glibc's manual, "Memory Allocation Tunables")."""
+zeroed, page by page: on 2 cores a quarter of a step's time for the default model, an eighth for a GPT-2 of 124M
+(glibc's manual, "Memory Allocation Tunables")."""
 
 EXIT_CONTINUE = 75
 """Asked to stop (SIGTERM): the same command goes on from the checkpoint (EX_TEMPFAIL of sysexits.h)."""

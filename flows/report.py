@@ -91,13 +91,13 @@ def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
 
 
 def read_metrics() -> dict[str, Any]:
-    """The shown metrics of the results that lie here."""
+    """The shown metrics of the results that lie here; no speed of 0, which says that nothing was left to train."""
     metrics: dict[str, Any] = {}
     for name, (file, key) in SHOWN_METRICS.items():
         value: Any = json.loads(Path(file).read_text(encoding="utf-8")) if Path(file).exists() else None
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        if value is not None:
+        if value:
             metrics[name] = value
     return metrics
 

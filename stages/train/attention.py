@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from stages.formats.entry import UserError
+from stages.train.short_attention import attend
 
 UNMASKED = "sdpa_unmasked"
 
@@ -28,7 +28,7 @@ def leave_out_mask(model: PreTrainedModel) -> None:
     Only for whole rows that are trained on: neither padded nor continued from a cache.
     """
     if model.config._attn_implementation == "sdpa":
-        AttentionInterface.register(UNMASKED, sdpa_attention_forward)
+        AttentionInterface.register(UNMASKED, attend)
         AttentionMaskInterface.register(UNMASKED, _mask_unless_plain)
         model.set_attn_implementation(UNMASKED)
 

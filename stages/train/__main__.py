@@ -12,7 +12,7 @@ from stages.formats.tokens import TokenStore
 from stages.formats.versions import require_locked
 from stages.train.checks import check_batch, check_machine, check_precision, check_store
 from stages.train.launch import device_count, launch, launch_config, restarts_allowed
-from stages.train.model import build_config
+from stages.train.model import build_config, check_model
 from stages.train.params import TrainParams
 from stages.train.trackers import check_trackers
 
@@ -32,7 +32,9 @@ def main() -> None:
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
     for store in (training, validation):
         check_store(store, params, TOKENIZER)
-    build_config(params, training.manifest)
+    model = build_config(params, training.manifest)
+    if params.start_from is None:
+        check_model(model)
 
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""

@@ -29,7 +29,10 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     unknown = sorted(name for name in fields if not hasattr(known, name))
     if unknown:
         raise UserError(f"params.yaml: train.model.{unknown[0]}: no such field in the config of `{model_type}`")
-    config = AutoConfig.for_model(model_type, **fields)
+    try:
+        config = AutoConfig.for_model(model_type, **fields)
+    except Exception as error:  # Each architecture refuses in a way of its own.
+        raise UserError(f"params.yaml: train.model: {_one_line(error)}") from None
     config.vocab_size = vocabulary.vocab_size
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
     config.use_cache = True
@@ -39,6 +42,19 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
             "lower it, or raise the model's n_positions / max_position_embeddings"
         )
     return config
+
+
+def check_model(config: PreTrainedConfig) -> None:
+    """Raise UserError where transformers cannot build what the config describes; no weight is made."""
+    try:
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # Each architecture refuses in a way of its own.
+        raise UserError(f"params.yaml: train.model: `{config.model_type}` cannot be so: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _positions(config: PreTrainedConfig) -> float:

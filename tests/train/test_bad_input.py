@@ -59,6 +59,20 @@ def message() -> str:
             "params.yaml: train.model.n_layers: no such field in the config of `gpt2`",
         ),
         (
+            {"model__n_layer": "many"},
+            "params.yaml: train.model: StrictDataclassFieldValidationError: Validation error for field 'n_layer': "
+            "TypeError: Field 'n_layer' expected int, got str (value: 'many')",
+        ),
+        (
+            {"model__n_head": 3},
+            "params.yaml: train.model: `gpt2` cannot be so: ValueError: `embed_dim` must be divisible by num_heads "
+            "(got `embed_dim`: 16 and `num_heads`: 3).",
+        ),
+        (
+            {"model__activation_function": "gellu"},
+            "params.yaml: train.model: `gpt2` cannot be so: KeyError: 'gellu'",
+        ),
+        (
             {"sequence_length": 64},
             "params.yaml: train.sequence_length = 64: the model has 32 positions; "
             "lower it, or raise the model's n_positions / max_position_embeddings",

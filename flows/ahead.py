@@ -11,7 +11,7 @@ from flows.child import Children
 from flows.execution import Run
 from flows.graph import make_plan
 from flows.params import check_params
-from flows.torn_lock import mend_torn_lock
+from flows.torn_lock import forget_zombies, mend_torn_lock
 from flows.workspace import only_run
 
 FIRST_WORDS_SECONDS = 1.0
@@ -61,6 +61,7 @@ def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: 
     check_params()
     if mend_torn_lock():
         print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
+    forget_zombies()
     return Run(make_plan(targets, force=force, downstream=downstream), force=force, pull=pull, keep_going=keep_going)
 
 

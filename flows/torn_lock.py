@@ -33,7 +33,7 @@ def mend_torn_lock(folder: Path = Path()) -> bool:
     if not is_torn(folder):
         return False
     tmp = folder / DVC_TMP
-    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp)):
+    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
         # A process that lives may just have been writing it.
         torn = is_torn(folder)
         if torn:
@@ -46,7 +46,7 @@ def forget_zombies(folder: Path = Path()) -> None:
     file, tmp = folder / DVC_TMP / RWLOCK_FILE, folder / DVC_TMP
     if not file.exists():
         return
-    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp)):
+    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
         table: dict[str, dict[str, Any]] = json.loads(file.read_bytes())
         readers = {path: [one for one in held if not is_zombie(one)] for path, held in table.get("read", {}).items()}
         writers = {path: holder for path, holder in table.get("write", {}).items() if not is_zombie(holder)}

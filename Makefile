@@ -40,7 +40,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 
 versions: setup  ## after an upgrade on purpose: versions.yaml from requirements.lock
-	@python -m flows.versions
+	@python -m flows.project.versions
 
 bench: setup  ## every measurement, and docs/measured.md from them
 	@python -m benchmarks

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.figures import RESULTS, Figure
+from benchmarks.measurements import RESULTS, Figure
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
 NOT_BENCHMARKS = {"__init__", "__main__", "figures"}

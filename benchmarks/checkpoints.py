@@ -10,7 +10,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.figures import compare, interleave, record
+from benchmarks.measurements import compare, interleave, record
 from benchmarks.runs.training import training_project
 from benchmarks.runs.watching import steps_per_second
 from stages.formats.reports import read_json

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.figures import compare, interleave, record
+from benchmarks.measurements import compare, interleave, record
 from stages.clean.features import measure
 from stages.clean.params import Filters
 from stages.clean.verdicts import apply_filters

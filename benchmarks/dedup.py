@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.measurements import Figure, compare, interleave, record
+from stages.clean.minhash import read_words, word_set
 from stages.clean.near_duplicates import Components, Corpus
 from stages.clean.params import NearDuplicates
-from stages.clean.words import read_words, word_set
 from stages.formats.documents import Document, write_shard
 
 PARAMS = NearDuplicates(similarity=0.85, permutations=256, minimum_words=10)

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.figures import compare, record
-from stages.formats.hashes import file_sha256
+from benchmarks.measurements import compare, record
+from stages.runtime.hashes import file_sha256
 from stages.tokenizer.save import save_trained
 from stages.tokenizer.train import train_bpe
 

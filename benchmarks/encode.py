@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.corpora.python_source import write_python_corpus
-from benchmarks.figures import compare, interleave, record
+from benchmarks.measurements import compare, interleave, record
 from stages.formats.documents import shard_paths
 from stages.formats.tokens import TokenStore
 from stages.tokenize.encode import Encoding, write_store

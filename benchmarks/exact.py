@@ -1,4 +1,4 @@
-"""What the same bits on any number of processes cost: `train.exact_micro_batch_size` beside the usual sum.
+"""What the same bits on any number of processes cost: `train.deterministic_micro_batch_size` beside the usual sum.
 
 python -m benchmarks.exact [--quick]
 
@@ -10,7 +10,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.measurements import Figure, compare, interleave, record
 from benchmarks.runs.training import training_project
 from benchmarks.runs.watching import steps_per_second
 
@@ -41,12 +41,12 @@ def figure(launch: str, processes: int, runs: int) -> Figure:
     )
 
 
-def speed(launch: str, exact_micro_batch_size: int | None) -> float:
+def speed(launch: str, deterministic_micro_batch_size: int | None) -> float:
     """Steps per second."""
     with tempfile.TemporaryDirectory() as folder:
         project = training_project(
             Path(folder) / "run",
-            exact_micro_batch_size=exact_micro_batch_size,
+            deterministic_micro_batch_size=deterministic_micro_batch_size,
             max_steps=LAST,
             log_every_steps=1,
             evaluate_every_steps=10_000,

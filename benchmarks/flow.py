@@ -13,7 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.measurements import Figure, compare, interleave, record
 from benchmarks.runs.pipelines import PARROTFLOW, REPRO, environment, make_pipeline
 
 SLEEPS = 8

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.figures import Figure, compare, record
+from benchmarks.measurements import Figure, compare, record
 from benchmarks.runs.training import TINY_MODEL, run_training, start_training, training_project
 from stages.formats.model_folder import weights_sha256
 

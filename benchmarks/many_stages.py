@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.figures import compare, interleave, record
 from benchmarks.flow import LIBRARIES, timed
+from benchmarks.measurements import compare, interleave, record
 from benchmarks.runs.pipelines import PARROTFLOW, REPRO, WHY, make_pipeline
 
 STAGES = 200

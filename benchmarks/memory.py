@@ -23,7 +23,7 @@ import psutil
 import yaml
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.figures import Figure, compare, record
+from benchmarks.measurements import Figure, compare, record
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("collect", "clean", "tokenizer", "tokenize")

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.figures import Figure, compare, record
+from benchmarks.measurements import Figure, compare, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import run_training, training_project
 from stages.formats.reports import read_json
-from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
-from stages.train.batches import IGNORED, epoch_order, read_ahead, read_rows, rows_of_step
-from stages.train.packing import build_packing
+from stages.runtime.section import read_section
+from stages.train.data.batches import IGNORED, epoch_order, read_ahead, read_rows, rows_of_step
+from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
 SHARE = 0.7

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.figures import compare, interleave, record
+from benchmarks.measurements import compare, interleave, record
 from benchmarks.runs.training import start_training, training_project
 from benchmarks.runs.watching import logged_step, wait_for_step
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.corpora.python_source import write_python_corpus
-from benchmarks.figures import compare, interleave, record
+from benchmarks.measurements import compare, interleave, record
 from stages.formats.documents import read_shard, shard_paths
 from stages.tokenizer.train import END_OF_TEXT, sample, train_bpe
 

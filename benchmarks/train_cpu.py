@@ -25,16 +25,16 @@ from torch import nn
 from transformers import Trainer as HuggingFaceTrainer
 from transformers import TrainingArguments
 
-from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.measurements import Figure, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
-from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
-from stages.train.batches import Batch, read_rows, rows_of_step
-from stages.train.launch import LaunchConfig, environment
-from stages.train.loss import CausalLoss
-from stages.train.model import build_model
-from stages.train.optimizer import build_optimizers
-from stages.train.packing import build_packing
+from stages.runtime.section import read_section
+from stages.train.data.batches import Batch, read_rows, rows_of_step
+from stages.train.data.packing import build_packing
+from stages.train.launch.launcher import LaunchConfig, environment
+from stages.train.model.build import build_model
+from stages.train.model.loss import CausalLoss
+from stages.train.optim.optimizer import build_optimizers
 from stages.train.params import TrainParams
 from stages.train.worker import repeat_bits
 

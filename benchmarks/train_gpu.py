@@ -16,15 +16,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from benchmarks.figures import Figure, compare, interleave, record
+from benchmarks.measurements import Figure, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
-from stages.formats.section import read_params_file
 from stages.formats.tokens import Manifest
-from stages.train.loss import CausalLoss
-from stages.train.model import build_model, flops_per_token, padded_vocabulary
-from stages.train.optimizer import build_optimizers
+from stages.runtime.section import read_params_file
+from stages.train.model.build import build_model, flops_per_token, padded_vocabulary
+from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.throughput import peak_flops
+from stages.train.optim.optimizer import build_optimizers
 from stages.train.params import TrainParams
-from stages.train.speed import peak_flops
 
 VOCABULARY = 50_257
 ACCUMULATION = 4

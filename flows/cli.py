@@ -9,7 +9,7 @@ from typing import Annotated
 import cyclopts
 
 from flows.environment import prepare_environment
-from stages.formats.entry import UserError, run_stage
+from stages.runtime.entry import UserError, run_stage
 
 app = cyclopts.App(name="parrotflow", help="Train causal language models from scratch; only what changed reruns.")
 
@@ -49,7 +49,7 @@ def run(
     if dry:
         why(*targets, force=force, downstream=downstream)
         return
-    from flows import ahead
+    from flows.run import early_start as ahead
 
     options = {"force": force, "downstream": downstream, "keep_going": keep_going, "pull": pull, "wait": wait}
     ahead.run(lambda: import_module("flows.pipeline").run_here, targets, **options)
@@ -77,9 +77,9 @@ def why(
     """
     from rich.console import Console
 
-    from flows.graph import make_plan
-    from flows.params import check_params
-    from flows.report import plan_table
+    from flows.plan.graph import make_plan
+    from flows.plan.params import check_params
+    from flows.show.terminal import plan_table
 
     check_params()
     plan = make_plan(targets, force=force, downstream=downstream)
@@ -108,7 +108,7 @@ def accept(stage: str, *, because: str) -> None:
     because
         Why the change leaves its result as it was.
     """
-    from flows.accept import LEDGER, accept
+    from flows.project.accept import LEDGER, accept
 
     entry = accept(stage, because)
     print(f"{entry.stage} is accepted as up to date; {LEDGER} says why. Commit it with dvc.lock.")
@@ -127,8 +127,8 @@ def params(*words: str, yes: bool = False) -> None:
     """
     from rich.console import Console
 
-    from flows import compose
-    from stages.formats.section import PARAMS_FILE
+    from flows.project import compose
+    from stages.runtime.section import PARAMS_FILE
 
     console = Console(highlight=False, soft_wrap=True)
     if not words:
@@ -154,20 +154,20 @@ def confirmed() -> bool:
 
 @app.command
 def sample(prompt: str, *options: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> None:
-    """Continue a prompt with the trained model. Options go to `python -m stages.evaluate.sample` (see its --help)."""
-    run_module("stages.evaluate.sample", prompt, *options)
+    """Continue a prompt with the trained model. For options see `python -m stages.evaluate.commands.sample --help`."""
+    run_module("stages.evaluate.commands.sample", prompt, *options)
 
 
 @data.command
 def whatif(*changes: str) -> None:
     """What other thresholds of `clean` would drop, e.g. filters.line_length_maximum=500. Nothing is changed."""
-    run_module("stages.clean.whatif", *changes)
+    run_module("stages.clean.commands.whatif", *changes)
 
 
 @data.command
 def where(*options: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> None:
     """The documents that a training step saw: --step N [--row R]."""
-    run_module("stages.train.where", *options)
+    run_module("stages.train.commands.trace", *options)
 
 
 def run_module(module: str, *arguments: str) -> None:
@@ -184,7 +184,7 @@ def serve(*, port: int = 4200) -> None:
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    from flows.serve import serve_deployments, server
+    from flows.deploy.serve import serve_deployments, server
 
     with server(port) as address:
         print(f"Prefect's pages: {address.removesuffix('/api')} (Ctrl-C ends)", flush=True)
@@ -197,7 +197,7 @@ def doctor() -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from flows.doctor import examine
+    from flows.project.doctor import examine
 
     console, faults = Console(highlight=False, soft_wrap=True), 0
     style = {"ok": "green", "note": "yellow", "fault": "red"}

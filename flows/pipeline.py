@@ -27,15 +27,16 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
-from flows import gate, pages  # noqa: E402
-from flows.ahead import prepared, run, stopped_by_signals, taken_over  # noqa: E402
-from flows.child import Children, StageOutcome  # noqa: E402
-from flows.execution import Run  # noqa: E402
-from flows.graph import PlannedStage  # noqa: E402
-from flows.history import remember_code  # noqa: E402
-from flows.lockfile import sort_lock_file  # noqa: E402
-from flows.workspace import only_run  # noqa: E402
-from stages.formats.entry import run_stage  # noqa: E402
+from flows.plan.graph import PlannedStage  # noqa: E402
+from flows.plan.history import remember_code  # noqa: E402
+from flows.run import gate  # noqa: E402
+from flows.run.dvc_lock import sort_lock_file  # noqa: E402
+from flows.run.early_start import prepared, run, stopped_by_signals, taken_over  # noqa: E402
+from flows.run.execution import Run  # noqa: E402
+from flows.run.process import Children, StageOutcome  # noqa: E402
+from flows.run.run_lock import run_lock  # noqa: E402
+from flows.show import artifacts as pages  # noqa: E402
+from stages.runtime.entry import run_stage  # noqa: E402
 
 CANCEL_SECONDS = 5.0
 """How often a run asks whether it was cancelled in Prefect's UI."""
@@ -65,7 +66,7 @@ def pipeline(
     `force` runs them whatever DVC knows; `downstream` takes what needs the targets; `keep_going` finishes what does not
     hang on a failure; `pull` fetches missing results from the remote; `wait` waits for another run in this folder.
     """
-    with only_run(flow_run.name or "pipeline", wait=wait):
+    with run_lock(flow_run.name or "pipeline", wait=wait):
         execution = taken_over() or prepared(targets or (), force, downstream, keep_going, pull)
         before = pages.read_metrics(execution.plan)
         with (

@@ -22,13 +22,13 @@ from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
-from flows import checkout  # noqa: E402
-from flows.compose import composed_text, write_params  # noqa: E402
-from flows.graph import make_plan  # noqa: E402
-from flows.params import check_params  # noqa: E402
+from flows.deploy import checkout  # noqa: E402
 from flows.pipeline import pipeline  # noqa: E402
-from flows.workspace import only_run  # noqa: E402
-from stages.formats.entry import UnavailableError, UserError  # noqa: E402
+from flows.plan.graph import make_plan  # noqa: E402
+from flows.plan.params import check_params  # noqa: E402
+from flows.project.compose import composed_text, write_params  # noqa: E402
+from flows.run.run_lock import run_lock  # noqa: E402
+from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
 
 CHECKOUT = ".parrotflow/checkout"
 
@@ -60,7 +60,7 @@ def scheduled(
     address = str(Path(source).absolute()) if Path(source).exists() else source
     place, kept = Path(folder).absolute(), results_branch or (f"runs/{name}" if overrides else "results")
     try:
-        with only_run(name, wait=True, folder=place):
+        with run_lock(name, wait=True, folder=place):
             patient(checkout_task, retry_delays_seconds)(place, address, branch, kept)
             os.chdir(place)
             if overrides:

@@ -11,15 +11,22 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from flows import closure, versions
-from flows.params import section_models
-from stages.formats.section import read_params_file
+from flows.plan.params import section_models
+from flows.project import closure, versions
+from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("collect", "clean", "tokenizer", "tokenize", "train", "evaluate", "publish")
 DVC_STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 
-SHARED_BY_ALL = ("atomic", "entry", "hashes", "reports", "section", "versions")
+SHARED_BY_ALL = (
+    "formats/reports",
+    "runtime/atomic",
+    "runtime/entry",
+    "runtime/hashes",
+    "runtime/section",
+    "runtime/versions",
+)
 """Writing whole files, failing clearly, hashing, reports, parameters, versions: what no stage can do without."""
 
 TRAINING_NODE = {"torch", "transformers", "accelerate", "numpy", "safetensors", "pydantic", "yaml"}
@@ -51,25 +58,36 @@ def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_imports_its_own_package_and_the_formats_only(stage: str) -> None:
+def test_a_stage_imports_its_own_package_the_formats_and_the_runtime_only(stage: str) -> None:
     for path in modules(f"stages/{stage}"):
         for name in imports(path):
             if name.startswith(("stages", "flows")):
-                assert name.startswith((f"stages.{stage}", "stages.formats")), f"{path} imports {name}"
+                assert name.startswith((f"stages.{stage}", "stages.formats", "stages.runtime")), (
+                    f"{path} imports {name}"
+                )
 
 
-def test_formats_import_formats_only() -> None:
+def test_formats_import_formats_and_the_runtime_only() -> None:
     for path in modules("stages/formats"):
         for name in imports(path):
             if name.startswith(("stages", "flows")):
-                assert name.startswith("stages.formats"), f"{path} imports {name}"
+                assert name.startswith(("stages.formats", "stages.runtime")), f"{path} imports {name}"
+
+
+def test_the_runtime_knows_no_format_and_no_stage() -> None:
+    for path in modules("stages/runtime"):
+        for name in imports(path):
+            if name.startswith(("stages", "flows")):
+                assert name.startswith("stages.runtime"), f"{path} imports {name}"
 
 
 def test_flows_know_of_a_stage_only_its_params() -> None:
     for path in modules("flows"):
         for name in imports(path):
             if name.startswith("stages"):
-                assert name.startswith("stages.formats") or name.endswith(".params"), f"{path} imports {name}"
+                assert name.startswith(("stages.formats", "stages.runtime")) or name.endswith(".params"), (
+                    f"{path} imports {name}"
+                )
 
 
 def test_a_training_node_needs_only_the_light_libraries() -> None:
@@ -88,7 +106,7 @@ def test_dvc_yaml_lists_exactly_the_code_that_a_stage_imports(stage: str) -> Non
 def test_only_what_every_stage_needs_is_a_dep_of_every_stage() -> None:
     shared = set.intersection(*(set(DVC_STAGES[stage]["deps"]) for stage in STAGES))
 
-    assert shared == {f"stages/formats/{name}.py" for name in SHARED_BY_ALL}
+    assert shared == {f"stages/{name}.py" for name in SHARED_BY_ALL}
 
 
 def test_every_parameter_has_a_field_and_every_field_a_parameter() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from stages.formats.section import read_params_file
+from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from stages.clean.ledger import measure_shards, write_ledger
 from stages.clean.near_duplicates import find_clusters
 from stages.clean.params import CleanParams
 from stages.clean.report import contaminated_csv, drops_csv, duplicates_csv, page, summary
-from stages.clean.sides import write_sides
+from stages.clean.splits import write_sides
 from stages.clean.verdicts import (
     CONTAMINATED,
     NEAR_DUPLICATE,
@@ -19,13 +19,13 @@ from stages.clean.verdicts import (
     replace,
     split_sides,
 )
-from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.documents import require_documents
-from stages.formats.entry import run_stage
 from stages.formats.reports import write_json
-from stages.formats.section import read_section
-from stages.formats.shard_cache import drop_unused
-from stages.formats.versions import require_locked
+from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+from stages.runtime.shard_cache import drop_unused
+from stages.runtime.versions import require_locked
 
 DOCUMENTS = Path("data/documents")
 CLEAN = Path("data/clean")
@@ -48,17 +48,17 @@ def main() -> None:
     check_sides(ledger, params.split)
 
     with (
-        whole_folder(CLEAN / "ledger") as ledger_folder,
-        whole_folder(CLEAN / "train") as train,
-        whole_folder(CLEAN / "validation") as validation,
+        atomic_folder(CLEAN / "ledger") as ledger_folder,
+        atomic_folder(CLEAN / "train") as train,
+        atomic_folder(CLEAN / "validation") as validation,
     ):
         write_ledger(ledger_folder, ledger)
         masked = write_sides(shards, ledger, params.masks, train, validation)
-    write_whole_file(CLEAN / "duplicates.csv", duplicates_csv(ledger))
-    write_whole_file(CLEAN / "contaminated.csv", contaminated_csv(ledger, hits))
+    atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger))
+    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, hits))
     write_json(REPORTS / "clean.json", summary(ledger, masked))
-    write_whole_file(REPORTS / "clean_drops.csv", drops_csv(ledger))
-    write_whole_file(REPORTS / "clean.md", page(ledger))
+    atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
+    atomic_write(REPORTS / "clean.md", page(ledger))
     for cache in ("features", "words", "contamination", "sides"):
         drop_unused(cache)
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stages.clean import words
+from stages.clean import minhash as words
+from stages.clean.minhash import TO_WORDS
 from stages.clean.params import Decontamination
-from stages.clean.words import TO_WORDS
 from stages.formats.documents import read_shard
-from stages.formats.entry import UserError
-from stages.formats.hashes import file_sha256
-from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 HITS = "hits.json"
 

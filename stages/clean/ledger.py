@@ -10,7 +10,7 @@ import pyarrow as pa
 from stages.clean import features
 from stages.clean.features import measure
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
-from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
+from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 FEATURES = "features.parquet"
 

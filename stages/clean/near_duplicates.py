@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from stages.clean.minhash import Hashes, ShardWords, read_words
 from stages.clean.params import NearDuplicates
-from stages.clean.words import Hashes, ShardWords, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import ConfigOrTest, Filters, Split
-from stages.formats.entry import UserError
 from stages.formats.ledger import KEPT
+from stages.runtime.entry import UserError
 
 EXACT_DUPLICATE = "exact_duplicate"
 NEAR_DUPLICATE = "near_duplicate"

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
+from stages.collect.content import SeenFiles
 from stages.collect.gather import Taken, gather
-from stages.collect.look import SeenFiles
 from stages.collect.params import CollectParams, Hub, Packages
 from stages.collect.report import corpus_id, left_out_table, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
-from stages.formats.atomic import whole_folder, write_whole_file
-from stages.formats.entry import UserError, run_stage
 from stages.formats.reports import write_json
-from stages.formats.section import read_section
-from stages.formats.shard_cache import drop_unused
-from stages.formats.versions import require_locked
+from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.entry import UserError, run_stage
+from stages.runtime.section import read_section
+from stages.runtime.shard_cache import drop_unused
+from stages.runtime.versions import require_locked
 
 DOCUMENTS = Path("data/documents")
 REPORT = Path("reports/collect.json")
@@ -25,12 +25,12 @@ def main() -> None:
     hub = ["datasets"] if any(isinstance(source, Hub) for source in params.sources) else []
     require_locked("fsspec", "license-expression", "pyarrow", *packages, *hub)
     taken, seen = Taken(), SeenFiles()
-    with whole_folder(DOCUMENTS) as folder:
+    with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
-    write_whole_file(LEFT_OUT, left_out_table(taken))
+    atomic_write(LEFT_OUT, left_out_table(taken))
     seen.save()
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"

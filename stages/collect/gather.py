@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from stages.collect.content import Look, SeenFiles, UnreadDocument, look
 from stages.collect.licenses import is_allowed
-from stages.collect.look import Look, SeenFiles, UnreadDocument, look
 from stages.collect.params import (
     Archives,
     CollectParams,

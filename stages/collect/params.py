@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.formats.section import Section
+from stages.runtime.section import Section
 
 Bytes = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stages.collect.look import Look
+from stages.collect.content import Look
 
 
 def as_unicode(name: str) -> str:

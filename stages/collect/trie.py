@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-from stages.collect.look import UnreadDocument
+from stages.collect.content import UnreadDocument
 from stages.formats import documents as formats
 from stages.formats.documents import Document, id_bits, write_shard
-from stages.formats.shard_cache import cache_key, cached, code_key
+from stages.runtime.shard_cache import cache_key, cached, code_key
 
 CACHE_NAME = "documents"
 SHARD = "shard.parquet"

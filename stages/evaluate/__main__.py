@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel
 
-from stages.evaluate.baselines import compress
-from stages.evaluate.headers import choose_headers
+from stages.evaluate.likelihood.baselines import compress
+from stages.evaluate.likelihood.report import Scores, describe, describe_samples
+from stages.evaluate.likelihood.score import score_documents
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
-from stages.evaluate.report import Scores, describe, describe_samples
-from stages.evaluate.samples import complete_headers, samples_data, samples_page
-from stages.evaluate.score import score_documents
-from stages.formats.atomic import write_whole_file
+from stages.evaluate.samples.headers import choose_headers
+from stages.evaluate.samples.samples import complete_headers, samples_data, samples_page
 from stages.formats.documents import read_documents, require_documents
-from stages.formats.entry import UserError, run_stage
 from stages.formats.reports import write_json
-from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
-from stages.formats.versions import require_locked
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError, run_stage
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
 
 MODEL = Path("model")
 DOCUMENTS = Path("data/clean/validation")
@@ -57,7 +57,7 @@ def main() -> None:
     report = describe(scores, baselines, context_length, stride, params.bootstrap_resamples, params.seed)
     write_json(REPORT, report | {"samples": describe_samples(completions)})
     write_json(SAMPLES, samples_data(completions))
-    write_whole_file(SAMPLES_PAGE, samples_page(completions, params.samples))
+    atomic_write(SAMPLES_PAGE, samples_page(completions, params.samples))
 
 
 def document_scores(nats: npt.NDArray[np.float64], store: TokenStore) -> Scores:

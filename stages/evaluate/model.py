@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from stages.formats.entry import UserError
 from stages.formats.model_folder import weight_files
+from stages.runtime.entry import UserError
 
 logging.disable_progress_bar()  # a local file takes no time worth a bar
 

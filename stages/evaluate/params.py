@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from stages.formats.section import Section
+from stages.runtime.section import Section
 
 
 class SampleParams(Section):

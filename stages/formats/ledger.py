@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from stages.formats.documents import read_table
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 
 KEPT = "kept"
 """The verdict on a document that nothing dropped."""

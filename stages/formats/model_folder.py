@@ -12,8 +12,8 @@
 import hashlib
 from pathlib import Path
 
-from stages.formats.entry import UserError
-from stages.formats.hashes import file_sha256
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
 
 MODEL = Path("model")
 CONFIG = "config.json"

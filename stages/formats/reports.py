@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stages.formats.atomic import write_whole_file
+from stages.runtime.atomic import atomic_write
 
 
 def write_json(place: Path, values: Any) -> None:
     """Write JSON with sorted keys, two spaces, a final newline; NaN and infinities are refused (RFC 8259)."""
-    write_whole_file(place, json.dumps(values, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+    atomic_write(place, json.dumps(values, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(place: Path) -> Any:

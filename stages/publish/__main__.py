@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from stages.formats.entry import run_stage
 from stages.formats.reports import read_json, write_json
-from stages.formats.section import read_section
-from stages.formats.versions import require_locked
 from stages.publish import inputs
 from stages.publish.card import write_card
 from stages.publish.folder import publish_to_folder
@@ -19,6 +16,9 @@ from stages.publish.hub import publish_to_hub
 from stages.publish.params import PublishParams
 from stages.publish.provenance import observe
 from stages.publish.revision import CARD, PROVENANCE, Revision, model_files, name_revision
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
 
 RECEIPT = Path("data/receipt.json")
 

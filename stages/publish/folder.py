@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-from stages.formats.atomic import flush_to_disk, whole_folder
-from stages.formats.entry import UserError
-from stages.formats.hashes import file_sha256
 from stages.publish.revision import Revision
+from stages.runtime.atomic import atomic_folder, flush_to_disk
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
 
 
 def publish_to_folder(revision: Revision, place: Path) -> None:
@@ -18,7 +18,7 @@ def publish_to_folder(revision: Revision, place: Path) -> None:
     if kept.is_dir():
         require_intact(kept, revision)
     else:
-        with whole_folder(kept) as folder:
+        with atomic_folder(kept) as folder:
             for path, file in revision.files.items():
                 shutil.copyfile(file, folder / path)
             require_intact(folder, revision)

@@ -14,9 +14,9 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, co
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
-from stages.formats.entry import UnavailableError, UserError
 from stages.publish.retries import HubError, passes, retried, underlying
 from stages.publish.revision import Revision
+from stages.runtime.entry import UnavailableError, UserError
 
 TOKEN_VARIABLE = "HF_TOKEN"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
+from stages.runtime.entry import UserError
 
 MODEL = Path("model")
 SAMPLES = Path("data/samples.json")

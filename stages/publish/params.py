@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from stages.formats.section import Section
+from stages.runtime.section import Section
 
 
 class PublishParams(Section):

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.formats.hashes import file_sha256
 from stages.formats.model_folder import weight_files
+from stages.runtime.hashes import file_sha256
 
 CARD = "README.md"
 PROVENANCE = "provenance.json"

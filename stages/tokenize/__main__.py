@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from stages.formats.atomic import whole_folder, write_whole_file
 from stages.formats.documents import require_documents
-from stages.formats.entry import run_stage
 from stages.formats.ledger import read_ledger
 from stages.formats.reports import write_json
-from stages.formats.section import read_section
-from stages.formats.shard_cache import drop_unused
 from stages.formats.tokens import Manifest, TokenStore
-from stages.formats.versions import require_locked
+from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+from stages.runtime.shard_cache import drop_unused
+from stages.runtime.versions import require_locked
 from stages.tokenize.encode import Encoding, write_store
 from stages.tokenize.page import LEDGER_COLUMNS, page
 from stages.tokenize.params import TokenizeParams
@@ -35,11 +35,11 @@ def main() -> None:
     encoding = Encoding(vocabulary, engine)
     manifests = {}
     for side, shards in sides.items():
-        with whole_folder(TOKENS / side) as folder:
+        with atomic_folder(TOKENS / side) as folder:
             manifests[side] = write_store(shards, encoding, folder)
     lengths = {side: TokenStore(TOKENS / side).document_lengths for side in sides}
     ledger = read_ledger(CLEAN / "ledger", LEDGER_COLUMNS)
-    write_whole_file(PAGE, page(ledger, manifests, lengths))
+    atomic_write(PAGE, page(ledger, manifests, lengths))
     write_json(REPORT, {"engine": engine} | {side: summary(manifest) for side, manifest in manifests.items()})
     drop_unused("tokens")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from stages.formats.documents import read_shard, text_size
-from stages.formats.entry import UserError
-from stages.formats.shard_cache import cache_key, code_key, map_cached, shard_sha256
 from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
+from stages.runtime.entry import UserError
+from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
 from stages.tokenize import engines, store
 from stages.tokenize.engines import Engine, open_engine
 from stages.tokenize.store import smallest_dtype, write_token_shard

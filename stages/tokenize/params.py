@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.formats.section import Section
+from stages.runtime.section import Section
 
 
 class TokenizeParams(Section):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.formats.documents import read_shard
-from stages.formats.shard_cache import cache_key, cached, code_key
+from stages.runtime.shard_cache import cache_key, cached, code_key
 from stages.tokenize import engines
 from stages.tokenize.engines import Engine, Fast, Reference
 

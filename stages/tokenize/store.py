@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stages.formats.hashes import file_sha256
 from stages.formats.tokens import Positions, ShardEntry
+from stages.runtime.hashes import file_sha256
 
 
 def smallest_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stages.formats.entry import UserError
-from stages.formats.hashes import file_sha256
 from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stages.formats.atomic import whole_folder
 from stages.formats.documents import require_documents
-from stages.formats.entry import run_stage
-from stages.formats.hashes import file_sha256
 from stages.formats.reports import write_json
-from stages.formats.section import read_section
-from stages.formats.versions import require_locked
+from stages.runtime.atomic import atomic_folder
+from stages.runtime.entry import run_stage
+from stages.runtime.hashes import file_sha256
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.save import save_trained, take_over
 from stages.tokenizer.train import characters, sample, train_bpe
@@ -24,7 +24,7 @@ def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
     require_locked("pyarrow", "tokenizers", *(["transformers"] if params.folder else []))
     require_documents(DOCUMENTS)
-    with whole_folder(TOKENIZER) as folder:
+    with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, folder)
     write_json(
         REPORT,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json, write_json
+from stages.runtime.entry import UserError
 from stages.tokenizer.train import END_OF_TEXT, UNKNOWN
 
 NO_LIMIT = 10**30

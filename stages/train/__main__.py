@@ -6,15 +6,15 @@ Checks what can be checked without a worker, then starts `accelerate launch` of 
 import sys
 from pathlib import Path
 
-from stages.formats.entry import run_stage
-from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
-from stages.formats.versions import require_locked
-from stages.train.checks import check_batch, check_machine, check_precision, check_store
-from stages.train.launch import device_count, launch, launch_config, restarts_allowed
-from stages.train.model import build_config, check_model
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
+from stages.train.launch.checks import check_batch, check_machine, check_precision, check_store
+from stages.train.launch.launcher import device_count, launch, launch_config, restarts_allowed
+from stages.train.model.build import build_config, check_model
+from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
-from stages.train.trackers import check_trackers
 
 TOKENS = Path("data/tokens")
 TOKENIZER = Path("data/tokenizer")

@@ -12,21 +12,21 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from stages.formats.entry import UserError
 from stages.formats.tokens import TokenStore
-from stages.train.batches import Batch, read_ahead, rows_of_step
-from stages.train.checkpoints import Checkpoints, Progress
-from stages.train.evaluation import Evaluation
-from stages.train.exact import TreeSum, sum_over_processes
-from stages.train.export import export_step
-from stages.train.loss import CausalLoss
-from stages.train.optimizer import Optimizers
-from stages.train.packing import Integers, PackingIndex
-from stages.train.parallel import clip, gradient_traffic, norm
+from stages.runtime.entry import UserError
+from stages.train.checkpoint.checkpoints import Checkpoints, Progress
+from stages.train.data.batches import Batch, read_ahead, rows_of_step
+from stages.train.data.packing import Integers, PackingIndex
+from stages.train.distributed.deterministic import TreeSum, sum_over_processes
+from stages.train.distributed.parallel import clip, gradient_traffic, norm
+from stages.train.model.export import export_step
+from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.report import Report
+from stages.train.monitoring.throughput import Clock
+from stages.train.monitoring.validation import Evaluation
+from stages.train.optim.optimizer import Optimizers
+from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import TrainParams
-from stages.train.report import Report
-from stages.train.schedule import rate_share
-from stages.train.speed import Clock
 
 
 class StopSignal:
@@ -88,16 +88,16 @@ class Trainer:
         """One optimizer step on this process's next micro-batches."""
         rows = rows_of_step(self.params.seed, step, self.params.global_batch_size, self.index.rows)
         target_count = self.index.target_count(rows)
-        if self.params.exact_micro_batch_size is None:
+        if self.params.deterministic_micro_batch_size is None:
             loss = self._sum_gradients(step, batches, target_count)
         else:
             loss = self._sum_gradients_exactly(step, batches, target_count)
         asked = torch.tensor(float(self.stop.asked), device=loss.device)
         totals = self.accelerator.reduce(torch.stack([loss, asked]), "sum")
         norm = clip(self.model, self.params.max_gradient_norm)
-        self.optimizers.step(rate_share(self.params.schedule, step, self.params.max_steps))
+        self.optimizers.step(lr_multiplier(self.params.schedule, step, self.params.max_steps))
         self.clock.tokens += target_count
-        exact = self.params.exact_micro_batch_size is not None
+        exact = self.params.deterministic_micro_batch_size is not None
         return StepResult(loss if exact else totals[0], norm, totals[1])
 
     def _sum_gradients(self, step: int, batches: Iterator[Batch], target_count: int) -> Tensor:
@@ -114,7 +114,7 @@ class Trainer:
         return loss
 
     def _sum_gradients_exactly(self, step: int, batches: Iterator[Batch], target_count: int) -> Tensor:
-        """The same by a tree (stages.train.exact); returns the loss of the global batch."""
+        """The same by a tree (stages.train.distributed.deterministic); returns the loss of the global batch."""
         place, own = self.own_rows(step)
         trained = [parameter for parameter in self.eager.parameters() if parameter.requires_grad]
         tree = TreeSum()

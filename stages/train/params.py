@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stages.formats.section import Section
+from stages.runtime.section import Section
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -61,7 +61,7 @@ class TrainParams(Section):
     count from 0."""
     global_batch_size: Positive
     """Sequences per optimizer step, over all processes."""
-    exact_micro_batch_size: Positive | None
+    deterministic_micro_batch_size: Positive | None
     """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
     number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
     max_steps: Positive

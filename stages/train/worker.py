@@ -16,28 +16,28 @@ from torch import nn
 from torch.utils import deterministic
 from transformers.utils import logging
 
-from stages.formats.entry import UserError, run_stage
-from stages.formats.section import read_section
 from stages.formats.tokens import TokenStore
-from stages.train.checkpoints import Checkpoints, Progress
-from stages.train.compile import should_compile
-from stages.train.evaluation import Evaluation
-from stages.train.fingerprint import fingerprint, identity, plateau_end, record_identity, why_afresh
-from stages.train.launch import EXIT_CONTINUE
-from stages.train.lifeline import follow_command, is_first_to_fail, leave
+from stages.runtime.entry import UserError, run_stage
+from stages.runtime.section import read_section
+from stages.train.checkpoint.checkpoints import Checkpoints, Progress
+from stages.train.checkpoint.fingerprint import fingerprint, identity, plateau_end, record_identity, why_afresh
+from stages.train.checkpoint.mirror import Mirror
+from stages.train.data.packing import build_packing
+from stages.train.distributed.compile import should_compile
+from stages.train.distributed.micro_batch import micro_batch_size
+from stages.train.distributed.parallel import shard, spread, uses_fsdp
+from stages.train.launch.launcher import EXIT_CONTINUE
+from stages.train.launch.supervision import follow_command, is_first_to_fail, leave
 from stages.train.loop import PreemptedError, StopSignal, Trainer, train
-from stages.train.loss import CausalLoss
-from stages.train.micro_batch import micro_batch_size
-from stages.train.mirror import Mirror
-from stages.train.model import build_model, flops_per_token
-from stages.train.optimizer import Optimizers, build_optimizers
-from stages.train.packing import build_packing
-from stages.train.parallel import shard, spread, uses_fsdp
+from stages.train.model.build import build_model, flops_per_token
+from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.report import Report
+from stages.train.monitoring.results import write_results
+from stages.train.monitoring.throughput import Clock, peak_flops
+from stages.train.monitoring.trackers import Trackers
+from stages.train.monitoring.validation import Evaluation
+from stages.train.optim.optimizer import Optimizers, build_optimizers
 from stages.train.params import TrainParams
-from stages.train.report import Report
-from stages.train.results import write_results
-from stages.train.speed import Clock, peak_flops
-from stages.train.trackers import Trackers
 
 TOKENS = Path("data/tokens")
 TRACKERS = Path(".parrotflow/trackers")
@@ -51,7 +51,7 @@ def main() -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
     accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
-    exact = params.exact_micro_batch_size is not None
+    exact = params.deterministic_micro_batch_size is not None
     repeat_bits(accelerator.device, asked_for=exact)
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
     index = build_packing(training, params.sequence_length, params.packing)

@@ -8,8 +8,8 @@ from stages.clean import ledger
 from stages.clean.__main__ import main
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import document_id, read_documents
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
 from tests.small_project import folder_bytes, write_corpus, write_project
 
 CLEAN = Path("data/clean")

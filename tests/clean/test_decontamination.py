@@ -7,7 +7,7 @@ import pytest
 from stages.clean.__main__ import main
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 from tests.small_project import write_corpus, write_project
 
 PROBLEM = 'def has_close(numbers, threshold):\n    """ Check if two numbers are closer than threshold """\n'

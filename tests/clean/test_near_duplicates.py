@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clean import words
+from stages.clean import minhash as words
+from stages.clean.minhash import word_set, word_sets
 from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
 from stages.clean.params import NearDuplicates
-from stages.clean.words import word_set, word_sets
 from stages.formats.documents import Document, document_id, write_shard
 
 PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)

@@ -8,7 +8,7 @@ from stages.clean.features import measure
 from stages.clean.params import CleanParams
 from stages.clean.verdicts import apply_filters, check_sides, draw, drop_exact_duplicates, split_sides
 from stages.formats.documents import Document, document_id
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 from tests.small_project import sections
 
 CODE = "def f(value):\n    return value\n"

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from stages.collect.__main__ import main
 from stages.collect.licenses import is_allowed
 from stages.formats.documents import Document, read_documents
-from stages.formats.entry import UnavailableError, UserError
 from stages.formats.reports import read_json
+from stages.runtime.entry import UnavailableError, UserError
 from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
 
 ROWS = {"text": "content", "fields": {"source": None, "path": None, "license": None}}

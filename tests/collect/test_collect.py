@@ -11,8 +11,8 @@ import pytest
 
 from stages.collect.__main__ import main
 from stages.formats.documents import read_documents
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
 from tests.small_project import FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
 
 DOCUMENTS = Path("data/documents")

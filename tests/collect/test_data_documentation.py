@@ -5,7 +5,7 @@ import yaml
 
 from stages.clean.params import CleanParams
 from stages.collect.params import CollectParams
-from stages.formats.section import check_section
+from stages.runtime.section import check_section
 from tests.small_project import ROOT
 
 MODELS = {"collect": CollectParams, "clean": CleanParams}

@@ -7,7 +7,7 @@ import pytest
 
 from stages.collect.licenses import is_allowed
 from stages.collect.sources.packages import read_package, read_standard_library
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 
 FILES = {
     "toy/__init__.py": "VERSION = 1\n",

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.collect.__main__ import main
-from stages.collect.look import SeenFiles
+from stages.collect.content import SeenFiles
 from stages.collect.params import Files, Jsonl
 from stages.collect.sources.files import read_files
 from stages.collect.sources.rows import read_jsonl
 from stages.formats.documents import Document, read_documents
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
 from tests.small_project import FILES_SOURCE, ROOT, write_corpus, write_project
 
 NO_FIELDS = {"source": None, "path": None, "license": None}

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 from tests.trained_project import EVALUATE, write_sections
 
@@ -130,7 +130,7 @@ def test_a_model_that_has_diverged_is_said(project: Path) -> None:
 
 
 def run_sample(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stages.evaluate.sample", *arguments]
+    command = [sys.executable, "-m", "stages.evaluate.commands.sample", *arguments]
     return subprocess.run(
         command, cwd=project, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )

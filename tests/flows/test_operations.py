@@ -15,7 +15,7 @@ import psutil
 import pytest
 from moto.server import ThreadedMotoServer
 
-from flows.graph import make_plan
+from flows.plan.graph import make_plan
 from tests.flows.operated import Operated, child, operated, wait_until
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy, repro

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.flows.test_graph import MATRIX
+from tests.flows.plan.test_graph import MATRIX
 from tests.flows.toy import make_toy
 
 SIDE_BY_SIDE = """\

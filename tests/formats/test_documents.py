@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stages.formats.documents import read_documents, require_documents, write_shard
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 from tests.small_project import document
 
 

@@ -9,9 +9,9 @@ import yaml
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.formats.entry import UserError
-from stages.formats.hashes import file_sha256
 from stages.publish.__main__ import main
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes
 from tests.trained_project import write_model, write_sections
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.entry import EXIT_UNAVAILABLE
+from stages.runtime.entry import EXIT_UNAVAILABLE
 from tests.hub_server import READER, WRITER, Fault, Hub, Repository
 from tests.small_project import ROOT
 from tests.trained_project import write_model, write_sections

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
+from stages.runtime.entry import UserError
 from stages.tokenize import encode
 from stages.tokenize.__main__ import main
 from stages.tokenize.encode import Encoding

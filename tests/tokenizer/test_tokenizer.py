@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
-from stages.formats.entry import UserError
 from stages.formats.reports import read_json
-from stages.formats.section import check_section
+from stages.runtime.entry import UserError
+from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, sample, train_bpe

@@ -16,8 +16,8 @@ import yaml
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from stages.formats.hashes import file_sha256
 from stages.formats.tokens import Manifest, TokenStore
+from stages.runtime.hashes import file_sha256
 from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenizer.save import save_trained
 from stages.train import worker
@@ -41,7 +41,7 @@ TRAIN: dict[str, Any] = {
     "packing": "best_fit",
     "attention": "causal",
     "global_batch_size": 8,
-    "exact_micro_batch_size": None,
+    "deterministic_micro_batch_size": None,
     "max_steps": 12,
     "optimizer": {
         "name": "muon",

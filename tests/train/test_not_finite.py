@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.entry import EXIT_USER_ERROR
 from stages.formats.tokens import TokenStore
-from stages.train.checkpoints import read_progress
+from stages.runtime.entry import EXIT_USER_ERROR
+from stages.train.checkpoint.checkpoints import read_progress
+from stages.train.commands.trace import origins
 from stages.train.params import TrainParams
-from stages.train.where import origins
 from tests.train.small_run import params, run, run_workers, write_project
 
 EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100}

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.batches import IGNORED, read_ahead, read_rows, rows_of_step
-from stages.train.curves import Curves
-from stages.train.exact import TreeSum
-from stages.train.fingerprint import plateau_end
-from stages.train.packing import build_packing
+from stages.train.checkpoint.fingerprint import plateau_end
+from stages.train.data.batches import IGNORED, read_ahead, read_rows, rows_of_step
+from stages.train.data.packing import build_packing
+from stages.train.distributed.deterministic import TreeSum
+from stages.train.monitoring.curves import Curves
+from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import Schedule
-from stages.train.schedule import rate_share
 from tests.train.small_run import write_project
 
 
@@ -90,7 +90,7 @@ def test_a_rate_grows_to_its_peak_and_never_leaves_its_bounds(
     schedule = Schedule.model_validate(
         {"name": name, "warmup_steps": warmup, "final_share": final, "decay_share": decay}
     )
-    shares = [rate_share(schedule, step, steps) for step in range(steps)]
+    shares = [lr_multiplier(schedule, step, steps) for step in range(steps)]
     assert all(0 <= share <= 1 + 1e-12 for share in shares)
     assert shares[:warmup] == sorted(shares[:warmup])
     assert shares[warmup:] == sorted(shares[warmup:], reverse=True)
@@ -104,7 +104,7 @@ def test_up_to_the_end_of_the_plateau_a_longer_run_has_the_same_rates(
         {"name": "wsd", "warmup_steps": warmup, "final_share": 0.0, "decay_share": decay}
     )
     for step in range(min(steps, plateau_end(schedule, steps))):
-        assert rate_share(schedule, step, steps) == rate_share(schedule, step, steps + more)
+        assert lr_multiplier(schedule, step, steps) == lr_multiplier(schedule, step, steps + more)
 
 
 @given(height=st.integers(0, 5), split=st.integers(0, 5), seed=st.integers(0, 100))

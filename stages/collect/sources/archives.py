@@ -13,7 +13,7 @@ from stages.collect.params import Archives
 from stages.collect.raw import LeftOut, Raw
 from stages.collect.sources.opened import one_line, opened
 from stages.collect.sources.places import Place, find
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 
 BROKEN = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from stages.collect.look import SeenFiles, look
+from stages.collect.content import SeenFiles, look
 from stages.collect.params import Files
 from stages.collect.raw import LeftOut, Raw
 from stages.collect.sources.opened import opened

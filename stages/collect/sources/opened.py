@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from stages.collect.sources.places import Place
-from stages.formats.entry import UnavailableError, UserError
+from stages.runtime.entry import UnavailableError, UserError
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from stages.collect.licenses import package_license
 from stages.collect.raw import Raw
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 
 PathT = TypeVar("PathT", bound=PurePosixPath)
 

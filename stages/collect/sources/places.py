@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import fsspec
 
-from stages.collect.look import State
-from stages.formats.entry import UnavailableError, UserError
+from stages.collect.content import State
+from stages.runtime.entry import UnavailableError, UserError
 
 
 @dataclass(frozen=True, slots=True)

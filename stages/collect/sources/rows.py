@@ -14,7 +14,7 @@ from stages.collect.params import Csv, Hub, Jsonl, Parquet
 from stages.collect.raw import LeftOut, Raw
 from stages.collect.sources.opened import one_line, opened
 from stages.collect.sources.places import find
-from stages.formats.entry import UserError
+from stages.runtime.entry import UserError
 
 ROWS_AT_A_TIME = 1000
 

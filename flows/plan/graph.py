@@ -1,0 +1,280 @@
+"""The plan: which stages of dvc.yaml would run, and why. One pass over DVC's repository, nothing is changed.
+
+A stage is
+    clean     nothing it hangs on has changed
+    run       something has
+    maybe     a stage before it runs; if that gives the same bytes as before, this one is skipped (early cut-off)
+    restore   its result for exactly these inputs is in DVC's cache
+The plan foresees; the decision is DVC's, when the stage's turn comes.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
+from dvc.output import Output
+from dvc.repo import Repo
+from dvc.stage import PipelineStage, Stage
+from dvc.stage.cache import _can_hash
+
+from flows.plan.code_change import is_only_remarks
+from flows.plan.history import read_seconds
+from flows.plan.policy import Policy, read_policy
+from stages.runtime.entry import UserError
+
+State = Literal["clean", "run", "maybe", "restore"]
+
+VERSIONS_FILE = "versions.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that makes a stage run."""
+
+    kind: Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "asked"]
+    what: str
+    """The parameter, library, file or stage."""
+    old: Any = None
+    """The value as of the last run, where it is known."""
+    new: Any = None
+    """The value now."""
+    only_remarks: bool = False
+    """Of code: comments, formatting or docstrings changed, the syntax tree did not."""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "parameter" | "library":
+                return f"{self.what} {_short(self.old)} → {_short(self.new)}"
+            case "code" | "data" | "output":
+                return f"{self.what} {self.new}{' in remarks only' if self.only_remarks else ''}"
+            case "upstream":
+                return f"{self.what} runs before it"
+            case "command":
+                return "its command changed"
+            case "asked":
+                return "--force"
+            case _:
+                return "never run"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """One stage of the plan."""
+
+    name: str
+    state: State
+    reasons: tuple[Reason, ...]
+    upstream: tuple[str, ...]
+    """Stages whose outputs it reads."""
+    policy: Policy = field(default_factory=Policy)
+    """How it is run."""
+    seconds: float | None = None
+    """How long it took when it ran last on this machine; None where that is not known."""
+    code: tuple[str, ...] = ()
+    """The Python files among its dependencies."""
+    metrics: tuple[str, ...] = ()
+    """The metrics files among its outputs."""
+
+    @property
+    def why(self) -> str:
+        """The reasons in one line."""
+        return "; ".join(str(reason) for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every stage, upstreams first."""
+
+    stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
+
+    def __iter__(self) -> Iterator[PlannedStage]:
+        return iter(self.stages)
+
+    @property
+    def to_do(self) -> list[PlannedStage]:
+        """The stages that are not clean."""
+        return [stage for stage in self.stages if stage.state != "clean"]
+
+    @property
+    def only_remarks(self) -> list[PlannedStage]:
+        """The stages that would run because of comments, formatting or docstrings alone."""
+        return [stage for stage in self.to_do if stage.reasons and all(why.only_remarks for why in stage.reasons)]
+
+    @property
+    def seconds(self) -> float:
+        """What the stages that are to run are expected to take together, as far as that is known."""
+        return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
+
+    @property
+    def dvc_files(self) -> list[str]:
+        """The dvc.yaml files that the stages stand in."""
+        return sorted({stage.name.rpartition(":")[0] or "dvc.yaml" for stage in self.stages})
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """The plan as plain values, for JSON."""
+        return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
+
+
+def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
+    """Plan the pipeline, or `targets` with what they need (with `downstream`: and what needs them).
+
+    Raises UserError where dvc.yaml cannot be read or a target does not exist.
+    """
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    try:
+        with Repo() as repo, repo.lock:
+            return Plan(tuple(_plan(repo, _wanted(repo, targets, downstream), force)))
+    except DvcException as error:
+        raise UserError(f"dvc: {error}") from None
+
+
+def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:
+    graph = repo.index.graph  # edges lead from a stage to what it needs
+    if not targets:
+        chosen = set(graph.nodes)
+    else:
+        chosen = set()
+        for target in targets:
+            todo = list(repo.stage.collect(target))
+            neighbours = graph.predecessors if downstream else graph.successors
+            while todo:
+                stage = todo.pop()
+                if stage not in chosen:
+                    chosen.add(stage)
+                    todo.extend(neighbours(stage))
+    return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], graph)
+
+
+def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineStage]:
+    ordered: list[PipelineStage] = []
+
+    def visit(stage: PipelineStage) -> None:
+        if stage in ordered:
+            return
+        for needed in sorted(graph.successors(stage), key=lambda other: str(other.addressing)):
+            if needed in stages:
+                visit(needed)
+        ordered.append(stage)
+
+    for stage in stages:
+        visit(stage)
+    return ordered
+
+
+def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
+    changing: set[str] = set()
+    seconds = read_seconds()
+    for stage in stages:
+        upstream = [other.addressing for other in repo.index.graph.successors(stage) if other in stages]
+        reasons = list(_reasons(stage))
+        if force:
+            reasons.append(Reason("asked", stage.addressing))
+        running = [name for name in upstream if name in changing]
+        state: State = "clean"
+        if reasons:
+            state = "restore" if not running and not force and _is_cached(stage, reasons) else "run"
+        elif running:
+            state = "maybe"
+        reasons += [Reason("upstream", name) for name in running]
+        if stage.frozen and not force:
+            state, reasons = "clean", []
+        # What is only put back is as it was; anything else may come out differently.
+        if state != "clean" and not (state == "restore" and all(reason.kind == "output" for reason in reasons)):
+            changing.add(stage.addressing)
+        yield PlannedStage(
+            stage.addressing,
+            state,
+            tuple(reasons),
+            tuple(upstream),
+            read_policy(stage.addressing, getattr(stage, "meta", None)),
+            seconds.get(stage.addressing),
+            tuple(str(dep) for dep in stage.deps if str(dep).endswith(".py")),
+            tuple(str(out) for out in stage.outs if out.metric),
+        )
+
+
+def _reasons(stage: Stage) -> Iterator[Reason]:
+    if not any(out.hash_info for out in stage.outs) and not any(dep.hash_info for dep in stage.deps):
+        yield Reason("never run", stage.addressing)
+        return
+    if stage.changed_stage():
+        yield Reason("command", stage.addressing)
+    upstream_outs = {str(out) for other in stage.repo.index.stages if other is not stage for out in other.outs}
+    for dep in stage.deps:
+        if isinstance(dep, ParamsDependency):
+            yield from _changed_params(dep)
+        else:
+            kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
+            for path, status in (dep.status() or {}).items():
+                # An upstream that has not run yet explains its own outputs.
+                if path in upstream_outs and status == "deleted":
+                    continue
+                if not dep.hash_info:
+                    yield Reason(kind, path, new="is new in dvc.yaml")
+                    continue
+                remarks = kind == "code" and status == "modified" and is_only_remarks(Path(path), dep.hash_info.value)
+                yield Reason(kind, path, new=status, only_remarks=remarks)
+    yield from _changed_outs(stage)
+
+
+def _changed_outs(stage: Stage) -> Iterator[Reason]:
+    states = {path: status for out in stage.outs for path, status in (out.status() or {}).items()}
+    missing = [path for path, status in states.items() if status in ("deleted", "not in cache")]
+    if len(missing) > 1:
+        yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new="are missing")
+    elif missing:
+        yield Reason("output", missing[0], new="is missing")
+    for path, status in states.items():
+        if path not in missing:
+            yield Reason("output", path, new=status)
+
+
+def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
+    before = dep.hash_info.value if dep.hash_info else {}
+    now = dep.read_params()
+    kind: Literal["library", "parameter"] = "library" if str(dep) == VERSIONS_FILE else "parameter"
+    for name in dep.params:
+        for key, old, new in differences(name, before.get(name), now.get(name)):
+            yield Reason(kind, key, old, new)
+
+
+def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The leaves that differ between two values, each with its dotted key, the old and the new value."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted({*old, *new}):
+            yield from differences(f"{key}.{name}", old.get(name), new.get(name))
+    elif old != new:
+        yield key, old, new
+
+
+def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
+    """Whether the cache has the results for the inputs as they are now."""
+    if all(reason.kind == "output" for reason in reasons) and stage.outs_cached():
+        return True
+    # Metrics that are not cached as outputs lie in the run-cache.
+    entry = _run_cache_entry(stage)
+    return entry is not None and bool(entry.outs_cached())
+
+
+def cached_outs(stage: PipelineStage) -> list[Output]:
+    """The outputs that DVC would restore for the inputs as they are now: from the run-cache, else from dvc.lock."""
+    entry = _run_cache_entry(stage)
+    return list((entry or stage).outs)
+
+
+def _run_cache_entry(stage: PipelineStage) -> Stage | None:
+    files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+    if not all(dep.exists for dep in files) or not _can_hash(stage):
+        return None
+    stage.save_deps()
+    entry = stage.repo.stage_cache._load(stage)
+    return stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir) if entry else None
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

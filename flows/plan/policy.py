@@ -1,0 +1,61 @@
+"""How a stage is run, not what it computes: `meta: {flow: ...}` in dvc.yaml, which DVC leaves out of its hash.
+
+train:
+  meta:
+    flow:
+      timeout_seconds: 86400
+      resources: [accelerator]
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stages.runtime.entry import UserError
+
+
+class Check(BaseModel):
+    """One condition of a gate on one metric."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
+    """FILE:KEY, e.g. `reports/evaluate.json:bits_per_byte`; a dotted key reaches inside."""
+    at_most: float | None = None
+    at_least: float | None = None
+    not_above: str | None = Field(None, pattern=r"^[^:]+:[^:]+$")
+    """FILE:KEY of a value that the metric must not exceed, e.g. of what is published now; no file is no bound."""
+    not_below: str | None = Field(None, pattern=r"^[^:]+:[^:]+$")
+    """The same for a metric of which more is better."""
+    tolerance: Annotated[float, Field(ge=0)] = 0.0
+    """By so much `not_above` and `not_below` may be missed."""
+
+
+class Policy(BaseModel):
+    """Timeout, retries, resources and gate of one stage."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    """Then the stage and all that it started are ended, and it has failed."""
+    retries: Annotated[int, Field(ge=0)] = 0
+    """After failures that pass by themselves (a network, a service): no other failure is tried again."""
+    retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0
+    resources: tuple[str, ...] = ()
+    """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
+    gate: tuple[Check, ...] = ()
+    """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
+    approval: bool = False
+    """Whether a person has to say yes in Prefect's UI before the stage runs; needs a server."""
+
+
+def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:
+    """The policy in a stage's `meta`. Raises UserError that names the stage, the key and what is allowed."""
+    try:
+        return Policy.model_validate((meta or {}).get("flow") or {})
+    except ValidationError as error:
+        faults = [
+            f"dvc.yaml: {name}.meta.flow.{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
+        ]
+        raise UserError("\n".join(faults)) from None

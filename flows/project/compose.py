@@ -1,0 +1,131 @@
+"""`parrotflow params GROUP=CHOICE key=value ...`: compose conf/ into params.yaml, by Hydra's compose API.
+
+A group is a folder of `conf/`, a choice a file in it: values for sections of params.yaml. params.yaml stays the only
+place that the stages read, so that DVC sees every change; its comments stay too.
+"""
+
+import difflib
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from ruamel.yaml import YAML
+
+from flows.plan.params import check_params
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE, read_params_file
+
+CONF = Path("conf")
+
+REPLACED_WHOLE = ("train", "model")
+"""An architecture's fields mean nothing to another one: a chosen model replaces them, all others are merged."""
+
+
+def groups(conf: Path = CONF) -> dict[str, list[str]]:
+    """The groups and their choices."""
+    folders = sorted(path for path in conf.iterdir() if path.is_dir()) if conf.is_dir() else []
+    return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
+
+
+def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: Path = CONF) -> str:
+    """params.yaml's text after the given `GROUP=CHOICE` and `key=value` words.
+
+    Raises UserError on an unknown group, choice or key, and where the result would be refused by a stage.
+    """
+    known = groups(conf)
+    for word in words:
+        check_word(word, known)
+    chosen = [f"+{word}" for word in words if word.split("=")[0] in known]
+    overrides = [word for word in words if word.split("=")[0] not in known]
+    base = read_params_file(params_file)
+    section, key = REPLACED_WHOLE
+    if chosen and key in _composed({}, chosen, conf).get(section, {}):
+        base[section][key] = {}
+    values = _composed(base, [*chosen, *overrides], conf)
+    text = _with_values(params_file.read_text(encoding="utf-8"), values)
+    _refuse_faults(text, params_file)
+    return text
+
+
+def check_word(word: str, known: dict[str, list[str]]) -> None:
+    """Raise UserError where a word is no GROUP=CHOICE and no key=value."""
+    name, _, value = word.partition("=")
+    if not value:
+        raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe(known)}")
+    if name in known and value not in known[name]:
+        raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}")
+    if name not in known and "." not in name:
+        raise UserError(f"{word}: no such group; {describe(known)}")
+
+
+def describe(known: dict[str, list[str]]) -> str:
+    """The groups with their choices, in one line."""
+    return "; ".join(f"{group}: {', '.join(choices)}" for group, choices in known.items()) or "conf/ has no groups"
+
+
+def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[str]:
+    """The unified difference of two texts, a line each."""
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
+
+
+def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
+    """Replace params.yaml, whole."""
+    atomic_write(params_file, text)
+
+
+def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
+    ConfigStore.instance().store(name="params", node=OmegaConf.create(base))
+    try:
+        with initialize_config_dir(str(conf.absolute()), version_base=None):
+            config = compose("params", overrides=list(overrides))
+        values = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(str(error).splitlines()[0]) from None
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _with_values(text: str, values: dict[str, Any]) -> str:
+    yaml = YAML()
+    yaml.width, yaml.preserve_quotes = 10_000, True
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.representer.add_representer(
+        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    document = yaml.load(text)
+    _put(document, values)
+    stream = StringIO()
+    yaml.dump(document, stream)
+    return stream.getvalue()
+
+
+def _represent_null(representer: Any, value: None) -> Any:
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def _put(document: Any, values: dict[str, Any]) -> None:
+    for name in [name for name in document if name not in values]:
+        del document[name]
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(document.get(name), dict):
+            _put(document[name], value)
+        elif name not in document or document[name] != value:
+            document[name] = value
+
+
+def _refuse_faults(text: str, params_file: Path) -> None:
+    trial = params_file.with_name(f".{params_file.name}.partial")
+    trial.write_text(text, encoding="utf-8")
+    try:
+        check_params(trial)
+    except UserError as error:
+        raise UserError(str(error).replace(str(trial), str(params_file))) from None
+    finally:
+        trial.unlink()

@@ -1,0 +1,168 @@
+"""`parrotflow doctor`: is this machine ready, and what to do about each fault."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from flows.plan.params import check_params
+from flows.project.versions import LOCK_FILE, locked_versions
+from flows.run.dvc_rwlock import is_torn
+from stages.runtime.entry import UserError
+
+OLDEST_PYTHON = (3, 11)
+
+FREE_DISK_BYTES = 5_000_000_000
+"""The default pipeline needs under 1 GB, its environment under 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Literal["ok", "note", "fault"]
+    """A fault stops a run; a note narrows what can be done."""
+    what: str
+    found: str
+    remedy: str = ""
+    """What to do; empty where nothing has to be done."""
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything that a run hangs on. Secrets are looked for, never shown."""
+    yield python()
+    yield packages()
+    yield parameters()
+    yield git()
+    yield dvc()
+    yield disk()
+    yield accelerator()
+    yield compiler()
+    yield launcher()
+    yield sandbox()
+    yield credentials()
+
+
+def python() -> Finding:
+    """Python 3.11 or newer."""
+    found = sys.version.split()[0]
+    if sys.version_info[:2] >= OLDEST_PYTHON:
+        return Finding("ok", "Python", found)
+    return Finding("fault", "Python", found, "install Python 3.11 or newer and run `make setup PYTHON=python3.11`")
+
+
+def packages() -> Finding:
+    """What is installed is what requirements.lock pins."""
+    if not LOCK_FILE.exists():
+        return Finding("fault", "packages", f"no {LOCK_FILE} here", "run this in the project's root")
+    wrong = []
+    for name, pinned in locked_versions().items():
+        try:
+            installed = version(name).split("+")[0]
+        except PackageNotFoundError:
+            installed = "missing"
+        if installed != pinned:
+            wrong.append(f"{name} {installed} instead of {pinned}")
+    if not wrong:
+        return Finding("ok", "packages", f"all {len(locked_versions())} as in {LOCK_FILE}")
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return Finding("fault", "packages", ", ".join(wrong[:3]) + more, "rm .venv/ready && make setup")
+
+
+def parameters() -> Finding:
+    """params.yaml is complete and within bounds."""
+    try:
+        check_params()
+    except UserError as error:
+        return Finding("fault", "parameters", str(error).splitlines()[0], "mend params.yaml")
+    return Finding("ok", "parameters", "params.yaml is complete and within bounds")
+
+
+def git() -> Finding:
+    """A repository with a committer, since experiments and provenance need commits."""
+    if not shutil.which("git"):
+        return Finding("fault", "git", "not found", "install git")
+    if _output("git", "rev-parse", "--is-inside-work-tree") != "true":
+        return Finding("fault", "git", "no repository here", "clone the project, or run `git init` and commit")
+    if not _output("git", "config", "user.email"):
+        return Finding("note", "git", "no user.email", "git config user.email YOU@EXAMPLE.ORG, to commit results")
+    changed = len(_output("git", "status", "--short").splitlines())
+    return Finding("ok", "git", f"{_output('git', 'rev-parse', '--short', 'HEAD')}, {changed} files changed")
+
+
+def dvc() -> Finding:
+    """A DVC repository; a remote is optional."""
+    if not Path(".dvc").is_dir():
+        return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
+    if is_torn():
+        found = "its table of locks was cut off by a kill: `dvc repro` refuses"
+        return Finding("fault", "DVC", found, "`parrotflow run` mends it, or rm .dvc/tmp/rwlock; nothing is lost")
+    remotes = _output(sys.executable, "-m", "dvc", "remote", "list").splitlines()
+    if not remotes:
+        remedy = "`dvc remote add -d NAME URL` shares results with others and other machines"
+        return Finding("note", "DVC", "no remote: results stay on this machine", remedy)
+    return Finding("ok", "DVC", f"remotes: {', '.join(line.split()[0] for line in remotes)}")
+
+
+def disk() -> Finding:
+    """Room for a run."""
+    free = shutil.disk_usage(Path()).free
+    found = f"{free / 1e9:.0f} GB free"
+    if free >= FREE_DISK_BYTES:
+        return Finding("ok", "disk", found)
+    return Finding("fault", "disk", found, "free some space; `dvc gc --workspace` drops results no longer in use")
+
+
+def accelerator() -> Finding:
+    """A GPU, or what the CPU can do."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
+        return Finding("ok", "accelerator", f"{torch.cuda.device_count()} x {', '.join(sorted(names))}")
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    fast = [name for name in ("amx_bf16", "avx512_bf16") if name in flags]
+    if fast:
+        return Finding("ok", "accelerator", f"no GPU; the CPU multiplies in bf16 ({fast[0]})")
+    remedy = "train.precision: fp32 may be faster here; larger models want a GPU"
+    return Finding("note", "accelerator", "no GPU, and the CPU has no bf16 arithmetic", remedy)
+
+
+def compiler() -> Finding:
+    """torch.compile on the CPU needs a C++ compiler."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
+        if name and shutil.which(name):
+            return Finding("ok", "compiler", name)
+    return Finding("note", "compiler", "no C++ compiler", "install g++: training on the CPU is about 1.4 times faster")
+
+
+def launcher() -> Finding:
+    """How training would be launched."""
+    name = os.environ.get("PARROTFLOW_LAUNCH")
+    if name and not (Path("launch") / f"{name}.yaml").exists() and not Path(name).exists():
+        presets = ", ".join(sorted(path.stem for path in Path("launch").glob("*.yaml")))
+        return Finding("fault", "launcher", f"PARROTFLOW_LAUNCH={name}: no such file", f"choose one of {presets}")
+    return Finding("ok", "launcher", name or "your `accelerate config`, else a preset by the hardware")
+
+
+def sandbox() -> Finding:
+    """bubblewrap, in which generated code could be run safely."""
+    if shutil.which("bwrap"):
+        return Finding("ok", "sandbox", "bubblewrap")
+    return Finding("note", "sandbox", "no bubblewrap", "install bubblewrap to run generated code in isolation")
+
+
+def credentials() -> Finding:
+    """A Hub token in the environment; only publishing to the Hub needs one."""
+    if os.environ.get("HF_TOKEN"):
+        return Finding("ok", "credentials", "HF_TOKEN is set (not shown)")
+    return Finding("note", "credentials", "no HF_TOKEN", "set it to publish to the Hub; a local folder needs none")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

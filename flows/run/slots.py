@@ -1,0 +1,66 @@
+"""How many stages run at once, and which never together."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stages.runtime.entry import UserError
+
+STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
+RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
+
+
+@dataclass
+class Slots:
+    """Taken all at once or not at all, so that a stage that waits for a resource keeps no other from running."""
+
+    stages_at_once: int
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    """Of the named resources; 1 for those that are not named."""
+    _used: Counter[str] = field(default_factory=Counter)
+    _running: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def taken(self, resources: Collection[str], given_up: Callable[[], bool]) -> Iterator[bool]:
+        """Wait for a slot and all the resources, then hold them; False where `given_up` came true first."""
+        with self._changed:
+            while not self._free(resources):
+                if given_up():
+                    break
+                self._changed.wait(0.2)
+            got = not given_up()
+            if got:
+                self._running += 1
+                self._used.update(set(resources))
+        try:
+            yield got
+        finally:
+            if got:
+                with self._changed:
+                    self._running -= 1
+                    self._used.subtract(set(resources))
+                    self._changed.notify_all()
+
+    def _free(self, resources: Collection[str]) -> bool:
+        fits = all(self._used[name] < self.capacity.get(name, 1) for name in resources)
+        return fits and self._running < self.stages_at_once
+
+
+def slots_of_this_machine() -> Slots:
+    """By `PARROTFLOW_STAGES_AT_ONCE` (else 2) and `PARROTFLOW_RESOURCES`, e.g. `accelerator=2,memory=1`."""
+    capacity: dict[str, int] = {}
+    for item in filter(None, os.environ.get(RESOURCES_VARIABLE, "").split(",")):
+        name, _, number = item.partition("=")
+        capacity[name.strip()] = _whole(RESOURCES_VARIABLE, item, number)
+    at_once = os.environ.get(STAGES_AT_ONCE_VARIABLE) or "2"
+    return Slots(_whole(STAGES_AT_ONCE_VARIABLE, at_once, at_once), capacity)
+
+
+def _whole(variable: str, given: str, number: str) -> int:
+    if not number.strip().isdecimal() or int(number) < 1:
+        raise UserError(f"{variable}: `{given}`: expected a whole number from 1 on")
+    return int(number)

@@ -1,0 +1,95 @@
+"""The figures of an evaluation, each with its interval, the counts behind it and the convention it follows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.evaluate.likelihood.baselines import Baselines
+from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
+from stages.evaluate.samples.completion import Completion
+
+SIGNIFICANT_DIGITS = 6
+"""In the report: further ones are float32's rounding, which changes with the batch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What was measured of each document; every array has shape (documents,)."""
+
+    nats: npt.NDArray[np.float64]
+    """Negative log-likelihood."""
+    tokens: npt.NDArray[np.int64]
+    """Tokens scored, the closing end-of-sequence id counted."""
+    bytes: npt.NDArray[np.int64]
+    """UTF-8 bytes of the text."""
+    sources: Sequence[str]
+    """The package, repository or data set of each document."""
+
+
+def describe(
+    scores: Scores, baselines: Baselines, context_length: int, stride: int, resamples: int, seed: int
+) -> dict[str, Any]:
+    """The report's values."""
+    columns = np.stack([scores.nats, scores.tokens, scores.bytes], axis=1).astype(np.float64)
+    drawn = resampled_sums(columns, resamples, seed)
+    return {
+        **metrics(columns.sum(axis=0)),
+        "interval_95": {
+            name: [significant(end) for end in interval_95(values)] for name, values in series(drawn).items()
+        },
+        "documents": len(scores.nats),
+        "tokens": int(scores.tokens.sum()),
+        "bytes": int(scores.bytes.sum()),
+        "bits_per_byte_per_source": per_source(scores, columns),
+        "baselines_bits_per_byte": {name: significant(value) for name, value in asdict(baselines).items()},
+        "convention": convention(context_length, stride, resamples),
+    }
+
+
+def describe_samples(completions: Sequence[Completion]) -> dict[str, Any]:
+    """How many of the completed functions are Python."""
+    parsed = sum(completion.parses for completion in completions)
+    return {
+        "functions": len(completions),
+        "parsed": parsed,
+        "parsed_share": significant(parsed / len(completions)) if completions else None,
+        "cut_off": sum(not completion.finished for completion in completions),
+    }
+
+
+def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
+    """Sums of (nats, tokens, bytes) along the last axis -> loss, perplexity, bits per byte."""
+    nats, tokens, text_bytes = np.moveaxis(sums, -1, 0)
+    loss = nats / tokens
+    return {"loss": loss, "perplexity": np.exp(loss), "bits_per_byte": nats / (math.log(2) * text_bytes)}
+
+
+def metrics(sums: npt.NDArray[np.float64]) -> dict[str, float]:
+    """The same of one row of sums, rounded."""
+    return {name: significant(float(value)) for name, value in series(sums).items()}
+
+
+def per_source(scores: Scores, columns: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Bits per byte of each source's documents."""
+    sources = np.asarray(scores.sources)
+    return {str(name): metrics(columns[sources == name].sum(axis=0))["bits_per_byte"] for name in np.unique(sources)}
+
+
+def significant(value: float) -> float:
+    """Rounded to the digits that mean something."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def convention(context_length: int, stride: int, resamples: int) -> str:
+    """How the figures were made, in words."""
+    return (
+        "Every token of the held-out split is scored once, each document on its own, begun by the end-of-sequence id; "
+        f"the id that closes a document is scored too. Windows of {context_length} tokens move on by {stride}. "
+        "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
+        f"bytes of the text; float32. Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
+        "Baselines: the documents one after the other as one stream."
+    )

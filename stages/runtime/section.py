@@ -1,0 +1,76 @@
+"""A stage's section of params.yaml, read into its typed model.
+
+`params.yaml` is the only place with values; a model has types, units and bounds, and no defaults.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.runtime.entry import UserError
+
+PARAMS_FILE = Path("params.yaml")
+
+
+class Section(BaseModel):
+    """Base of every stage's parameters: unknown keys and loosely typed values are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+SectionT = TypeVar("SectionT", bound=BaseModel)
+
+
+class _Yaml12Loader(yaml.SafeLoader):
+    """Reads `1e-3` as a number, as YAML 1.2 and DVC do; PyYAML alone takes it for text."""
+
+
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
+    """Read the whole of params.yaml as plain values. Raises UserError if it is missing or no mapping."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12Loader)
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; run this from the project's root") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a section per stage, found {type(values).__name__}")
+    return values
+
+
+def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
+    """Read and check section `name`. Raises UserError that names each bad key, its value and what is allowed."""
+    values = read_params_file(path)
+    if name not in values:
+        raise UserError(f"{path}: section `{name}` is missing")
+    return check_section(name, values[name], model, path)
+
+
+def check_section(name: str, values: object, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
+    """Check plain `values` against `model`; the same errors as `read_section`."""
+    try:
+        return model.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise UserError("\n".join(_describe(name, line, path) for line in error.errors())) from None
+
+
+def _describe(name: str, line: Any, path: Path) -> str:
+    key = ".".join(str(part) for part in (name, *line["loc"]))
+    match line["type"]:
+        case "extra_forbidden":
+            return f"{path}: {key}: unknown parameter (value {line['input']!r}); remove it or correct its name"
+        case "missing":
+            return f"{path}: {key}: missing; every parameter has a value in {path}"
+        case _:
+            return f"{path}: {key} = {line['input']!r}: {line['msg']}"

@@ -1,0 +1,123 @@
+"""What a stage has computed for a shard, kept by the content it was computed from.
+
+Lies in the ignored folder `.parrotflow/cache`, outside DVC's outs: an edit of one document costs one shard, and
+deleting the folder costs time alone. A copy of the files goes out, never a link, so nobody who edits a result can
+change the cache.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+from stages.runtime.atomic import atomic_folder
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from stages.runtime.workers import map_shards
+
+Item = TypeVar("Item")
+
+CACHE = Path(".parrotflow/cache")
+
+LIMIT_VARIABLE = "PARROTFLOW_SHARD_CACHE_GB"
+DEFAULT_LIMIT_GB = 50.0
+
+
+def cache_key(*parts: str) -> str:
+    """One name for everything that a result hangs on, in the order given."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8")
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.hexdigest()
+
+
+def code_key(files: Iterable[str | None]) -> str:
+    """A key for code: the sha256 of modules' files (`features.__file__`), so that an edit never meets old results."""
+    return cache_key(*(Path(file).read_text(encoding="utf-8") for file in files if file))
+
+
+def cached(stage: str, key: str, compute: Callable[[Path], None]) -> Path:
+    """The folder with the files that `compute(folder)` writes: from the cache where `key` is known."""
+    entry = _place(stage, key)
+    if not entry.is_dir():
+        _fill(entry, compute)
+    os.utime(entry)
+    return entry
+
+
+def map_cached(
+    stage: str,
+    items: Sequence[Item],
+    key_of: Callable[[Item], str],
+    compute: Callable[[Item, Path], None],
+    threads_each: int = 1,
+) -> list[Path]:
+    """For each item the folder with the files that `compute(item, folder)` writes.
+
+    Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
+    """
+    entries = [_place(stage, key_of(item)) for item in items]
+    missing = {entry: item for entry, item in zip(entries, items, strict=True) if not entry.is_dir()}
+    for _ in map_shards(partial(_fill_for, compute), list(missing.items()), threads_each):
+        pass
+    for entry in entries:
+        os.utime(entry)
+    return entries
+
+
+def _fill_for(compute: Callable[[Item, Path], None], entry_and_item: tuple[Path, Item]) -> None:
+    entry, item = entry_and_item
+    _fill(entry, partial(compute, item))
+
+
+def shard_sha256(shard: Path) -> str:
+    """The sha256 of a shard's file, read once in a process as long as it does not change."""
+    state = shard.stat()
+    return _sha256_in_state(shard, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _sha256_in_state(shard: Path, _modified_ns: int, _size: int) -> str:
+    return file_sha256(shard)
+
+
+def _place(stage: str, key: str) -> Path:
+    return CACHE / stage / key[:2] / key
+
+
+def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    # Two workers may compute the same entry at once; each has a place of its own, and the same bytes.
+    own = entry.with_name(f"{entry.name}.{os.getpid()}")
+    with atomic_folder(own) as folder:
+        compute(folder)
+    try:
+        own.rename(entry)
+    except OSError:
+        shutil.rmtree(own)
+        if not entry.is_dir():
+            raise
+
+
+def drop_unused(stage: str) -> None:
+    """Delete a stage's entries that were unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50)."""
+    limit = limit_bytes()
+    entries = [(path.stat().st_mtime_ns, path) for path in (CACHE / stage).glob("??/*") if path.is_dir()]
+    total = 0
+    for _, entry in sorted(entries, reverse=True):
+        total += sum(file.stat().st_size for file in entry.iterdir())
+        if total > limit:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def limit_bytes() -> float:
+    """How large the cache of a stage may stay. Raises UserError for a variable that is no number."""
+    value = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_GB)
+    try:
+        return float(value) * 1e9
+    except ValueError:
+        raise UserError(f"{LIMIT_VARIABLE}={value}: expected a number of gigabytes") from None

@@ -1,0 +1,130 @@
+"""Work over shards: one pure function, mapped by processes of this machine, or by a Ray cluster.
+
+The results do not depend on which, or on how many there are. On Ray every node sees the project's folder under the
+same path (a shared file system), as the results are files.
+"""
+
+import logging
+import os
+import pickle
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stages.runtime.entry import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WORKERS_VARIABLE = "PARROTFLOW_WORKERS"
+RAY_VARIABLE = "RAY_ADDRESS"
+
+POOL_START_SECONDS = 0.5
+"""What it takes until workers have imported what they need. Work that is done sooner here never waits for them."""
+
+
+def worker_count() -> int:
+    """Worker processes: `PARROTFLOW_WORKERS`, else the cores this process may use."""
+    value = os.environ.get(WORKERS_VARIABLE, "")
+    if not value:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not value.isdecimal() or int(value) < 1:
+        raise UserError(f"{WORKERS_VARIABLE}={value}: expected a whole number from 1 on")
+    return int(value)
+
+
+def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
+    """Yield `function(item)` for each item, in the order of the items.
+
+    `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes. The first items are
+    done in this process; only where they show that it takes longer than starting others do those take over.
+    `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
+    is raised here as it was there.
+    """
+    if address := os.environ.get(RAY_VARIABLE):
+        yield from _map_on_ray(address, function, items)
+        return
+    workers = max(1, worker_count() // threads_each)
+    if workers == 1 and threads_each > 1:
+        yield from _map_overlapping(function, items)
+        return
+    done = 0
+    began = time.monotonic()
+    while done < len(items) and (workers == 1 or time.monotonic() - began < POOL_START_SECONDS):
+        yield function(items[done])
+        done += 1
+    rest = items[done:]
+    if not rest:
+        return
+    # Spawned, not forked: pyarrow and the tokenizers hold threads, which a fork would leave in the middle of a lock.
+    with ProcessPoolExecutor(min(workers, len(rest)), mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(function, rest)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _map_overlapping(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Two calls at once: while one keeps its threads busy, the other reads or writes."""
+    with ThreadPoolExecutor(2, "shards") as threads:
+        try:
+            yield from threads.map(function, items)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _map_on_ray(address: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    ray = _connected(address)
+    call = ray.remote(_call_in).options(max_retries=2)
+    try:
+        # Only so many at once: a cluster that is handed everything holds all results in its memory.
+        window = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
+        waiting: deque[Any] = deque()
+        for item in items:
+            waiting.append(call.remote(str(Path.cwd()), sys.path, pickle.dumps((function, item))))
+            if len(waiting) >= window:
+                yield _result(ray, waiting.popleft())
+        while waiting:
+            yield _result(ray, waiting.popleft())
+    finally:
+        ray.shutdown()
+
+
+def _connected(address: str) -> Any:
+    try:
+        ray: Any = import_module("ray")
+    except ModuleNotFoundError:
+        raise UserError(f"{RAY_VARIABLE} is set, but Ray is not installed: `pip install ray`, or unset it") from None
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        # Ray itself waits for minutes, then ends the process.
+        if address != "auto":
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{RAY_VARIABLE}={address}: no Ray cluster answers there ({error})") from None
+    return ray
+
+
+def _call_in(folder: str, module_paths: list[str], call: bytes) -> Any:
+    """What a Ray worker does: the same call, from the project's folder, with its modules."""
+    os.chdir(folder)
+    sys.path[:] = module_paths
+    function, item = pickle.loads(call)
+    return function(item)
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None

@@ -1,0 +1,98 @@
+"""What a run of training is: checkpoints of one fingerprint continue each other, and no others.
+
+It covers the parameters, the data, the tokenizer, the libraries and the code. Of the code only the syntax tree counts,
+so that a comment does not throw away a night's work; of the machine nothing does. Where the schedule's plateau does not
+depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made longer.
+"""
+
+import ast
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages.formats.tokens import TokenStore
+from stages.runtime.atomic import atomic_write
+from stages.runtime.hashes import file_sha256
+from stages.runtime.versions import VERSIONS_FILE
+from stages.train.params import Schedule, TrainParams
+
+LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
+IDENTITY = "identity.json"
+
+WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
+"""Parameters that change what is kept or shown, not what is computed."""
+
+
+def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
+    """Everything that the weights hang on, by name."""
+    versions = yaml.safe_load(VERSIONS_FILE.read_text(encoding="utf-8"))
+    values = params.model_dump(mode="json", exclude=WITHOUT_EFFECT)
+    if params.schedule.name in ("constant", "wsd"):
+        del values["max_steps"]
+    return {
+        "train": values,
+        "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
+        "library": {name: versions[name] for name in LIBRARIES},
+        "code": code_sha256(),
+    }
+
+
+def fingerprint(values: dict[str, Any]) -> str:
+    """16 hex digits that name an identity."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plateau_end(schedule: Schedule, max_steps: int) -> int:
+    """Up to this step the learning rates do not hang on `max_steps`: so far runs of other lengths go the same way."""
+    match schedule.name:
+        case "constant":
+            return max_steps
+        case "wsd":
+            decaying = (max_steps - schedule.warmup_steps) * schedule.decay_share
+            return max(schedule.warmup_steps, int(max_steps - decaying))
+        case _:
+            return 0
+
+
+def code_sha256() -> str:
+    """Of the syntax trees of this stage's modules and of the formats that they have loaded."""
+    formats = [module.__file__ for name, module in sys.modules.items() if name.startswith("stages.formats.")]
+    files = sorted({*Path(__file__).parents[1].rglob("*.py"), *(Path(file) for file in formats if file)})
+    trees = [ast.dump(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+    return hashlib.sha256("\n".join(trees).encode()).hexdigest()
+
+
+def record_identity(folder: Path, values: dict[str, Any]) -> None:
+    """Keep with the checkpoints what they belong to."""
+    atomic_write(folder / IDENTITY, json.dumps(values, indent=1, sort_keys=True))
+
+
+def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
+    """Where other runs have checkpoints but this one has none: what differs from the newest of them, a line each."""
+    others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
+    if not others:
+        return []
+    newest = max(others, key=lambda path: path.stat().st_mtime_ns)
+    before, now = _flat(json.loads(newest.read_text(encoding="utf-8"))), _flat(values)
+    changes = [
+        f"{key}: {before.get(key, 'absent')} -> {now.get(key, 'absent')}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
+        changes.append("the learning rate at every step hangs on max_steps; schedules constant and wsd can be extended")
+    return changes
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat

@@ -1,0 +1,85 @@
+"""How the model is spread over processes: not at all, data parallel (DDP), or sharded (FSDP2).
+
+Accelerate's launcher says which, and its process group carries it. FSDP2 is applied here by torch's `fully_shard`:
+accelerate would quietly use DDP where there is no GPU, and takes one optimizer only.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from stages.train.model.loss import CausalLoss
+
+
+def uses_fsdp() -> bool:
+    """Whether the launcher's configuration asks for FSDP."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+def shard(model: CausalLoss, accelerator: Accelerator) -> None:
+    """Shard a model's parameters in place (FSDP2): each block by itself, then what lies around the blocks."""
+    mesh = _mesh(accelerator)
+    for block in blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _mesh(accelerator: Accelerator) -> DeviceMesh:
+    """One dimension to shard over; with replicas (HSDP) one more, e.g. a replica per node."""
+    replicas = int(os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE") or 1)
+    device, processes = accelerator.device.type, accelerator.num_processes
+    if replicas == 1:
+        return init_device_mesh(device, (processes,), mesh_dim_names=("shard",))
+    return init_device_mesh(device, (replicas, processes // replicas), mesh_dim_names=("replicate", "shard"))
+
+
+def blocks(model: CausalLoss) -> Iterator[nn.Module]:
+    """The transformer's layers: what the longest list of modules in the model holds."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    most = max((len(modules) for modules in lists), default=0)
+    return (block for modules in lists if len(modules) == most for block in modules)
+
+
+def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """Wrap a model that is not sharded for data parallel training, where there are several processes."""
+    wrapped: nn.Module = accelerator.prepare(model) if accelerator.num_processes > 1 else model
+    return wrapped
+
+
+@contextmanager
+def gradient_traffic(model: nn.Module, wanted: bool) -> Iterator[None]:
+    """Sum gradients over processes in the backward pass within, or keep them back (accumulation)."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(wanted)
+    with model.no_sync() if isinstance(model, DistributedDataParallel) and not wanted else nullcontext():
+        yield
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full value of a tensor that may be sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_weights(model: nn.Module) -> dict[str, Any]:
+    """All weights on the CPU of the main process; every process calls this."""
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+
+def norm(model: nn.Module) -> Tensor:
+    """The L2 norm of all weights."""
+    return whole(torch.nn.utils.get_total_norm(model.parameters()))
+
+
+def clip(model: nn.Module, max_norm: float) -> Tensor:
+    """Scale gradients down to a global L2 norm and return the norm that they had."""
+    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm))

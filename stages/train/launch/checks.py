@@ -1,0 +1,92 @@
+"""What can be known to be wrong before a worker starts."""
+
+from pathlib import Path
+
+import torch
+from accelerate.utils.other import is_port_in_use
+
+from stages.formats.tokens import TokenStore
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from stages.train.data.packing import build_packing
+from stages.train.launch.launcher import LaunchConfig, device_count
+from stages.train.params import TrainParams
+
+TOKENS_AT_ONCE = 2**24
+"""Token ids in memory while a store is looked through."""
+
+
+def check_machine(config: LaunchConfig) -> None:
+    """Raise UserError where this machine has too few GPUs for the launch, or something else on its port."""
+    own, found = config.processes // config.machines, device_count()
+    if own > 1 and not config.on_cpu and own > found:
+        # Without any, accelerate would start them all the same, each as a run of its own.
+        raise UserError(
+            f"{config.path} starts {own} processes on this machine, each on a GPU, and torch finds {found}; "
+            "copy the file and set num_processes, or launch by cpu or one_gpu"
+        )
+    if config.port is not None and is_port_in_use(config.port):
+        raise UserError(
+            f"{config.path}: main_process_port = {config.port} is in use on this machine; end what holds it "
+            "(a run before this one?), or set another port on every machine"
+        )
+
+
+def check_precision(params: TrainParams, config: LaunchConfig) -> None:
+    """Raise UserError where bf16 is asked for on a GPU that has no such arithmetic. Every CPU has, many slowly."""
+    on_gpu = not config.on_cpu and torch.cuda.is_available()
+    if on_gpu and params.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError(
+            f"params.yaml: train.precision = bf16: {torch.cuda.get_device_name()} has no bf16 arithmetic; use fp32"
+        )
+
+
+def check_batch(params: TrainParams, config: LaunchConfig) -> None:
+    """Raise UserError where the global batch cannot be shared out evenly, or the exact sum has no tree."""
+    if params.global_batch_size % config.processes:
+        raise UserError(
+            f"params.yaml: train.global_batch_size = {params.global_batch_size}: {config.path} starts "
+            f"{config.processes} processes, and each takes the same number of sequences; "
+            "use a multiple, or start fewer processes"
+        )
+    if size := params.deterministic_micro_batch_size:
+        if params.global_batch_size % size or not _is_power_of_two(params.global_batch_size // size):
+            raise UserError(
+                f"params.yaml: train.deterministic_micro_batch_size = {size}: train.global_batch_size = "
+                f"{params.global_batch_size} must be 1, 2, 4, 8, ... times that"
+            )
+        if not _is_power_of_two(config.processes) or config.processes > params.global_batch_size // size:
+            raise UserError(
+                f"{config.path} starts {config.processes} processes: with "
+                f"train.deterministic_micro_batch_size = {size} it can be 1, 2, 4, ... up to "
+                f"{params.global_batch_size // size}"
+            )
+
+
+def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None:
+    """Raise UserError where a side is damaged, of another tokenizer, or has not one whole sequence."""
+    store.verify()
+    if file_sha256(tokenizer / "tokenizer.json") != store.manifest.tokenizer_sha256:
+        raise UserError(f"{store.folder}: made with another tokenizer than {tokenizer}; run `dvc repro tokenize`")
+    if (largest := largest_id(store)) >= store.manifest.vocab_size:
+        raise UserError(
+            f"{store.folder}: holds the token id {largest}, the vocabulary has {store.manifest.vocab_size} entries; "
+            "run `dvc repro -f tokenize`"
+        )
+    tokens = store.manifest.tokens
+    if tokens < params.sequence_length or not build_packing(store, params.sequence_length, params.packing).rows:
+        raise UserError(
+            f"{store.folder}: {tokens} tokens are fewer than one sequence "
+            f"(train.sequence_length = {params.sequence_length}); collect more documents or lower it"
+        )
+
+
+def largest_id(store: TokenStore) -> int:
+    """The largest token id in a store; -1 where it is empty."""
+    tokens = store.manifest.tokens
+    stretches = ((start, min(start + TOKENS_AT_ONCE, tokens)) for start in range(0, tokens, TOKENS_AT_ONCE))
+    return max((int(store.read(start, stop).max()) for start, stop in stretches), default=-1)
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0

@@ -1,0 +1,96 @@
+"""Workers live no longer than the command that started them, and tell it how they ended.
+
+Launchers between the two (accelerate, torch elastic) pass on neither signals nor exit codes, and a killed launcher
+leaves its workers running: they would write into the next run's checkpoints. So the command holds a file lock for as
+long as it lives, and each worker waits for that lock in a thread: the kernel releases it however the command ends, and
+the worker ends too. A second lock tells the command when no worker is left.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+VARIABLE = "PARROTFLOW_SUPERVISION"
+"""The folder of the locks; set by the command for its workers."""
+
+ALIVE, WORKERS, OUTCOME, FAILED = "alive", "workers", "outcome", "failed"
+
+WORKER_GRACE_SECONDS = 60.0
+"""How long the command waits for workers to notice that they are no longer wanted."""
+
+
+class Supervision:
+    """The command's end: hold it while workers run."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="parrotflow-"))
+        (self.folder / WORKERS).touch()
+        self._alive = _locked(self.folder / ALIVE, fcntl.LOCK_EX)
+
+    def outcome(self) -> int | None:
+        """The exit code that the workers ended with on purpose; None where they died."""
+        try:
+            return int((self.folder / OUTCOME).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def has_workers(self) -> bool:
+        """Whether a worker still lives."""
+        with (self.folder / WORKERS).open() as workers:
+            try:
+                fcntl.flock(workers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def close(self) -> None:
+        """End every worker that is left, wait until none is, and remove the folder."""
+        self._alive.close()
+        deadline = time.monotonic() + WORKER_GRACE_SECONDS
+        while self.has_workers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def follow_command() -> None:
+    """The worker's end: from now on this process ends when the command does. Without a command nothing happens."""
+    if folder := os.environ.get(VARIABLE):
+        held = _locked(Path(folder) / WORKERS, fcntl.LOCK_SH)
+        threading.Thread(target=_end_with_command, args=(Path(folder), held), daemon=True).start()
+
+
+def _end_with_command(folder: Path, held: IO[str]) -> None:
+    _locked(folder / ALIVE, fcntl.LOCK_SH)
+    os._exit(1)
+
+
+def _locked(path: Path, how: int) -> IO[str]:
+    file = path.open("a", encoding="utf-8")
+    fcntl.flock(file, how)
+    return file
+
+
+def is_first_to_fail() -> bool:
+    """Whether no other worker of this machine has failed before: what the others would say is the same."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return True
+    try:
+        (Path(folder) / FAILED).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def leave(code: int) -> None:
+    """End a worker with a result that the command shall pass on; to launchers in between all is well."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        raise SystemExit(code)
+    (Path(folder) / OUTCOME).write_text(str(code), encoding="utf-8")
+    raise SystemExit(0)

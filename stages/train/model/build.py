@@ -1,0 +1,122 @@
+"""The model: any causal language model that transformers can build from a config."""
+
+import math
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from stages.formats.tokens import Manifest
+from stages.runtime.entry import UserError
+from stages.train.model.attention import check_documents_kept_apart, leave_out_mask
+from stages.train.params import TrainParams
+
+VOCABULARY_MULTIPLE = 64
+"""The embedding's rows are padded to this in training (matrix units like it) and cut off at export."""
+
+
+def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
+    """The model's config from its fields in params. Raises UserError on an unknown architecture or field."""
+    fields = dict(params.model)
+    model_type = fields.pop("model_type", None)
+    try:
+        known = AutoConfig.for_model(model_type)
+    except ValueError:
+        raise UserError(
+            f"params.yaml: train.model.model_type = {model_type!r}: no such architecture in transformers; "
+            "e.g. gpt2, llama, qwen3, gpt_neox"
+        ) from None
+    unknown = sorted(name for name in fields if not hasattr(known, name))
+    if unknown:
+        raise UserError(f"params.yaml: train.model.{unknown[0]}: no such field in the config of `{model_type}`")
+    try:
+        config = AutoConfig.for_model(model_type, **fields)
+    except Exception as error:  # Each architecture refuses in a way of its own.
+        raise UserError(f"params.yaml: train.model: {_one_line(error)}") from None
+    config.vocab_size = vocabulary.vocab_size
+    config.bos_token_id = config.eos_token_id = vocabulary.eos_id
+    config.use_cache = True
+    if params.start_from is None and (positions := _positions(config)) < params.sequence_length:
+        raise UserError(
+            f"params.yaml: train.sequence_length = {params.sequence_length}: the model has {positions} positions; "
+            "lower it, or raise the model's n_positions / max_position_embeddings"
+        )
+    return config
+
+
+def check_model(config: PreTrainedConfig) -> None:
+    """Raise UserError where transformers cannot build what the config describes; no weight is made."""
+    try:
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # Each architecture refuses in a way of its own.
+        raise UserError(f"params.yaml: train.model: `{config.model_type}` cannot be so: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _positions(config: PreTrainedConfig) -> float:
+    """How long a sequence can be; some architectures set no limit."""
+    return getattr(config, "max_position_embeddings", None) or math.inf
+
+
+def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
+    """A model in fp32, from random weights that hang on `params.seed` alone or from `params.start_from`."""
+    config = build_config(params, vocabulary)
+    torch.manual_seed(params.seed)
+    if params.start_from is None:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    else:
+        model = _load(params.start_from, params.sequence_length, vocabulary)
+    model.resize_token_embeddings(padded_vocabulary(vocabulary.vocab_size), mean_resizing=False)
+    model.config.use_cache = False
+    # Loaded ones come ready for use, without dropout.
+    model.train()
+    if params.attention == "document":
+        check_documents_kept_apart(model)
+    else:
+        leave_out_mask(model)
+    if params.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def _load(place: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
+    try:
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise UserError(f"params.yaml: train.start_from = {place!r}: cannot be loaded: {error}") from None
+    if model.config.vocab_size != vocabulary.vocab_size:
+        raise UserError(
+            f"params.yaml: train.start_from = {place!r}: its vocabulary has {model.config.vocab_size} entries, "
+            f"the tokens have {vocabulary.vocab_size}; use its tokenizer (tokenizer.kind: existing)"
+        )
+    if (positions := _positions(model.config)) < sequence_length:
+        raise UserError(
+            f"params.yaml: train.start_from = {place!r}: it has {positions} positions, "
+            f"train.sequence_length = {sequence_length}; lower it to {positions} or less"
+        )
+    return model
+
+
+def padded_vocabulary(size: int) -> int:
+    """The vocabulary's size in training."""
+    return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def flops_per_token(model: PreTrainedModel, sequence_length: int) -> float:
+    """Floating-point operations per trained token, forward and backward.
+
+    6 per parameter that is multiplied with (embeddings that are only looked up are not), and the attention's
+    12 * layers * width * sequence length (Chowdhery et al. 2022, "PaLM", appendix B).
+    """
+    config = model.config
+    total = sum(parameter.numel() for parameter in model.parameters())
+    looked_up = sum(p.numel() for name, p in model.named_parameters() if "wpe" in name or "position_embed" in name)
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    if isinstance(output, nn.Linear) and isinstance(embedding, nn.Embedding) and output.weight is not embedding.weight:
+        looked_up += embedding.weight.numel()
+    attention = 12 * int(config.num_hidden_layers) * int(config.hidden_size) * sequence_length
+    return 6.0 * (total - looked_up) + attention

@@ -1,0 +1,69 @@
+"""Where runs can be followed from elsewhere: wandb, tensorboard, trackio, mlflow, by Accelerate's trackers.
+
+Accelerate drops a tracker whose package is missing without a word, so that is checked here, before anything runs.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from stages.runtime.entry import UserError
+from stages.train.params import TrainParams
+
+PROJECT = "parrotflow"
+
+
+def check_trackers(params: TrainParams) -> None:
+    """Raise UserError where a tracker's package is not installed."""
+    for name in params.trackers:
+        if not any(find_spec(package) for package in _packages(name)):
+            raise UserError(
+                f"params.yaml: train.trackers: `{name}` is not installed; `pip install {name}`, or take it off the list"
+            )
+
+
+def _packages(name: str) -> tuple[str, ...]:
+    return ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
+
+
+class Trackers:
+    """The trackers that the parameters name; none by default."""
+
+    def __init__(self, params: TrainParams, accelerator: Accelerator, run: str) -> None:
+        self.accelerator = accelerator
+        self.enabled = bool(params.trackers)
+        if not self.enabled:
+            return
+        folder = Path(accelerator.logging_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = _settings(run, folder)
+        try:
+            accelerator.init_trackers(PROJECT, config=_flat(params.model_dump(mode="json")), init_kwargs=settings)
+        except Exception as error:  # each tracker fails to log in in its own way
+            raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Record values at a step."""
+        if self.enabled:
+            self.accelerator.log(values, step=step)
+
+
+def _settings(run: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """What each tracker is told beyond the project: the run, and where it may keep its files."""
+    return {
+        "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(folder)},
+        "trackio": {"name": run},
+        "mlflow": {"run_name": run},
+    }
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str | int | float | bool]:
+    flat: dict[str, str | int | float | bool] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, str | int | float | bool) else str(value)
+    return flat

@@ -1,0 +1,108 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.clean.__main__ import main as clean
+from stages.clean.commands import whatif
+from stages.collect.__main__ import main as collect
+from stages.formats.ledger import read_ledger
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    write_corpus(tmp_path, 9)
+    Path("corpus/wide.py").write_text("x = '" + "y" * 80 + "'\n")
+    Path("corpus/long.py").write_text("x" * 2000 + "\n")
+    write_project(tmp_path)
+    collect()
+    clean()
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *changes: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["whatif", *changes])
+    capsys.readouterr()
+    whatif.main()
+    return capsys.readouterr().out
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    return {name: rest for name, *rest in cells}
+
+
+def test_it_says_what_a_threshold_would_drop_in_documents_bytes_and_licences(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = folder_bytes(Path("data"))
+    answer = rows(ask(monkeypatch, capsys, "filters.line_length_maximum=80"))
+
+    assert answer["collected"][0] == "11"
+    assert answer["kept now"][0] == "10"
+    assert answer["kept then"][0] == "9"
+    assert answer["by line_length_maximum_above"] == ["1", "87"]
+    assert answer["licence MIT"] == ["1", "87"]
+    assert answer["mine corpus/wide.py"] == ["", "87"]
+    assert folder_bytes(Path("data")) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [("filters.line_length_maximum=80", 0, ""), ("nosuch.key=1", 2, "error: nosuch.key=1: ")],
+)
+def test_it_is_a_command_that_leaves_as_the_answer_does(change: str, code: int, said: str) -> None:
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "data", "whatif", change]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert run.returncode == code
+    assert run.stderr.startswith(said)
+    assert len(run.stderr.splitlines()) == (1 if said else 0)
+    assert ("kept then" in rows(run.stdout)) is not bool(said)
+
+
+def test_it_says_what_would_come_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ("clean.filters.line_length_maximum=3000", "filters.line_length_mean_maximum=null")
+    changes += ("filters.characters_per_token_minimum=null",)
+    text = ask(monkeypatch, capsys, *changes)
+
+    assert "would be kept" in text
+    assert "would be dropped" not in text
+    assert rows(text)["mine corpus/long.py"] == ["", "2,001"]
+
+
+def test_its_answer_is_what_the_stage_then_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = rows(ask(monkeypatch, capsys, "filters.line_length_maximum=80"))
+    write_project(Path(), clean__filters__line_length_maximum=80)
+    clean()
+    ledger = read_ledger(Path("data/clean/ledger"))
+
+    assert answer["kept then"][0] == str((ledger["verdict"] == "kept").sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("filters.line_length_maximum", "filters.line_length_maximum: expected KEY=VALUE with a key of params.yaml's"),
+        ("nosuch.key=1", "nosuch.key=1: expected KEY=VALUE with a key of params.yaml's section `clean`"),
+        ("filters.nosuch=1", "clean.filters.nosuch: unknown parameter (value 1)"),
+        ("filters.line_length_maximum=-1", "clean.filters.line_length_maximum = -1: Input should be greater than"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str, message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        ask(monkeypatch, capsys, change)
+
+    assert message in str(refused.value)

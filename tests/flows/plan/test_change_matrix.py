@@ -1,0 +1,107 @@
+"""Which change reruns what: the table of docs/change-matrix.md, observed on the real pipeline.
+
+Every row makes one change in a copy of a pipeline that is up to date, asks for the plan, runs `dvc repro`, and compares
+the stages that ran. `foreseen` are the states of the plan; a `maybe` that did not run is the early cut-off.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.flows.small_pipeline import STAGES, repro, run
+
+
+@dataclass(frozen=True)
+class Row:
+    """A change and what it makes run."""
+
+    change: str
+    make: Callable[[Path], None]
+    ran: list[str]
+    may: list[str] = field(default_factory=list)
+    """Stages that the plan says may run, and that were cut off."""
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def param(before: str, after: str) -> Callable[[Path], None]:
+    return replace("params.yaml", before, after)
+
+
+def replace(name: str, before: str, after: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert before in text
+        (folder / name).write_text(text.replace(before, after, 1))
+
+    return change
+
+
+def add_comment(folder: Path) -> None:
+    path = folder / "stages/clean/verdicts.py"
+    path.write_text(path.read_text() + "\n# One more remark.\n")
+
+
+def add_document(folder: Path) -> None:
+    (folder / "corpus" / "module_new.py").write_text(
+        "def brand_new(value):\n    result = value * 3\n    return result\n"
+    )
+
+
+def upgrade(folder: Path) -> None:
+    """A release of fastokens that is installed before the first on the path, and locked."""
+    replace("versions.yaml", "fastokens: ", "fastokens: 99.")(folder)
+    version = yaml.safe_load((folder / "versions.yaml").read_text())["fastokens"]
+    metadata = folder / f"fastokens-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: fastokens\nVersion: {version}\n")
+
+
+ROWS = [
+    Row("nothing", lambda folder: None, []),
+    Row("a learning rate", param("learning_rate: 0.003", "learning_rate: 0.002"), ["train", "evaluate", "publish"]),
+    Row("the vocabulary size", param("vocabulary_size: 300", "vocabulary_size: 290"), STAGES[2:]),
+    Row(
+        "a filter threshold that drops nothing new",
+        param("line_length_maximum: 1000", "line_length_maximum: 900"),
+        ["clean"],
+        may=STAGES[2:],
+    ),
+    Row("a comment in clean's code", add_comment, ["clean"], may=STAGES[2:]),
+    Row("a new document", add_document, STAGES),
+    Row("the number of evaluation samples", param("count: 3", "count: 2"), ["evaluate", "publish"]),
+    Row("the card's text", param("A model for tests.", "Another text."), ["publish"]),
+    Row("the launch preset", lambda folder: None, [], variables={"PARROTFLOW_LAUNCH": "cpu_2"}),
+    Row("a version of fastokens", upgrade, ["tokenize"], may=STAGES[4:]),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.change)
+def test_a_change_reruns_what_it_affects_and_nothing_else(row: Row, up_to_date: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(up_to_date, folder, symlinks=True)
+    row.make(folder)
+
+    plan = json.loads(run([sys.executable, "-m", "flows.cli", "why", "--json"], folder, **row.variables))
+    ran = repro(folder, **row.variables)
+
+    assert ran == row.ran
+    states = {stage["name"]: stage["state"] for stage in plan if stage["state"] != "clean"}
+    assert sorted(states) == sorted({*row.ran, *row.may})
+    assert all(states[name] == "maybe" for name in row.may)
+    assert all(stage["reasons"] for stage in plan if stage["state"] != "clean")
+
+
+def test_the_docs_show_this_table() -> None:
+    lines = ["| what changed | ran | was looked at and skipped |", "|---|---|---|"]
+    for row in ROWS:
+        ran = ", ".join(row.ran) or "nothing"
+        lines.append(f"| {row.change} | {'all seven' if row.ran == STAGES else ran} | {', '.join(row.may)} |")
+
+    page = (Path(__file__).parents[3] / "docs" / "change-matrix.md").read_text(encoding="utf-8")
+    assert "\n".join(lines) in page, "\n".join(lines)

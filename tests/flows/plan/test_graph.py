@@ -1,0 +1,215 @@
+from pathlib import Path
+
+import pytest
+
+from flows.plan.graph import PlannedStage, Reason, differences, make_plan
+from stages.runtime.entry import UserError
+from tests.flows.toy import make_toy, repro
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline that is up to date."""
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def plan(*targets: str, **options: bool) -> dict[str, PlannedStage]:
+    return {stage.name: stage for stage in make_plan(targets, **options)}
+
+
+def states(*targets: str, **options: bool) -> dict[str, str]:
+    return {name: stage.state for name, stage in plan(*targets, **options).items()}
+
+
+def replace(path: Path, before: str, after: str) -> None:
+    path.write_text(path.read_text().replace(before, after))
+
+
+def test_a_pipeline_that_never_ran_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "new"))
+
+    assert states() == dict.fromkeys(("first", "left", "right", "join"), "run")
+    assert plan()["first"].reasons == (Reason("never run", "first"),)
+
+
+def test_a_pipeline_that_is_up_to_date_is_clean(toy: Path) -> None:
+    assert set(states().values()) == {"clean"}
+
+
+def test_a_changed_parameter_is_named_with_both_values(toy: Path) -> None:
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+
+    assert states() == {"first": "clean", "left": "run", "right": "clean", "join": "maybe"}
+    assert plan()["left"].reasons == (Reason("parameter", "left.rate", 1, 2),)
+    assert plan()["left"].why == "left.rate 1 → 2"
+    assert plan()["join"].reasons == (Reason("upstream", "left"),)
+
+
+def test_a_changed_library_reruns_the_stages_that_name_it(toy: Path) -> None:
+    replace(toy / "versions.yaml", "'1'", "'2'")
+
+    assert states() == {"first": "clean", "left": "clean", "right": "run", "join": "maybe"}
+    assert plan()["right"].why == "torch 1 → 2"
+
+
+def test_changed_data_reruns_what_reads_it(toy: Path) -> None:
+    replace(toy / "source.txt", "5", "five")
+
+    assert states() == {"first": "run", "left": "maybe", "right": "maybe", "join": "maybe"}
+    assert plan()["first"].why == "source.txt modified"
+
+
+def test_a_changed_command_is_a_reason(toy: Path) -> None:
+    replace(toy / "dvc.yaml", "head -c 3", "head -c 4")
+
+    assert plan()["left"].reasons == (Reason("command", "left"),)
+
+
+def test_a_missing_output_that_the_cache_has_is_restored(toy: Path) -> None:
+    (toy / "join.txt").unlink()
+
+    assert states()["join"] == "restore"
+    assert plan()["join"].why == "join.txt is missing"
+
+
+def test_a_result_computed_before_for_the_same_inputs_is_restored(toy: Path) -> None:
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+    repro(toy)
+    replace(toy / "params.yaml", "rate: 2", "rate: 1")
+
+    assert states()["left"] == "restore"
+
+
+def test_planning_changes_nothing(toy: Path) -> None:
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+    before = {path: path.read_bytes() for path in toy.iterdir() if path.is_file()}
+
+    make_plan()
+
+    assert {path: path.read_bytes() for path in toy.iterdir() if path.is_file()} == before
+
+
+def test_targets_bring_what_they_need_and_downstream_what_needs_them(toy: Path) -> None:
+    assert list(plan("left")) == ["first", "left"]
+    assert list(plan("left", downstream=True)) == ["left", "join"]
+
+
+def test_force_runs_what_is_clean(toy: Path) -> None:
+    assert states("left", force=True) == {"first": "run", "left": "run"}
+
+
+def test_a_frozen_stage_stays_as_it_is(toy: Path) -> None:
+    replace(toy / "dvc.yaml", "    params: [left]", "    params: [left]\n    frozen: true")
+    replace(toy / "params.yaml", "rate: 1", "rate: 2")
+
+    assert states()["left"] == "clean"
+
+
+def test_stages_of_a_matrix_are_planned_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = "{matrix: {x: [1, 2]}, cmd: 'echo ${item.x} > ${item.x}.txt', outs: ['${item.x}.txt']}"
+    matrix = f"stages:\n  cell: {cell}\n"
+    folder = make_toy(tmp_path / "matrix", matrix)
+    repro(folder, "cell@1")
+    monkeypatch.chdir(folder)
+
+    assert states() == {"cell@1": "clean", "cell@2": "run"}
+
+
+def test_an_unknown_target_is_a_clear_error(toy: Path) -> None:
+    with pytest.raises(UserError, match="nonesuch"):
+        make_plan(["nonesuch"])
+
+
+def test_a_broken_dvc_yaml_is_a_clear_error(toy: Path) -> None:
+    (toy / "dvc.yaml").write_text("stages: [")
+
+    with pytest.raises(UserError, match=r"dvc\.yaml"):
+        make_plan()
+
+
+def test_differences_reach_the_leaves() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "d": [1, 2], "e": None}
+
+    assert list(differences("x", old, new)) == [("x.a.c", 2, 3), ("x.d", [1], [1, 2])]
+
+
+MATRIX = """\
+stages:
+  prepare:
+    matrix: {size: [1, 2], letter: [a, b]}
+    cmd: echo ${item.letter}${item.size} > ${item.letter}${item.size}.txt
+    outs: ["${item.letter}${item.size}.txt"]
+  each:
+    foreach: [a, b]
+    do:
+      cmd: cat ${item}1.txt ${item}2.txt > ${item}.txt
+      deps: ["${item}1.txt", "${item}2.txt"]
+      outs: ["${item}.txt"]
+  kept:
+    cmd: cp a.txt kept.txt
+    deps: [a.txt]
+    outs: [kept.txt]
+"""
+
+
+def test_matrix_and_foreach_and_frozen_stages_are_planned_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", MATRIX)
+    monkeypatch.chdir(folder)
+
+    assert plan()["each@a"].upstream == ("prepare@1-a", "prepare@2-a")
+    assert states("each@b") == dict.fromkeys(("prepare@1-b", "prepare@2-b", "each@b"), "run")
+    repro(folder)
+    replace(folder / "dvc.yaml", "echo ${item.letter}", "echo x${item.letter}")
+    assert states("each@a") == {"prepare@1-a": "run", "prepare@2-a": "run", "each@a": "maybe"}
+    assert states()["kept"] == "maybe"
+    replace(folder / "dvc.yaml", "outs: [kept.txt]", "outs: [kept.txt]\n    frozen: true")
+    assert states()["kept"] == "clean"
+
+
+def test_several_dvc_yaml_files_are_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_toy(tmp_path / "toy")
+    (folder / "more").mkdir()
+    (folder / "more" / "dvc.yaml").write_text(
+        "stages:\n  copy: {cmd: cp ../join.txt copy.txt, deps: [../join.txt], outs: [copy.txt]}\n"
+    )
+    monkeypatch.chdir(folder)
+
+    assert plan()["more/dvc.yaml:copy"].upstream == ("join",)
+    assert make_plan().dvc_files == ["dvc.yaml", "more/dvc.yaml"]
+    assert plan("left", downstream=True).keys() == {"left", "join", "more/dvc.yaml:copy"}
+
+
+def test_a_file_that_dvc_yaml_newly_names_is_a_reason(toy: Path) -> None:
+    (toy / "new.py").write_text("x = 1\n")
+    replace(toy / "dvc.yaml", "deps: [source.txt]", "deps: [source.txt, new.py]")
+
+    assert plan()["first"].reasons == (Reason("code", "new.py", new="is new in dvc.yaml"),)
+
+
+ONE_WITH_METRICS = """\
+stages:
+  one:
+    cmd: echo 1 > out.txt && echo {} > m.json
+    deps: [source.txt]
+    outs: [out.txt]
+    metrics:
+      - m.json: {cache: false}
+"""
+
+
+def test_missing_results_that_only_the_run_cache_has_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", ONE_WITH_METRICS)
+    repro(folder)
+    monkeypatch.chdir(folder)
+    (folder / "out.txt").unlink()
+    (folder / "m.json").unlink()
+
+    assert states() == {"one": "restore"}
+    assert "is cached - skipping run" in repro(folder)

@@ -1,0 +1,125 @@
+"""A change of code that changes nothing: recognised by `why`, accepted by `parrotflow accept`, with the reason kept."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.plan.code_change import is_only_remarks, meaning
+from flows.plan.graph import make_plan
+from flows.plan.history import remember_code
+from flows.project.accept import accept
+from stages.runtime.entry import UserError
+from tests.flows.toy import make_toy, repro
+
+DVC_YAML = """\
+stages:
+  make:
+    cmd: python make.py
+    deps: [make.py]
+    outs: [made.txt]
+  use:
+    cmd: cp made.txt used.txt
+    deps: [made.txt]
+    outs: [used.txt]
+"""
+
+CODE = '"""Makes."""\n\n\ndef main() -> None:\n    """Write it."""\n    open("made.txt", "w").write("1")\n\n\nmain()\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline that is up to date, committed."""
+    folder = make_toy(tmp_path / "toy", DVC_YAML)
+    (folder / "make.py").write_text(CODE)
+    repro(folder)
+    monkeypatch.chdir(folder)
+    for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "start"]):
+        subprocess.run(["git", *command], check=True)
+    subprocess.run(["git", "config", "user.name", "Ada"], check=True)
+    return folder
+
+
+def reason_to_run() -> str:
+    return next(stage.why for stage in make_plan() if stage.name == "make")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [CODE.replace('"""Write it."""', '"""Write it now."""'), CODE + "# more\n", CODE.replace("\n\n\n", "\n\n\n\n")],
+    ids=["docstring", "comment", "formatting"],
+)
+def test_remarks_are_told_from_code(project: Path, changed: str) -> None:
+    (project / "make.py").write_text(changed)
+
+    assert reason_to_run() == "make.py modified in remarks only"
+    assert [stage.name for stage in make_plan().only_remarks] == ["make"]
+
+
+def test_code_is_code(project: Path) -> None:
+    (project / "make.py").write_text(CODE.replace('"1"', '"2"'))
+
+    assert reason_to_run() == "make.py modified"
+    assert make_plan().only_remarks == []
+
+
+def test_code_that_was_never_committed_is_known_from_the_run(project: Path) -> None:
+    (project / "make.py").write_text(CODE.replace('"1"', '"3"'))
+    repro(project)
+    remember_code([Path("make.py")])
+    (project / "make.py").write_text(CODE.replace('"1"', '"3"') + "# more\n")
+
+    assert reason_to_run() == "make.py modified in remarks only"
+
+
+def test_what_is_not_known_or_no_python_is_taken_for_code(project: Path) -> None:
+    (project / "make.py").write_text("def (")
+    assert reason_to_run() == "make.py modified"
+    assert not is_only_remarks(Path("make.py"), "0" * 32)
+    assert meaning(b'class A:\n    x = 1\n    """About x."""\n') == meaning(b"class A:\n    x = 1\n")
+
+
+def test_an_accepted_stage_is_up_to_date_and_the_ledger_says_why(project: Path) -> None:
+    (project / "make.py").write_text(CODE + "# more\n")
+
+    command = [sys.executable, "-m", "flows.cli", "accept", "make", "--because", "a comment"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert said == "make is accepted as up to date; accepted.yaml says why. Commit it with dvc.lock.\n"
+    assert not make_plan().to_do
+    assert "Running" not in repro(project)
+    entry = yaml.safe_load((project / "accepted.yaml").read_text())[-1]
+    assert {name: entry[name] for name in ("stage", "because", "changes", "same_syntax_tree", "by")} == {
+        "stage": "make",
+        "because": "a comment",
+        "changes": ["make.py modified in remarks only"],
+        "same_syntax_tree": True,
+        "by": "Ada",
+    }
+
+    (project / "make.py").write_text(CODE.replace("1", "1 "))
+    accept("make", "a judgement")
+    assert [entry["same_syntax_tree"] for entry in yaml.safe_load((project / "accepted.yaml").read_text())] == [
+        True,
+        False,
+    ]
+
+
+def test_what_cannot_be_accepted_is_refused(project: Path) -> None:
+    with pytest.raises(UserError, match="make is up to date; there is nothing to accept"):
+        accept("make", "why not")
+    (project / "make.py").write_text(CODE + "# more\n")
+    with pytest.raises(UserError, match="accept: say why"):
+        accept("make", " ")
+    with pytest.raises(UserError, match="use: make is not up to date; run or accept that first"):
+        accept("use", "because")
+    (project / "used.txt").unlink()
+    (project / "used.txt").write_text("other")
+    (project / "make.py").write_text(CODE)
+    with pytest.raises(UserError, match=r"use: used.txt modified: its result is not the one that was computed"):
+        accept("use", "because")
+    (project / "dvc.lock").unlink()
+    with pytest.raises(UserError, match="make has never run; there is no result to accept"):
+        accept("make", "because")

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+
+from flows.project.compose import composed_text, difference, groups
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def composed(tmp_path: Path, *words: str) -> dict[str, dict[str, object]]:
+    path = tmp_path / "params.yaml"
+    path.write_text((ROOT / "params.yaml").read_text())
+    path.write_text(composed_text(words, path))
+    return read_params_file(path)
+
+
+@pytest.mark.parametrize(
+    "word", [f"{group}={choice}" for group, choices in groups(ROOT / "conf").items() for choice in choices]
+)
+def test_every_preset_gives_parameters_that_all_stages_take(tmp_path: Path, word: str) -> None:
+    assert composed(tmp_path, word)
+
+
+def test_a_chosen_model_replaces_the_architecture_whole(tmp_path: Path) -> None:
+    model = composed(tmp_path, "model=llama_mini")["train"]["model"]
+
+    assert isinstance(model, dict)
+    assert model["model_type"] == "llama"
+    assert "n_layer" not in model
+
+
+def test_a_recipe_leaves_what_it_does_not_name(tmp_path: Path) -> None:
+    before, after = read_params_file(), composed(tmp_path, "recipe=codeparrot_small")
+
+    assert after["train"]["global_batch_size"] == 192
+    assert after["train"]["seed"] == before["train"]["seed"]
+    assert after["collect"] == before["collect"]
+
+
+def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> None:
+    before = (ROOT / "params.yaml").read_text()
+
+    after = composed_text(["train.optimizer.learning_rate=1e-3"])
+
+    changed = [line for line in difference(before, after) if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert len(changed) == 2
+    assert changed[1].startswith("+    learning_rate: 0.001")
+    assert "# peak, adamw's" in changed[1]
+
+
+def test_nothing_changes_where_params_say_so_already() -> None:
+    assert composed_text(["optimizer=muon"]) == (ROOT / "params.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model=gpt5", "model=gpt5: no such choice; conf/model has "),
+        ("modle=gpt2", "modle=gpt2: no such group; "),
+        ("gpt2", "gpt2: expected GROUP=CHOICE or key=value; "),
+        ("train.max_stesp=3", "max_stesp"),
+        ("train.max_steps=-3", "train.max_steps = -3: Input should be greater than or equal to 1"),
+    ],
+)
+def test_what_no_stage_would_take_is_refused(word: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        composed_text([word])
+
+    assert message in str(refused.value)
+    assert not list(ROOT.glob(".params.yaml.partial"))

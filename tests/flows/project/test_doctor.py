@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from flows.project import doctor
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_projects_own_environment_has_no_fault() -> None:
+    faults = [finding for finding in doctor.examine() if finding.level == "fault"]
+
+    assert faults == []
+
+
+def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    findings = list(doctor.examine())
+
+    assert {finding.what for finding in findings if finding.level == "fault"} >= {
+        "packages",
+        "parameters",
+        "git",
+        "DVC",
+    }
+    assert all(finding.remedy for finding in findings if finding.level != "ok")
+
+
+def test_another_version_than_the_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "requirements.lock").write_text("numpy==0.0.1\nno-such-library==1.0\n")
+    monkeypatch.chdir(tmp_path)
+
+    found = doctor.packages().found
+
+    assert "instead of 0.0.1" in found
+    assert "no-such-library missing instead of 1.0" in found
+
+
+def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+
+    assert "hf_secret" not in repr(list(doctor.examine()))
+
+
+def test_a_launch_preset_that_does_not_exist_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", "nonesuch")
+
+    assert doctor.launcher().level == "fault"
+    assert "cpu" in doctor.launcher().remedy

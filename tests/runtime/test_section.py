@@ -1,0 +1,77 @@
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from stages.runtime.entry import UserError
+from stages.runtime.section import Section, read_section
+
+
+class Optimizer(Section):
+    name: Literal["adamw", "muon"]
+    """Which optimizer."""
+    learning_rate: Annotated[float, Field(gt=0)]
+    """Peak learning rate."""
+
+
+class Toy(Section):
+    steps: Annotated[int, Field(ge=1)]
+    """Optimizer steps."""
+    optimizer: Optimizer
+    """The optimizer."""
+
+
+GOOD = "toy: {steps: 3, optimizer: {name: adamw, learning_rate: 1e-3}}\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "params.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -> None:
+    toy = read_section("toy", Toy, write(tmp_path, GOOD))
+
+    assert toy == Toy(steps=3, optimizer=Optimizer(name="adamw", learning_rate=0.001))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("steps: 3", "steps: 0", "toy.steps = 0: Input should be greater than or equal to 1"),
+        ("steps: 3", "steps: '3'", "toy.steps = '3': Input should be a valid integer"),
+        ("steps: 3", "steps: true", "toy.steps = True: Input should be a valid integer"),
+        ("steps: 3, ", "", "toy.steps: missing; every parameter has a value in"),
+        ("steps: 3", "steps: 3, stps: 4", "toy.stps: unknown parameter (value 4); remove it or correct its name"),
+        ("adamw", "lion", "toy.optimizer.name = 'lion': Input should be 'adamw' or 'muon'"),
+        ("toy", "tay", "section `toy` is missing"),
+        ("toy", "[", "not valid YAML"),
+        (GOOD, "3", "expected a section per stage, found int"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_its_value_and_what_is_allowed(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    path = write(tmp_path, GOOD.replace(before, after, 1))
+
+    with pytest.raises(UserError) as refused:
+        read_section("toy", Toy, path)
+
+    assert message in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("steps: 3", "steps: 0").replace("1e-3", "-1"))
+
+    with pytest.raises(UserError) as refused:
+        read_section("toy", Toy, path)
+
+    assert len(str(refused.value).splitlines()) == 2
+
+
+def test_a_missing_file_says_where_to_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not found; run this from the project's root"):
+        read_section("toy", Toy, tmp_path / "params.yaml")

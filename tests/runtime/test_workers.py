@@ -1,0 +1,70 @@
+import os
+import threading
+
+import pytest
+
+from stages.runtime.entry import UserError
+from stages.runtime.workers import map_shards, worker_count
+
+
+def square(number: int) -> tuple[int, int]:
+    return number * number, os.getpid()
+
+
+def refuse(number: int) -> int:
+    if number == 3:
+        raise UserError("shard 3 is damaged")
+    return number
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_results_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
+
+    results = list(map_shards(square, range(8)))
+
+    assert [result for result, _ in results] == [number * number for number in range(8)]
+    assert (os.getpid() in {process for _, process in results}) == (workers == "1")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_error_in_a_worker_is_raised_here_as_it_was_there(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
+
+    with pytest.raises(UserError, match="shard 3 is damaged"):
+        list(map_shards(refuse, range(8)))
+
+
+def test_calls_that_keep_all_cores_busy_overlap_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    both = threading.Barrier(2)
+
+    def meet(number: int) -> int:
+        both.wait(30)
+        return number
+
+    assert list(map_shards(meet, range(4), threads_each=4)) == [0, 1, 2, 3]
+
+
+def test_an_error_among_overlapping_calls_is_raised_and_nothing_more_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+
+    with pytest.raises(UserError, match="shard 3 is damaged"):
+        list(map_shards(refuse, range(8), threads_each=4))
+
+
+def test_work_that_is_done_before_others_could_start_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 60.0)
+
+    assert {process for _, process in map_shards(square, range(8))} == {os.getpid()}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_number_of_workers_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", value)
+
+    with pytest.raises(UserError, match=rf"PARROTFLOW_WORKERS={value}: expected a whole number from 1 on"):
+        worker_count()

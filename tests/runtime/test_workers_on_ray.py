@@ -1,0 +1,104 @@
+"""The same functions on a real Ray cluster of this machine, started and stopped here."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stages.runtime.entry import UserError
+from stages.runtime.workers import map_shards
+from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (optional) is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster with two workers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ["start", "--head", "--block", "--num-cpus=2", f"--port={port}", "--include-dashboard=false"]
+    command += ["--node-ip-address=127.0.0.1", "--object-store-memory=80000000", "--disable-usage-stats"]
+    ray = Path(sys.executable).with_name("ray")
+    head = subprocess.Popen([str(ray), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        head.terminate()
+        head.wait(60)
+
+
+def wait_for(port: int) -> None:
+    for _ in range(300):
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.2)
+    raise TimeoutError("the cluster did not start within a minute")
+
+
+def square(number: int) -> tuple[int, int, str]:
+    return number * number, os.getpid(), str(Path.cwd())
+
+
+def refuse(number: int) -> int:
+    if number == 3:
+        raise UserError("shard 3 is damaged")
+    return number
+
+
+@needs_ray
+def test_results_come_in_order_from_other_processes_in_the_projects_folder(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    monkeypatch.chdir(tmp_path)
+
+    results = list(map_shards(square, range(12)))
+
+    assert [result for result, _, _ in results] == [number * number for number in range(12)]
+    assert os.getpid() not in {process for _, process, _ in results}
+    assert {folder for _, _, folder in results} == {str(tmp_path)}
+
+
+@needs_ray
+def test_an_error_on_the_cluster_is_raised_here_as_it_was_there(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+
+    with pytest.raises(UserError, match="shard 3 is damaged"):
+        list(map_shards(refuse, range(8)))
+
+
+@needs_ray
+def test_one_process_two_processes_and_ray_give_the_same_bytes(cluster: str, tmp_path: Path) -> None:
+    write_corpus(tmp_path, 20)
+    duplicates = {"similarity": 0.85, "permutations": 64, "minimum_words": 5}
+    write_project(tmp_path, clean__near_duplicates=duplicates)
+    results = []
+    for setting in ({"PARROTFLOW_WORKERS": "1"}, {"PARROTFLOW_WORKERS": "2"}, {"RAY_ADDRESS": cluster}):
+        for stage in ("collect", "clean", "tokenizer", "tokenize"):
+            environment = os.environ | {"PYTHONPATH": str(ROOT)} | setting
+            subprocess.run([sys.executable, "-m", f"stages.{stage}"], cwd=tmp_path, env=environment, check=True)
+        results.append(folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports"))
+        shutil.rmtree(tmp_path / ".parrotflow")
+        shutil.rmtree(tmp_path / "data")
+
+    assert results[0] == results[1] == results[2]
+
+
+@needs_ray
+def test_an_address_without_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+
+    with pytest.raises(UserError, match=r"RAY_ADDRESS=127\.0\.0\.1:1: no Ray cluster answers there"):
+        list(map_shards(square, range(2)))

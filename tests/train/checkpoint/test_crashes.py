@@ -1,0 +1,152 @@
+"""Whatever ends a run, the same command goes on and ends with the same weights."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stages.formats.model_folder import weights_sha256
+from stages.formats.reports import read_json
+from stages.train.launch.launcher import EXIT_CONTINUE
+from tests.train.small_run import copy_of, run, start, write_project
+
+STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    folder = write_project(tmp_path_factory.mktemp("reference"), **STEPS)
+    run(folder)
+    return folder
+
+
+@pytest.fixture
+def project(reference: Path, tmp_path: Path) -> Path:
+    """The same inputs, nothing computed."""
+    return copy_of(reference, tmp_path / "project")
+
+
+def outs(folder: Path) -> dict[str, bytes]:
+    """Every file that DVC takes from a run."""
+    files = [path for part in ("model", "reports/curves") for path in (folder / part).rglob("*") if path.is_file()]
+    files.append(folder / "reports/train.json")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def wait_for(folder: Path, pattern: str, process: "subprocess.Popen[str]") -> None:
+    """Wait until a checkpoint folder has something of that name."""
+    deadline = time.monotonic() + 120
+    while not list((folder / ".parrotflow/checkpoints").glob(f"*/{pattern}")):
+        assert process.poll() is None, "the run ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def family(process: "subprocess.Popen[str]") -> Iterator[psutil.Process]:
+    """The command, its launcher and its workers."""
+    command = psutil.Process(process.pid)
+    yield command
+    yield from command.children(recursive=True)
+
+
+def test_two_runs_in_two_folders_leave_the_same_bytes(reference: Path, project: Path) -> None:
+    run(project)
+    assert outs(project) == outs(reference)
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        (0, "step-00000020"),  # the command
+        (1, "step-00000040"),  # the launcher
+        (2, "step-00000030.partial"),  # the worker, while it writes a checkpoint
+    ],
+    ids=["command", "launcher", "worker mid-save"],
+)
+def test_after_a_kill_the_same_command_ends_with_the_same_weights(
+    reference: Path, project: Path, victim: int, moment: str
+) -> None:
+    process = start(project, PARROTFLOW_RESTARTS="0")
+    wait_for(project, moment, process)
+    members = list(family(process))
+    members[victim].send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    assert process.returncode != 0
+    _, alive = psutil.wait_procs(members, timeout=20)
+    assert not alive, "a worker outlived its command"
+    said = run(project)
+    assert "continuing at step" in said
+    assert outs(project) == outs(reference)
+
+
+def test_a_worker_that_dies_is_started_again(reference: Path, project: Path) -> None:
+    process = start(project)
+    wait_for(project, "step-00000020", process)
+    list(family(process))[2].send_signal(signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
+    assert outs(project) == outs(reference)
+
+
+def test_sigterm_saves_and_leaves_with_the_code_for_continue(reference: Path, project: Path) -> None:
+    process = start(project)
+    wait_for(project, "step-00000020", process)
+    os.kill(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_CONTINUE == 75, said
+    assert "stopped on request, state saved; the same command goes on" in said
+    assert "continuing at step" in run(project)
+    assert outs(project) == outs(reference)
+
+
+def test_two_processes_stop_together_and_go_on(project: Path) -> None:
+    process = start(project, PARROTFLOW_LAUNCH="cpu_2")
+    wait_for(project, "step-00000020", process)
+    os.kill(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == EXIT_CONTINUE, said
+    said = run(project, PARROTFLOW_LAUNCH="cpu_2")
+    assert "launching 2 processes" in said
+    assert "continuing at step" in said
+    assert read_json(project / "reports/train_speed.json")["processes"] == 2
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(reference: Path, project: Path) -> None:
+    process = start(project)
+    wait_for(project, "step-00000030", process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
+    (newest / "__0_0.distcp").write_bytes(b"damaged")
+    said = run(project)
+    assert f"{newest.relative_to(project)} is passed over: __0_0.distcp is missing or damaged" in said
+    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="needs a C++ compiler")
+def test_compiled_runs_on_two_threads_leave_the_same_bytes(tmp_path: Path) -> None:
+    project = write_project(
+        tmp_path / "project",
+        precision="bf16",
+        max_steps=6,
+        global_batch_size=64,
+        sequence_length=32,
+        model__n_embd=64,
+        optimizer__name="adamw",
+    )
+    settings = {"PARROTFLOW_COMPILE": "on", "OMP_NUM_THREADS": "2"}
+    settings["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "inductor")
+    run(project, **settings)
+
+    for number in range(3):
+        again = copy_of(project, tmp_path / f"again-{number}")
+        run(again, **settings)
+        assert outs(again) == outs(project)

@@ -1,0 +1,84 @@
+"""A real full disk: a tmpfs in a mount namespace of its own, which needs no rights on Linux."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.formats.model_folder import weights_sha256
+from stages.runtime.entry import EXIT_DISK_FULL
+from tests.train.small_run import copy_of, environment, run_workers, write_project
+
+NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
+
+SCRIPT = """
+mount -t tmpfs -o size={size} tmpfs {disk}
+cp -r {project}/. {disk}
+cd {disk}
+{python} -m {module}
+echo "left with $?"
+ls .parrotflow/checkpoints/*
+mount -o remount,size=100m {disk}
+{python} -m stages.train.worker
+echo "left with $?"
+cp -r model {project}
+"""
+
+
+def namespaces_work() -> bool:
+    command = [*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(
+    not namespaces_work(), reason="this system lets nobody mount a tmpfs in a namespace of its own"
+)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with room for everything; a checkpoint of it takes about 350 kB, its model 80 kB."""
+    folder = write_project(tmp_path_factory.mktemp("reference"))
+    run_workers(folder, 1)
+    return folder
+
+
+def train_on_a_disk_of(size: str, module: str, reference: Path, folder: Path) -> tuple[list[str], list[str]]:
+    """What a run says on a disk of this size, then what it says where there is room."""
+    project, disk = copy_of(reference, folder / "project"), folder / "disk"
+    disk.mkdir()
+    script = SCRIPT.format(size=size, module=module, disk=disk, project=project, python=sys.executable)
+    command = [*NAMESPACE, "sh", "-c", f"exec 2>&1\n{script}"]
+    variables = environment(ACCELERATE_USE_CPU="true")
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False)
+    full, _, after = done.stdout.partition("left with ")
+    assert "Traceback" not in done.stdout
+    assert after.endswith("left with 0\n"), done.stdout
+    return full.splitlines(), after.splitlines()
+
+
+def test_a_checkpoint_that_finds_no_room_is_left_out_and_the_one_before_it_is_kept(
+    reference: Path, tmp_path: Path
+) -> None:
+    full, after = train_on_a_disk_of("600k", "stages.train.worker", reference, tmp_path)
+    warnings = [line for line in full if line.startswith("warning: a checkpoint could not be written (")]
+    assert len(warnings) == 3
+    assert all(line.endswith(" MB are free on its disk); the run goes on") for line in warnings)
+    assert after[:4] == ["0", "curves", "identity.json", "step-00000003"]
+    assert any(line.startswith("continuing at step 3 of 12, from ") for line in after)
+    assert weights_sha256(tmp_path / "project/model") == weights_sha256(reference / "model")
+
+
+def test_a_model_that_finds_no_room_ends_the_run_with_one_message_and_the_checkpoints_are_kept(
+    reference: Path, tmp_path: Path
+) -> None:
+    full, after = train_on_a_disk_of("900k", "stages.train", reference, tmp_path)
+    assert full[-1] == (
+        "error: no space left on the disk while writing .model.partial; previous results are intact: "
+        "free some space and run the same command again"
+    )
+    assert after[:5] == [str(EXIT_DISK_FULL), "curves", "identity.json", "step-00000003", "step-00000006"]
+    assert any(line.startswith("continuing at step 6 of 12, from ") for line in after)
+    assert weights_sha256(tmp_path / "project/model") == weights_sha256(reference / "model")

@@ -1,0 +1,129 @@
+"""A run goes on from its mirror on another machine; here an S3 on the loopback device."""
+
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from stages.formats.model_folder import weights_sha256
+from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+from stages.train.checkpoint.mirror import Mirror
+from tests.train.small_run import copy_of, run, run_workers, write_params, write_project
+
+CONSTANT = {"schedule__name": "constant"}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 12 steps that nothing disturbed."""
+    folder = write_project(tmp_path_factory.mktemp("reference"), **CONSTANT)
+    run_workers(folder, 1)
+    return folder
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of an empty bucket on an S3 to which this process and its children speak."""
+    name = uuid.uuid4().hex
+    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    store.start()
+    try:
+        host, port = store.get_host_and_port()
+        speak_to(f"http://{host}:{port}", monkeypatch)
+        boto3.client("s3").create_bucket(Bucket=name)
+        yield name
+    finally:
+        store.stop()
+
+
+def speak_to(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+
+
+def unused_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def names(bucket: str) -> set[str]:
+    """What lies in the bucket: the checkpoint's name and the file's."""
+    listed = boto3.client("s3").list_objects_v2(Bucket=bucket).get("Contents", [])
+    return {"/".join(item["Key"].split("/")[-2:]) for item in listed}
+
+
+def test_another_machine_goes_on_from_the_mirror_and_ends_with_the_same_weights(
+    reference: Path, tmp_path: Path, bucket: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project = copy_of(reference, tmp_path / "project")
+    write_params(project, **CONSTANT, max_steps=7)
+    run_workers(project, 1, PARROTFLOW_MIRROR=f"s3://{bucket}/parrot")
+    assert {name.split("/")[0] for name in names(bucket)} == {"step-00000007"}
+    assert {"step-00000007/manifest.json", "step-00000007/training_loss.tsv"} < names(bucket)
+
+    shutil.rmtree(project / ".parrotflow")
+    write_params(project, **CONSTANT)
+    run_workers(project, 1, PARROTFLOW_MIRROR=f"s3://{bucket}/parrot")
+
+    assert "continuing at step 7 of 12" in capfd.readouterr().out
+    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
+    for curve in sorted((reference / "reports/curves").iterdir()):
+        assert (project / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
+
+
+def test_a_checkpoint_that_never_got_its_manifest_up_there_is_passed_over(
+    reference: Path, tmp_path: Path, bucket: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project = copy_of(reference, tmp_path / "project")
+    write_params(project, **CONSTANT, max_steps=6)
+    run_workers(project, 1, PARROTFLOW_MIRROR=f"s3://{bucket}/parrot")
+    client = boto3.client("s3")
+    for item in client.list_objects_v2(Bucket=bucket)["Contents"]:
+        if not item["Key"].endswith("manifest.json"):
+            later = item["Key"].replace("step-00000006", "step-00000009")
+            client.copy_object(Bucket=bucket, Key=later, CopySource=f"{bucket}/{item['Key']}")
+
+    shutil.rmtree(project / ".parrotflow")
+    write_params(project, **CONSTANT)
+    run_workers(project, 1, PARROTFLOW_MIRROR=f"s3://{bucket}/parrot")
+    assert "continuing at step 6 of 12" in capfd.readouterr().out
+    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
+
+
+def test_a_mirror_that_does_not_answer_at_the_start_ends_the_run_before_it_starts_afresh(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak_to(f"http://127.0.0.1:{unused_port()}", monkeypatch)
+    project = copy_of(reference, tmp_path / "project")
+    said = run(project, expected_code=EXIT_UNAVAILABLE, PARROTFLOW_MIRROR="s3://runs/parrot")
+    assert said.splitlines()[-1].startswith("error: PARROTFLOW_MIRROR=s3://runs/parrot: cannot be read: ")
+    assert "Traceback" not in said
+    assert not (project / "model").exists()
+
+
+def test_a_mirror_that_takes_nothing_does_not_stop_the_run(
+    reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mirror = tmp_path / "no_folder"
+    mirror.write_text("a file stands where the mirror should be", encoding="utf-8")
+    project = copy_of(reference, tmp_path / "project")
+    run_workers(project, 1, PARROTFLOW_MIRROR=mirror.as_uri())
+    warnings = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning: PARROTFLOW_MIRROR=")]
+    assert [line.split(": ")[2].split()[0] for line in warnings] == [f"step-{step:08d}" for step in (3, 6, 9, 12)]
+    assert warnings[0].endswith("; the run goes on")
+    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
+
+
+def test_an_unknown_kind_of_mirror_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_MIRROR", "nosuch://runs")
+    with pytest.raises(UserError, match="PARROTFLOW_MIRROR=nosuch://runs: cannot be used: Protocol not known"):
+        Mirror("0123456789abcdef")

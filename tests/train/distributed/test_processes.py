@@ -1,0 +1,101 @@
+"""The result of a run does not hang on how many processes compute it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.formats.model_folder import weights_sha256
+from stages.formats.reports import read_json
+from tests.train.small_run import copy_of, largest_difference, run_workers, write_params, write_project
+
+ROUNDING = 2e-6
+"""Absolute, on weights of about 0.02 to 1 after 12 steps in fp32: a few units in the last place."""
+
+ROUNDING_OF_MUON = 2e-3
+"""Muon orthogonalises in bf16: a last bit that differs in a gradient comes out as a last bit of bf16."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one process, four micro-batches a step, with dropout."""
+    folder = write_project(
+        tmp_path_factory.mktemp("alone"),
+        optimizer__name="adamw",
+        model__resid_pdrop=0.1,
+        model__embd_pdrop=0.1,
+    )
+    run_workers(folder, 1, PARROTFLOW_MICRO_BATCH="2")
+    return folder
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_and_accumulation_share_a_global_batch_with_the_same_result_to_rounding(
+    alone: Path, tmp_path: Path, processes: int
+) -> None:
+    project = copy_of(alone, tmp_path / "many")
+    run_workers(project, processes, PARROTFLOW_MICRO_BATCH="2")
+    assert largest_difference(alone, project) < ROUNDING
+    losses = [read_json(folder / "reports/train.json")["validation_loss"] for folder in (alone, project)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_exact_sums_give_the_same_bits_on_1_2_and_4_processes(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "1", deterministic_micro_batch_size=2, model__resid_pdrop=0.1)
+    run_workers(project, 1)
+    for processes in (2, 4):
+        other = copy_of(project, tmp_path / str(processes))
+        run_workers(other, processes)
+        assert weights_sha256(other / "model") == weights_sha256(project / "model")
+        assert (other / "reports/train.json").read_bytes() == (project / "reports/train.json").read_bytes()
+        for curve in sorted((project / "reports/curves").iterdir()):
+            assert (other / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
+
+
+def test_where_the_schedule_allows_it_a_longer_run_goes_on_from_a_shorter_one_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    project = write_project(tmp_path / "long", schedule__name="constant")
+    short = copy_of(project, tmp_path / "short")
+    run_workers(project, 1)
+    write_params(short, schedule__name="constant", max_steps=5)
+    run_workers(short, 1)
+    write_params(short, schedule__name="constant")
+    run_workers(short, 1)
+    assert read_json(short / "reports/train.json") == read_json(project / "reports/train.json")
+    assert weights_sha256(short / "model") == weights_sha256(project / "model")
+    for curve in sorted((project / "reports/curves").iterdir()):
+        assert (short / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    wsd: dict[str, Any] = {"schedule__name": "wsd", "schedule__decay_share": 0.5, "optimizer__name": "adamw"}
+    project = write_project(tmp_path / "alone", **wsd)
+    changing = copy_of(project, tmp_path / "changing")
+    run_workers(project, 1)
+    write_params(changing, **wsd, max_steps=10)
+    run_workers(changing, 2)
+    write_params(changing, **wsd)
+    run_workers(changing, 1)
+    assert largest_difference(project, changing) < ROUNDING
+
+
+@pytest.mark.parametrize(("optimizer", "tolerance"), [("adamw", ROUNDING), ("muon", ROUNDING_OF_MUON)])
+def test_sharded_training_equals_data_parallel_training_to_rounding(
+    tmp_path: Path, optimizer: str, tolerance: float
+) -> None:
+    project = write_project(tmp_path / "ddp", optimizer__name=optimizer)
+    sharded = copy_of(project, tmp_path / "fsdp")
+    run_workers(project, 2)
+    run_workers(sharded, 2, ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
+    assert largest_difference(project, sharded) < tolerance
+    losses = [read_json(folder / "reports/train.json")["validation_loss"] for folder in (project, sharded)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def test_a_sharded_run_with_replicas_is_the_same_run(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "ddp", optimizer__name="adamw", max_steps=4)
+    hybrid = copy_of(project, tmp_path / "hsdp")
+    run_workers(project, 4)
+    run_workers(hybrid, 4, ACCELERATE_USE_FSDP="true", PARALLELISM_CONFIG_DP_REPLICATE_SIZE="2")
+    assert largest_difference(project, hybrid) < ROUNDING

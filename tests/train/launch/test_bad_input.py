@@ -1,0 +1,152 @@
+"""A mistake ends the run before any worker starts, with one message that says what to do."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from tokenizers import Tokenizer
+
+from stages.runtime.entry import UserError
+from stages.train import __main__ as stage
+from tests.train.small_run import documents, params, write_params, write_project, write_store
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that could run."""
+    return write_project(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture
+def project(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to spoil, as the current folder; no worker may start."""
+    folder = Path(shutil.copytree(inputs, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
+
+    def refuse(config: object) -> int:
+        raise AssertionError("a worker would start")
+
+    monkeypatch.setattr(stage, "launch", refuse)
+    return folder
+
+
+def message() -> str:
+    """What the stage says."""
+    with pytest.raises(UserError) as caught:
+        stage.main()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"max_step": 5}, "params.yaml: train.max_step: unknown parameter (value 5); remove it or correct its name"),
+        (
+            {"optimizer__learning_rate": 3.0},
+            "params.yaml: train.optimizer.learning_rate = 3.0: Input should be less than or equal to 1",
+        ),
+        (
+            {"model__model_type": "gpt9"},
+            "params.yaml: train.model.model_type = 'gpt9': no such architecture in transformers; "
+            "e.g. gpt2, llama, qwen3, gpt_neox",
+        ),
+        (
+            {"model__n_layers": 3},
+            "params.yaml: train.model.n_layers: no such field in the config of `gpt2`",
+        ),
+        (
+            {"model__n_layer": "many"},
+            "params.yaml: train.model: StrictDataclassFieldValidationError: Validation error for field 'n_layer': "
+            "TypeError: Field 'n_layer' expected int, got str (value: 'many')",
+        ),
+        (
+            {"model__n_head": 3},
+            "params.yaml: train.model: `gpt2` cannot be so: ValueError: `embed_dim` must be divisible by num_heads "
+            "(got `embed_dim`: 16 and `num_heads`: 3).",
+        ),
+        (
+            {"model__activation_function": "gellu"},
+            "params.yaml: train.model: `gpt2` cannot be so: KeyError: 'gellu'",
+        ),
+        (
+            {"sequence_length": 64},
+            "params.yaml: train.sequence_length = 64: the model has 32 positions; "
+            "lower it, or raise the model's n_positions / max_position_embeddings",
+        ),
+        (
+            {"deterministic_micro_batch_size": 3},
+            "params.yaml: train.deterministic_micro_batch_size = 3: train.global_batch_size = 8 must be 1, 2, 4, 8, "
+            "... times that",
+        ),
+        (
+            {"trackers": ["mlflow"]},
+            "params.yaml: train.trackers: `mlflow` is not installed; `pip install mlflow`, or take it off the list",
+        ),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_its_value(project: Path, change: dict[str, Any], expected: str) -> None:
+    write_params(project, **change)
+    assert message() == expected
+
+
+def test_more_processes_than_sequences_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu_2")
+    write_params(project, global_batch_size=1)
+    assert message() == (
+        "params.yaml: train.global_batch_size = 1: launch/cpu_2.yaml starts 2 processes, and each takes the same "
+        "number of sequences; use a multiple, or start fewer processes"
+    )
+
+
+def test_fewer_tokens_than_one_sequence_are_refused(project: Path) -> None:
+    write_params(project, sequence_length=20_000, model__n_positions=20_000)
+    assert "tokens are fewer than one sequence (train.sequence_length = 20000)" in message()
+
+
+def test_a_damaged_token_store_is_refused(project: Path) -> None:
+    tokens = project / "data/tokens/train/s000.tokens.bin"
+    content = bytearray(tokens.read_bytes())
+    content[100] ^= 1
+    tokens.write_bytes(content)
+    assert message() == (
+        "data/tokens/train/s000.tokens.bin: its sha256 is not the one in manifest.json (a damaged file); "
+        "run `dvc checkout`, or `dvc repro -f tokenize`"
+    )
+
+
+def test_a_token_store_of_another_tokenizer_is_refused(project: Path) -> None:
+    file = project / "data/tokenizer/tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert message() == "data/tokens/train: made with another tokenizer than data/tokenizer; run `dvc repro tokenize`"
+
+
+def test_a_token_id_beyond_the_vocabulary_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = project / "data/tokenizer/tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(saved))
+    monkeypatch.setattr(Tokenizer, "get_vocab_size", lambda self: 100)
+    shutil.rmtree(project / "data/tokens/train")
+    store = write_store(project / "data/tokens/train", documents(60, seed=2), tokenizer, saved)
+    largest = int(np.max(store.read(0, store.manifest.tokens)))
+    assert message() == (
+        f"data/tokens/train: holds the token id {largest}, the vocabulary has 100 entries; run `dvc repro -f tokenize`"
+    )
+
+
+def test_an_unknown_launch_preset_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", "tpu")
+    said = message()
+    assert said.startswith("PARROTFLOW_LAUNCH=tpu: no such file, and no preset (there are cpu, cpu_2, ")
+
+
+def test_a_library_of_another_version_is_refused(project: Path) -> None:
+    versions = yaml.safe_load((project / "versions.yaml").read_text(encoding="utf-8"))
+    (project / "versions.yaml").write_text(yaml.safe_dump({**versions, "torch": "1.0.0"}), encoding="utf-8")
+    assert message().startswith("torch: versions.yaml says 1.0.0, found ")
+
+
+def test_the_projects_own_params_fit_the_model_of_the_section() -> None:
+    assert params().keys() == stage.TrainParams.model_fields.keys()

@@ -1,0 +1,77 @@
+"""One of several workers dies: all are started again, as often as allowed, and the result is that of a calm run."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stages.formats.model_folder import weights_sha256
+from stages.runtime.entry import EXIT_USER_ERROR
+from tests.train.small_run import copy_of, run_workers, start, write_project
+
+STEPS = {
+    "max_steps": 200,
+    "checkpoint_every_steps": 10,
+    "evaluate_every_steps": 200,
+    "deterministic_micro_batch_size": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes that nothing disturbed."""
+    folder = write_project(tmp_path_factory.mktemp("reference"), **STEPS)
+    run_workers(folder, 2)
+    return folder
+
+
+@pytest.fixture
+def project(reference: Path, tmp_path: Path) -> Path:
+    """The same inputs, nothing computed."""
+    return copy_of(reference, tmp_path / "project")
+
+
+def kill_a_worker(project: Path, process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """Kill the second worker once a checkpoint stands. Returns all workers."""
+    deadline = time.monotonic() + 120
+    while not list((project / ".parrotflow/checkpoints").glob("*/step-00000010")):
+        assert process.poll() is None, "the run ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    family = psutil.Process(process.pid).children(recursive=True)
+    workers = [child for child in family if child.cmdline()[-2:] == ["-m", "stages.train.worker"]]
+    workers = [worker for worker in workers if "accelerate.commands.launch" not in worker.cmdline()]
+    assert len(workers) == 2
+    workers[1].send_signal(signal.SIGKILL)
+    return workers
+
+
+def test_after_the_death_of_one_of_two_workers_both_start_again_and_end_with_the_same_weights(
+    reference: Path, project: Path
+) -> None:
+    process = start(project, PARROTFLOW_LAUNCH="cpu_2")
+    kill_a_worker(project, process)
+    said, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, said
+    assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
+    assert said.count("continuing at step ") == 1
+    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
+
+
+def test_where_no_restart_is_allowed_the_last_line_says_how_to_go_on_and_no_worker_is_left(project: Path) -> None:
+    process = start(project, PARROTFLOW_LAUNCH="cpu_2", PARROTFLOW_RESTARTS="0")
+    workers = kill_a_worker(project, process)
+    said, _ = process.communicate(timeout=150)
+    assert process.returncode == EXIT_USER_ERROR, said
+    assert "starting again" not in said
+    assert said.count("error: train: ") == 1
+    assert said.splitlines()[-1] == (
+        "error: train: a worker died with exit code 1; its messages are above. The last checkpoint is kept: "
+        "the same command goes on from it (PARROTFLOW_RESTARTS sets how often by itself)"
+    )
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
+    assert not (project / "model").exists()

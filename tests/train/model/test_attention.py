@@ -1,0 +1,111 @@
+"""What a token may look at: its row, or its document."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.formats.tokens import Manifest, TokenStore
+from stages.runtime.entry import UserError
+from stages.train.data.batches import Batch, read_rows
+from stages.train.data.packing import build_packing
+from stages.train.model.attention import UNMASKED
+from stages.train.model.build import build_model
+from stages.train.model.loss import CausalLoss
+from stages.train.params import TrainParams
+from tests.train.small_run import largest_difference, params, run_workers, write_project
+
+VOCABULARY = Manifest("uint16", 300, 0, "", "", ())
+
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32} | {
+    f"{name}_pdrop": 0.0 for name in ("resid", "embd", "attn")
+}
+LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2} | {
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 32,
+}
+MISTRAL = LLAMA | {"model_type": "mistral", "sliding_window": 4}
+MAMBA = {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+
+
+def loss_of(model: dict[str, Any], attention: str) -> CausalLoss:
+    values = TrainParams.model_validate(params(model=model, attention=attention))
+    return CausalLoss(build_model(values, VOCABULARY), values).eval()
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    return [torch.from_numpy(part) for part in (batch.inputs, batch.targets, batch.positions)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return TokenStore(write_project(tmp_path_factory.mktemp("project")) / "data/tokens/train")
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "concatenate"])
+@settings(max_examples=20, deadline=None)
+@given(sequence_length=st.integers(2, 300))
+def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
+    store: TokenStore, strategy: Any, sequence_length: int
+) -> None:
+    index = build_packing(store, sequence_length, strategy)
+    if not index.rows:
+        return
+    batch = read_rows(store, index, np.arange(min(index.rows, 40)), sequence_length)
+    first_tokens = set(store.document_starts.tolist())
+    for row, positions in enumerate(batch.positions):
+        column = 0
+        for start, length in index.segments(row):
+            expected = 0
+            for place in range(start, start + length):
+                expected = 0 if place == start or place in first_tokens else expected + 1
+                assert positions[column] == expected
+                column += 1
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA, MISTRAL])
+def test_a_packed_row_gives_the_losses_of_its_documents_alone(model: dict[str, Any], store: TokenStore) -> None:
+    loss = loss_of(model, "document")
+    index = build_packing(store, 32, "best_fit")
+    row = max(range(index.rows), key=lambda number: len(index.segments(number)))
+    inputs, targets, positions = tensors(read_rows(store, index, np.array([row]), 32))
+    starts = [*torch.nonzero(positions[0] == 0).flatten().tolist(), 32]
+    assert len(starts) > 2
+
+    together = loss(inputs, targets, positions)
+
+    alone = [loss(inputs[:, a:b], targets[:, a:b], positions[:, a:b]) for a, b in pairwise(starts)]
+    assert together.item() == pytest.approx(sum(part.item() for part in alone), rel=1e-5)
+    assert together.item() != pytest.approx(loss_of(model, "causal")(inputs, targets, positions).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA, MISTRAL])
+def test_attention_without_a_mask_is_transformers_own_causal_attention(model: dict[str, Any]) -> None:
+    ours = loss_of(model, "causal").model
+    ids = torch.arange(24).reshape(2, 12)
+    assert ours.config._attn_implementation == UNMASKED
+    logits = ours(input_ids=ids).logits
+    ours.set_attn_implementation("eager")
+
+    torch.testing.assert_close(logits, ours(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_cannot_keep_documents_apart_is_refused() -> None:
+    with pytest.raises(UserError, match=r"train.attention = document: `mamba` cannot keep .* apart"):
+        loss_of(MAMBA, "document")
+
+
+def test_training_within_documents_is_the_same_on_two_processes_and_loads_as_any_model(tmp_path: Path) -> None:
+    one = write_project(tmp_path / "one", attention="document", deterministic_micro_batch_size=2, max_steps=4)
+    two = write_project(tmp_path / "two", attention="document", deterministic_micro_batch_size=2, max_steps=4)
+    run_workers(one, 1)
+    run_workers(two, 2)
+
+    assert largest_difference(one, two) == 0
+    assert "attn_implementation" not in (one / "model/config.json").read_text()

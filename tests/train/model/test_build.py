@@ -1,0 +1,93 @@
+"""Models from configs: presets, sizes, export."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stages.formats.tokens import Manifest
+from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
+from stages.train.params import TrainParams
+from tests.train.small_run import ROOT, params, run_workers, write_project
+
+SIZES = {"gpt2": 124e6, "gpt2_medium": 354e6, "gpt2_large": 774e6, "gpt2_xl": 1558e6}
+
+
+def vocabulary(size: int) -> Manifest:
+    return Manifest("uint16", size, 0, "", "", ())
+
+
+def preset(name: str) -> TrainParams:
+    values = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text(encoding="utf-8"))
+    return TrainParams.model_validate(params(**values))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml")))
+def test_every_preset_is_a_model_that_transformers_knows(name: str) -> None:
+    assert build_config(preset(name), vocabulary(300)).vocab_size == 300
+
+
+@pytest.mark.parametrize(("name", "parameters"), SIZES.items())
+def test_gpt2_presets_have_the_published_sizes(name: str, parameters: float) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(build_config(preset(name), vocabulary(50257)))
+    assert model.num_parameters() == pytest.approx(parameters, rel=0.005)
+
+
+def test_gpt2_small_takes_0_855_gflop_per_token() -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(build_config(preset("gpt2"), vocabulary(50304)))
+    assert flops_per_token(model, 1024) == pytest.approx(0.855e9, rel=0.01)
+
+
+def test_the_vocabulary_is_padded_for_speed() -> None:
+    assert [padded_vocabulary(size) for size in (1, 64, 65, 50257)] == [64, 64, 128, 50304]
+    model = build_model(TrainParams.model_validate(params()), vocabulary(300))
+    assert model.get_input_embeddings().weight.shape == (320, 16)
+
+
+def test_the_special_ids_are_the_tokenizers() -> None:
+    config = build_config(TrainParams.model_validate(params()), vocabulary(300))
+    assert (config.bos_token_id, config.eos_token_id) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32},
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "max_position_embeddings": 32,
+            "tie_word_embeddings": False,
+        },
+    ],
+    ids=["gpt2", "llama"],
+)
+def test_others_load_the_model_folder(tmp_path: Path, model: dict[str, object]) -> None:
+    project = write_project(tmp_path / "project", model=model, max_steps=4, export_steps=[2])
+    run_workers(project, 1)
+    for folder in (project / "model", project / "model/step-00000002"):
+        loaded = AutoModelForCausalLM.from_pretrained(folder)
+        assert loaded.get_input_embeddings().weight.shape[0] == loaded.config.vocab_size == 300
+    tokenizer = AutoTokenizer.from_pretrained(project / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(project / "model")
+    ids = tokenizer("add(1, 2)", return_tensors="pt").input_ids
+    generated = loaded.generate(ids, max_new_tokens=4, do_sample=False)
+    assert generated.shape[1] <= ids.shape[1] + 4
+
+
+def test_training_goes_on_from_a_given_model(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", max_steps=2)
+    run_workers(project, 1)
+    second = write_project(tmp_path / "second", max_steps=1, start_from=str(project / "model"))
+    run_workers(second, 1)
+    curve = (second / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
+    ended = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
+    assert float(curve[1].split("\t")[1]) < float(ended[1].split("\t")[1])

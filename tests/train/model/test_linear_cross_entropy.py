@@ -1,0 +1,113 @@
+"""The loss in stretches of tokens is the loss over all logits, for every head that it is used with."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from stages.formats.tokens import Manifest
+from stages.train.data.batches import IGNORED
+from stages.train.model.build import build_model
+from stages.train.model.build import linear_cross_entropy as module
+from stages.train.model.linear_cross_entropy import linear_cross_entropy
+from stages.train.model.loss import CausalLoss
+from stages.train.params import TrainParams
+from tests.train.small_run import params
+
+SHAPE = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "max_position_embeddings": 32,
+}
+MODELS: dict[str, tuple[dict[str, Any], bool]] = {
+    "gpt2, tied": ({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 32}, True),
+    "llama, untied": ({"model_type": "llama", **SHAPE, "tie_word_embeddings": False}, True),
+    "gemma2, capped logits": ({"model_type": "gemma2", **SHAPE, "head_dim": 8}, False),
+    "granite, scaled logits": ({"model_type": "granite", **SHAPE, "logits_scaling": 8.0}, False),
+    "phi, a bias": ({"model_type": "phi", **SHAPE}, False),
+}
+
+
+def drawn(seed: int, tokens: int, vocabulary: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    hidden, weight = torch.randn(tokens, width), torch.randn(vocabulary, width)
+    targets = torch.randint(0, vocabulary, (tokens,)).masked_fill(torch.rand(tokens) < 0.3, IGNORED)
+    return hidden.requires_grad_(), weight.requires_grad_(), targets
+
+
+def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    logits = functional.linear(hidden, weight)
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+
+
+def gradients(loss: Tensor, *of: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss * 0.1, of))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 1000),
+    tokens=st.integers(1, 70),
+    vocabulary=st.integers(1, 30),
+    width=st.integers(1, 6),
+)
+def test_loss_and_gradients_are_those_over_all_logits(seed: int, tokens: int, vocabulary: int, width: int) -> None:
+    hidden, weight, targets = drawn(seed, tokens, vocabulary, width)
+    ours = linear_cross_entropy(hidden, weight, targets, torch.float32)
+    exact = plain(hidden.double(), weight.double(), targets)
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+    for own, true in zip(gradients(ours, hidden, weight), gradients(exact.float(), hidden, weight), strict=True):
+        torch.testing.assert_close(own, true.float(), rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        measured = linear_cross_entropy(hidden, weight, targets, torch.float32)
+    torch.testing.assert_close(measured, ours.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_in_bf16_it_is_no_further_from_the_truth_than_the_usual_way() -> None:
+    hidden, weight, targets = drawn(0, 1000, 200, 16)
+    exact = gradients(plain(hidden.double(), weight.double(), targets), hidden, weight)
+    ours = gradients(linear_cross_entropy(hidden, weight, targets, torch.bfloat16), hidden, weight)
+    usual = gradients(plain(hidden.bfloat16(), weight.bfloat16(), targets), hidden, weight)
+    for own, other, true in zip(ours, usual, exact, strict=True):
+        assert (own - true).norm() <= 1.05 * (other - true).norm()
+
+
+def test_nothing_as_large_as_the_logits_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS_PER_WIDTH", {"cpu": 1})
+    hidden, weight, targets = drawn(0, 512, 256, 8)
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        linear_cross_entropy(hidden, weight, targets, torch.float32).backward()
+    assert kept
+    assert max(kept) == hidden.numel() < 512 * 256
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_only_a_plain_head_is_taken_apart_and_all_have_the_loss_of_their_logits(name: str, precision: str) -> None:
+    fields, is_plain = MODELS[name]
+    values = TrainParams.model_validate(params(model=fields, precision=precision))
+    model = build_model(values, Manifest("uint16", 64, 0, "", "", ()))
+    loss_of = CausalLoss(model, values)
+    assert loss_of.plain_head is is_plain
+    assert model.training
+    model.eval()  # without dropout
+    torch.manual_seed(0)
+    inputs, targets = torch.randint(0, 64, (2, 4, 16))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        logits = model(input_ids=inputs, use_cache=False).logits
+    wanted = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+    torch.testing.assert_close(loss_of(inputs, targets, torch.zeros_like(inputs)), wanted, rtol=1e-5, atol=0)

@@ -14,7 +14,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
 from stages.formats.reports import read_json
-from stages.train.launch.launcher import launcher as launch
+from stages.train.launch import launcher as launch
 from tests.train.small_run import ROOT, environment, run, write_project
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))

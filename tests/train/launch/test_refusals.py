@@ -15,8 +15,9 @@ import yaml
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.train import __main__ as stage
 from stages.train.distributed.compile import should_compile
-from stages.train.launch.launcher import LaunchConfig, checks
-from stages.train.launch.launcher import launcher as launch
+from stages.train.launch import checks
+from stages.train.launch import launcher as launch
+from stages.train.launch.launcher import LaunchConfig
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, copy_of, params, run, run_workers, write_params, write_project
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from stages.formats.tokens import Manifest
 from stages.train.data.batches import IGNORED
+from stages.train.model import linear_cross_entropy as module
 from stages.train.model.build import build_model
-from stages.train.model.build import linear_cross_entropy as module
 from stages.train.model.linear_cross_entropy import linear_cross_entropy
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams

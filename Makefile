@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# A counter that rewrites its line belongs in a terminal only: a log would hold it once per package.
+COUNT_PACKAGES := { [ -t 1 ] && awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' || cat > /dev/null; }
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -33,9 +35,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing requirements.lock into $(VENV) (once, a few minutes) ..."
-	@$(PIP) -r requirements.lock 2>$(VENV)/install.log \
-		| awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' \
-		|| { tail -n 20 $(VENV)/install.log; exit 1; }
+	@$(PIP) -r requirements.lock 2>$(VENV)/install.log | $(COUNT_PACKAGES) || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@touch $(READY)
 

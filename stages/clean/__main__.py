@@ -1,35 +1,31 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`."""
 
-from pathlib import Path
-
 from stages.clean.decontamination import find_contaminated
 from stages.clean.ledger import measure_shards, write_ledger
 from stages.clean.near_duplicates import find_clusters
 from stages.clean.params import CleanParams
-from stages.clean.report import contaminated_csv, drops_csv, duplicates_csv, page, summary
-from stages.clean.splits import write_sides
+from stages.clean.report import contaminated_csv, drops_csv, duplicates_csv, markdown_report, summary
+from stages.clean.splits import write_splits
 from stages.clean.verdicts import (
     CONTAMINATED,
     NEAR_DUPLICATE,
     apply_filters,
-    check_sides,
+    assign_splits,
+    check_splits,
     drop,
+    drop_duplicates,
     drop_exact_duplicates,
     kept_rows,
-    replace,
-    split_sides,
 )
-from stages.formats.documents import require_documents
-from stages.formats.reports import write_json
+from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
+from stages.formats.ledger import LEDGER
+from stages.formats.reports import REPORTS, write_json
+from stages.formats.splits import TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
 from stages.runtime.versions import require_locked
-
-DOCUMENTS = Path("data/documents")
-CLEAN = Path("data/clean")
-REPORTS = Path("reports")
 
 
 def main() -> None:
@@ -43,23 +39,23 @@ def main() -> None:
     ledger = drop_exact_duplicates(ledger)
     if params.near_duplicates is not None:
         clusters = find_clusters(shards, ledger, kept_rows(ledger), params.near_duplicates)
-        ledger = replace(ledger, clusters, NEAR_DUPLICATE)
-    ledger = split_sides(ledger, params.split, params.seed)
-    check_sides(ledger, params.split)
+        ledger = drop_duplicates(ledger, clusters, NEAR_DUPLICATE)
+    ledger = assign_splits(ledger, params.split, params.seed)
+    check_splits(ledger, params.split)
 
     with (
-        atomic_folder(CLEAN / "ledger") as ledger_folder,
-        atomic_folder(CLEAN / "train") as train,
-        atomic_folder(CLEAN / "validation") as validation,
+        atomic_folder(LEDGER) as ledger_folder,
+        atomic_folder(CLEAN / TRAIN) as train,
+        atomic_folder(CLEAN / VALIDATION) as validation,
     ):
         write_ledger(ledger_folder, ledger)
-        masked = write_sides(shards, ledger, params.masks, train, validation)
+        masked = write_splits(shards, ledger, params.masks, {TRAIN: train, VALIDATION: validation})
     atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger))
     atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, hits))
     write_json(REPORTS / "clean.json", summary(ledger, masked))
     atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
-    atomic_write(REPORTS / "clean.md", page(ledger))
-    for cache in ("features", "words", "contamination", "sides"):
+    atomic_write(REPORTS / "clean.md", markdown_report(ledger))
+    for cache in ("features", "words", "contamination", "splits"):
         drop_unused(cache)
 
 

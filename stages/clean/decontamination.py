@@ -1,4 +1,4 @@
-"""Finds documents that contain a passage of an evaluation set: a run of its words (Brown et al. 2020, appendix C)."""
+"""Finds documents that contain a passage of an evaluation set: an n-gram of its words (Brown et al. 2020, app. C)."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stages.clean import minhash as words
+from stages.clean import minhash
 from stages.clean.minhash import TO_WORDS
 from stages.clean.params import Decontamination
 from stages.formats.documents import read_shard
@@ -16,7 +16,7 @@ from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sh
 
 HITS = "hits.json"
 
-Run = tuple[bytes, ...]
+NGram = tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +27,36 @@ class Hit:
     """Of the document, over all shards."""
     item: str
     """File and number of the item."""
-    words: str
-    """The run of words that they share."""
+    ngram: str
+    """The words that they share."""
 
 
 def find_contaminated(shards: Sequence[Path], params: Decontamination) -> list[Hit]:
     """The first hit of each document that has one, in the order of the documents."""
-    runs = evaluation_runs(params)
+    ngrams = evaluation_ngrams(params)
     contents = [file_sha256(Path(name)) for name in params.files]
-    key = cache_key(code_key([__file__, words.__file__]), params.model_dump_json(), *contents)
+    key = cache_key(code_key([__file__, minhash.__file__]), params.model_dump_json(), *contents)
     hits = []
     first_row = 0
-    find = partial(_find, runs, params.words)
+    find = partial(_find, ngrams, params.ngram_size)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
-        hits += [Hit(first_row + row, item, run) for row, item, run in found["hits"]]
+        hits += [Hit(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
         first_row += found["documents"]
     return hits
 
 
-def evaluation_runs(params: Decontamination) -> dict[Run, str]:
-    """Every run of so many words in the evaluation sets, with the first item that has it."""
-    runs: dict[Run, str] = {}
+def evaluation_ngrams(params: Decontamination) -> dict[NGram, str]:
+    """Every n-gram of the evaluation sets, with the first item that has it."""
+    ngrams: dict[NGram, str] = {}
     for name in params.files:
         for number, text in enumerate(evaluation_texts(Path(name), params.fields), start=1):
             found = word_list(text)
-            for start in range(len(found) - params.words + 1):
-                runs.setdefault(tuple(found[start : start + params.words]), f"{name}#{number}")
-    if not runs:
-        raise UserError(f"clean.decontamination: no item of {', '.join(params.files)} has {params.words} words")
-    return runs
+            for start in range(len(found) - params.ngram_size + 1):
+                ngrams.setdefault(tuple(found[start : start + params.ngram_size]), f"{name}#{number}")
+    if not ngrams:
+        raise UserError(f"clean.decontamination: no item of {', '.join(params.files)} has {params.ngram_size} words")
+    return ngrams
 
 
 def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
@@ -88,22 +88,22 @@ def word_list(text: str) -> list[bytes]:
     return text.lower().encode("utf-8").translate(TO_WORDS).split()
 
 
-def _find(runs: dict[Run, str], length: int, shard: Path, folder: Path) -> None:
-    known = {word for run in runs for word in run}
+def _find(ngrams: dict[NGram, str], size: int, shard: Path, folder: Path) -> None:
+    known = {word for ngram in ngrams for word in ngram}
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
-    found = ((row, first_run(word_list(text), runs, known, length)) for row, text in enumerate(texts))
-    hits = [(row, runs[run], b" ".join(run).decode()) for row, run in found if run is not None]
+    found = ((row, first_ngram(word_list(text), ngrams, known, size)) for row, text in enumerate(texts))
+    hits = [(row, ngrams[ngram], b" ".join(ngram).decode()) for row, ngram in found if ngram is not None]
     (folder / HITS).write_text(json.dumps({"documents": len(texts), "hits": hits}), encoding="utf-8")
 
 
-def first_run(found: Sequence[bytes], runs: dict[Run, str], known: set[bytes], length: int) -> Run | None:
-    """The first run of words that an evaluation set has too. Only where `length` known words follow each other is one
+def first_ngram(found: Sequence[bytes], ngrams: dict[NGram, str], known: set[bytes], size: int) -> NGram | None:
+    """The first n-gram that an evaluation set has too. Only where `size` known words follow each other is one
     looked up."""
     known_in_a_row = 0
     for end, word in enumerate(found, start=1):
         known_in_a_row = known_in_a_row + 1 if word in known else 0
-        if known_in_a_row >= length:
-            run = tuple(found[end - length : end])
-            if run in runs:
-                return run
+        if known_in_a_row >= size:
+            ngram = tuple(found[end - size : end])
+            if ngram in ngrams:
+                return ngram
     return None

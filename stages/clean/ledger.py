@@ -44,6 +44,6 @@ def write_ledger(folder: Path, ledger: pd.DataFrame) -> None:
     """Write the judged ledger, a Parquet file per shard of documents."""
     for name, rows in ledger.groupby("shard", sort=True):
         table = pa.Table.from_pandas(
-            rows.drop(columns=["shard", "stands_for_it"]), preserve_index=False
+            rows.drop(columns=["shard", "representative"]), preserve_index=False
         ).replace_schema_metadata()
         write_table(folder / str(name), table)

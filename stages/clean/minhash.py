@@ -56,10 +56,10 @@ def _compute(permutations: int, shard: Path, folder: Path) -> None:
     sets = word_sets(read_shard(shard, ["text"]).column("text"))
     hashed = RMinHash.hash_token_sets(sets)
     signatures: Any = RMinHash.digest_matrix_from_token_hash_sets(hashed, permutations, SEED).to_rows()
-    lengths = np.array([0, *map(len, hashed)], dtype=np.int64)
+    lengths = np.array(list(map(len, hashed)), dtype=np.int64)
     words = [np.sort(np.array(hashes, dtype=np.uint64)) for hashes in hashed]
     np.save(folder / "words.npy", np.concatenate(words) if words else np.empty(0, dtype=np.uint64))
-    np.save(folder / "offsets.npy", np.cumsum(lengths))
+    np.save(folder / "offsets.npy", np.cumulative_sum(lengths, include_initial=True))
     np.save(folder / "signatures.npy", np.array(signatures, dtype=np.uint32).reshape(len(sets), permutations))
 
 

@@ -58,7 +58,7 @@ class Corpus:
     def __init__(self, shards: list[ShardWords], rows: Rows) -> None:
         """`rows` are positions in the sequence of all shards' documents."""
         counts = [len(shard.signatures) for shard in shards]
-        self.first_row = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
+        self.first_row = np.cumulative_sum(np.array(counts, dtype=np.int64), include_initial=True)
         self.shards = shards
         self.shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
         self.row_in_shard = rows - self.first_row[self.shard_of]

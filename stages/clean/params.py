@@ -68,8 +68,8 @@ class Decontamination(Section):
     in dvc.yaml too, so that a change is noticed."""
     fields: list[str]
     """Fields of a .jsonl item that make up its text, e.g. `prompt` and `canonical_solution`."""
-    words: Annotated[int, Field(ge=3, le=100)]
-    """Length of the run of words that counts as a passage. Shorter: more documents are dropped, more of them by
+    ngram_size: Annotated[int, Field(ge=3, le=100)]
+    """Length in words of the n-gram that counts as a passage. Shorter: more documents are dropped, more of them by
     chance (GPT-3: 13)."""
 
 
@@ -85,7 +85,7 @@ class Masks(Section):
 
 
 class Split(Section):
-    """What is held out. The same content never stands on both sides."""
+    """What is held out. The same content is never in both splits."""
 
     by: Literal["source", "document"]
     """`source`: whole packages, repositories or data sets are held out; what is like each other stays together.

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from stages.clean.decontamination import Hit
-from stages.clean.verdicts import TRAIN, VALIDATION
 from stages.formats.ledger import KEPT
+from stages.formats.markdown import escape, table
+from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 
 
 def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:
@@ -26,9 +27,9 @@ def drops_csv(ledger: pd.DataFrame) -> str:
 
 
 def duplicates_csv(ledger: pd.DataFrame) -> str:
-    """A row for each document that another one stands for: the verdict, both sources, both paths."""
-    dropped = ledger[ledger["stands_for_it"] != ledger.index]
-    kept = ledger.loc[_last_standing(ledger, dropped["stands_for_it"])]
+    """A row for each document that is a duplicate of another one: the verdict, both sources, both paths."""
+    dropped = ledger[ledger["representative"] != ledger.index]
+    kept = ledger.loc[_kept_copy(ledger, dropped["representative"])]
     table = pd.DataFrame(
         {
             "kept_source": kept["source"].to_numpy(),
@@ -44,16 +45,16 @@ def duplicates_csv(ledger: pd.DataFrame) -> str:
 def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
     """A row for each document with a passage of an evaluation set: which item, and the words they share."""
     rows = [
-        (ledger.at[hit.row, "source"], ledger.at[hit.row, "path"], ledger.at[hit.row, "verdict"], hit.item, hit.words)
+        (ledger.at[hit.row, "source"], ledger.at[hit.row, "path"], ledger.at[hit.row, "verdict"], hit.item, hit.ngram)
         for hit in hits
     ]
     table = pd.DataFrame(sorted(rows), columns=["source", "path", "verdict", "evaluation_item", "words"])
     return table.to_csv(index=False, lineterminator="\n")
 
 
-def _last_standing(ledger: pd.DataFrame, rows: pd.Series) -> pd.Series:
+def _kept_copy(ledger: pd.DataFrame, rows: pd.Series) -> pd.Series:
     """An exact duplicate's first copy may itself be a near-duplicate of another document."""
-    return ledger["stands_for_it"].loc[rows]
+    return ledger["representative"].loc[rows]
 
 
 def summary(ledger: pd.DataFrame, masked: Counter[str]) -> dict[str, Any]:
@@ -62,8 +63,8 @@ def summary(ledger: pd.DataFrame, masked: Counter[str]) -> dict[str, Any]:
         "documents": len(ledger),
         "bytes": int(ledger["bytes"].sum()),
         "kept": _size(ledger[ledger["verdict"] == KEPT]),
-        "train": _size(ledger[ledger["side"] == TRAIN]),
-        "validation": _size(ledger[ledger["side"] == VALIDATION]),
+        "train": _size(ledger[ledger["split"] == TRAIN]),
+        "validation": _size(ledger[ledger["split"] == VALIDATION]),
         "masked": dict(masked),
         "dropped": {name: {"documents": count, "bytes": size} for name, count, size in drop_counts(ledger)},
     }
@@ -73,20 +74,18 @@ def _size(part: pd.DataFrame) -> dict[str, int]:
     return {"documents": len(part), "bytes": int(part["bytes"].sum()), "sources": part["source"].nunique()}
 
 
-def page(ledger: pd.DataFrame) -> str:
-    """The same as a Markdown page with the share of each."""
+def markdown_report(ledger: pd.DataFrame) -> str:
+    """The same as a Markdown table with the share of each."""
     documents, size = len(ledger), int(ledger["bytes"].sum())
-    lines = ["# Cleaning", "", "| | documents | | bytes | |", "|---|--:|--:|--:|--:|"]
-
-    def add(name: str, part_documents: int, part_bytes: int) -> None:
-        shares = (part_documents / documents, part_bytes / size)
-        lines.append(f"| {name} | {part_documents:,} | {shares[0]:.1%} | {part_bytes:,} | {shares[1]:.1%} |")
-
-    add("collected", documents, size)
-    for name, count, dropped_bytes in drop_counts(ledger):
-        add(f"dropped: {name}", count, dropped_bytes)
-    for side in (TRAIN, VALIDATION):
-        part = ledger[ledger["side"] == side]
-        add(f"**{side}**", len(part), int(part["bytes"].sum()))
-    held_out = ", ".join(sorted(ledger.loc[ledger["side"] == VALIDATION, "source"].unique())[:50])
-    return "\n".join([*lines, "", f"Sources on the validation side: {held_out}.", ""])
+    parts = [("collected", documents, size)]
+    parts += [(f"dropped: {name}", count, dropped) for name, count, dropped in drop_counts(ledger)]
+    for split in SPLITS:
+        part = ledger[ledger["split"] == split]
+        parts.append((split, len(part), int(part["bytes"].sum())))
+    rows = [
+        (name, f"{count:,}", f"{count / documents:.1%}", f"{part_size:,}", f"{part_size / size:.1%}")
+        for name, count, part_size in parts
+    ]
+    held_out = sorted(ledger.loc[ledger["split"] == VALIDATION, "source"].unique())[:50]
+    sources = escape(", ".join(held_out))
+    return f"# Cleaning\n\n{table(('', 'documents', '', 'bytes', ''), rows)}\nSources held out: {sources}.\n"

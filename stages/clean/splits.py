@@ -1,9 +1,9 @@
-"""The documents of each side, a shard for a shard."""
+"""Writes the documents of each split, a shard for a shard."""
 
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,58 +12,58 @@ import pandas as pd
 from stages.clean import masking
 from stages.clean.masking import mask
 from stages.clean.params import Masks
-from stages.clean.verdicts import TRAIN, VALIDATION
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
+from stages.formats.splits import SPLITS
 from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
 
 COUNTS = "masked.json"
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSides:
+class ShardSplits:
     """One shard, where each of its rows goes, and what is masked in them."""
 
     shard: Path
-    sides: list[str]
+    splits: list[str]
     """In the shard's order: `train`, `validation` or empty."""
     masks: Masks
 
 
-def write_sides(
-    shards: Sequence[Path], ledger: pd.DataFrame, masks: Masks, train: Path, validation: Path
+def write_splits(
+    shards: Sequence[Path], ledger: pd.DataFrame, masks: Masks, folders: Mapping[str, Path]
 ) -> Counter[str]:
     """Write each shard's kept documents under its own name, and return how often something was masked, by its kind.
 
-    A shard that keeps none on a side has no file there. A masked document stays in the shard of its original.
+    A shard that keeps none for a split has no file there. A masked document stays in the shard of its original.
     """
-    rows = dict(iter(ledger.groupby("shard")["side"]))
-    work = [ShardSides(shard, list(rows[shard.name]), masks) for shard in shards if shard.name in rows]
+    rows = dict(iter(ledger.groupby("shard")["split"]))
+    work = [ShardSplits(shard, list(rows[shard.name]), masks) for shard in shards if shard.name in rows]
     masked: Counter[str] = Counter()
-    entries = map_cached("sides", work, sides_key, write_shard_sides)
+    entries = map_cached("splits", work, splits_key, write_shard_splits)
     for item, entry in zip(work, entries, strict=True):
-        for side, folder in ((TRAIN, train), (VALIDATION, validation)):
-            if (entry / side).exists():
-                shutil.copyfile(entry / side, folder / item.shard.name)
+        for split, folder in folders.items():
+            if (entry / split).exists():
+                shutil.copyfile(entry / split, folder / item.shard.name)
         masked.update(json.loads((entry / COUNTS).read_text(encoding="utf-8")))
     return masked
 
 
-def sides_key(item: ShardSides) -> str:
-    """Changes with anything that the files of one shard's sides hang on."""
+def splits_key(item: ShardSplits) -> str:
+    """Changes with anything that the files of one shard's splits depend on."""
     code = code_key([__file__, masking.__file__])
-    return cache_key(code, item.masks.model_dump_json(), shard_sha256(item.shard), *item.sides)
+    return cache_key(code, item.masks.model_dump_json(), shard_sha256(item.shard), *item.splits)
 
 
-def write_shard_sides(item: ShardSides, folder: Path) -> None:
-    """Write one shard's documents as a file per side, and the counts of what was masked."""
-    documents: dict[str, list[Document]] = {TRAIN: [], VALIDATION: []}
+def write_shard_splits(item: ShardSplits, folder: Path) -> None:
+    """Write one shard's documents as a file per split, and the counts of what was masked."""
+    documents: dict[str, list[Document]] = {split: [] for split in SPLITS}
     counts: Counter[str] = Counter()
-    for document, side in zip(documents_of(read_shard(item.shard)), item.sides, strict=True):
-        if side:
-            documents[side].append(masked_document(document, item.masks, counts))
-    for side, kept in documents.items():
+    for document, split in zip(documents_of(read_shard(item.shard)), item.splits, strict=True):
+        if split:
+            documents[split].append(masked_document(document, item.masks, counts))
+    for split, kept in documents.items():
         if kept:
-            write_shard(folder / side, sorted(kept, key=lambda document: document.sort_key))
+            write_shard(folder / split, sorted(kept, key=lambda document: document.sort_key))
     (folder / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
 

@@ -9,12 +9,14 @@ import pandas as pd
 
 from stages.clean.params import ConfigOrTest, Filters, Split
 from stages.formats.ledger import KEPT
+from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 
 EXACT_DUPLICATE = "exact_duplicate"
 NEAR_DUPLICATE = "near_duplicate"
 CONTAMINATED = "contaminated"
-TRAIN, VALIDATION, NEITHER = "train", "validation", ""
+NO_SPLIT = ""
+"""The split of a document that is dropped."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -22,19 +24,19 @@ Mask = npt.NDArray[np.bool_]
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
     """The ledger: the features with `verdict`: `kept`, or the first filter that drops it.
 
-    `stands_for_it` is the row of the document that is kept in its place; each other document's own row.
+    `representative` is the row of the document of which this one is a duplicate; its own row where it is none.
     """
     verdict = np.full(len(features), KEPT, dtype=object)
     for name, dropped in filter_masks(features, filters, seed):
         verdict[(verdict == KEPT) & dropped] = name
-    return features.assign(verdict=verdict, stands_for_it=np.arange(len(features)))
+    return features.assign(verdict=verdict, representative=np.arange(len(features)))
 
 
 def drop_exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
     """The ledger where of the kept documents with the same content only the first by (source, path, id) stays."""
     order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
     first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
-    return replace(ledger, first, EXACT_DUPLICATE)
+    return drop_duplicates(ledger, first, EXACT_DUPLICATE)
 
 
 def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -50,20 +52,20 @@ def drop(ledger: pd.DataFrame, rows: Sequence[int], verdict: str) -> pd.DataFram
     return ledger.assign(verdict=verdicts)
 
 
-def replace(ledger: pd.DataFrame, standing: pd.Series, verdict: str) -> pd.DataFrame:
-    """The ledger where each row of `standing` that another one stands for is dropped with a verdict."""
-    moved = standing[standing != standing.index]
+def drop_duplicates(ledger: pd.DataFrame, representatives: pd.Series, verdict: str) -> pd.DataFrame:
+    """The ledger where each row of `representatives` whose value is another row is dropped with a verdict."""
+    moved = representatives[representatives != representatives.index]
     verdicts = ledger["verdict"].to_numpy(copy=True)
     verdicts[moved.index] = verdict
-    others = ledger["stands_for_it"].to_numpy(copy=True)
-    others[moved.index] = moved
-    return ledger.assign(verdict=verdicts, stands_for_it=others)
+    rows = ledger["representative"].to_numpy(copy=True)
+    rows[moved.index] = moved
+    return ledger.assign(verdict=verdicts, representative=rows)
 
 
-def split_sides(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
-    """The ledger with `side`: where each kept document goes."""
+def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
+    """The ledger with `split`: where each kept document goes."""
     held_out = held_out_mask(ledger, split, seed)
-    return ledger.assign(side=np.where(ledger["verdict"] != KEPT, NEITHER, np.where(held_out, VALIDATION, TRAIN)))
+    return ledger.assign(split=np.where(ledger["verdict"] != KEPT, NO_SPLIT, np.where(held_out, VALIDATION, TRAIN)))
 
 
 def filter_masks(features: pd.DataFrame, filters: Filters, seed: int) -> Iterator[tuple[str, Mask]]:
@@ -112,7 +114,7 @@ def draw(seed: int, purpose: str, name: str) -> float:
 
 
 def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:
-    """Which documents belong to the validation side."""
+    """Which documents belong to the validation split."""
     if split.by == "source":
         known = set(features["source"])
         if unknown := sorted(set(split.validation_sources) - known):
@@ -128,17 +130,17 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:
     return _drawn(features["content_sha256"], everyone, split.validation_share, seed, "split")
 
 
-def check_sides(ledger: pd.DataFrame, split: Split) -> None:
-    """Raise UserError unless both sides of the split have documents."""
+def check_splits(ledger: pd.DataFrame, split: Split) -> None:
+    """Raise UserError unless both splits have documents."""
     if (ledger["verdict"] != KEPT).all():
         counts = ledger["verdict"].value_counts()
         raise UserError(
             f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them "
             f"({counts.iloc[0]}) by `{counts.index[0]}`; loosen clean.filters in params.yaml"
         )
-    for side in (TRAIN, VALIDATION):
-        if not (ledger["side"] == side).any():
+    for name in SPLITS:
+        if not (ledger["split"] == name).any():
             raise UserError(
-                f"clean: the {side} side is empty after cleaning ({ledger['source'].nunique()} sources, split by "
+                f"clean: the {name} split is empty after cleaning ({ledger['source'].nunique()} sources, split by "
                 f"{split.by}); set clean.split in params.yaml"
             )

@@ -1,22 +1,17 @@
 """Sources -> documents: `python -m stages.collect`."""
 
-from pathlib import Path
-
 from stages.collect.content import SeenFiles
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams, Hub, Packages
 from stages.collect.report import corpus_id, left_out_table, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
-from stages.formats.reports import write_json
+from stages.formats.documents import DOCUMENTS
+from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
 from stages.runtime.versions import require_locked
-
-DOCUMENTS = Path("data/documents")
-REPORT = Path("reports/collect.json")
-LEFT_OUT = Path("reports/collect_left_out.csv")
 
 
 def main() -> None:
@@ -29,8 +24,8 @@ def main() -> None:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
-    write_json(REPORT, summary(taken, corpus_id(DOCUMENTS)))
-    atomic_write(LEFT_OUT, left_out_table(taken))
+    write_json(REPORTS / "collect.json", summary(taken, corpus_id(DOCUMENTS)))
+    atomic_write(REPORTS / "collect_left_out.csv", left_out_table(taken))
     seen.save()
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"

@@ -16,6 +16,12 @@ import pyarrow.parquet as pq
 
 from stages.runtime.entry import UserError
 
+DOCUMENTS = Path("data/documents")
+"""What was collected."""
+
+CLEAN = Path("data/clean")
+"""What cleaning kept: `CLEAN / TRAIN` and `CLEAN / VALIDATION`."""
+
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "source", "revision", "path", "license", "text")])
 
 
@@ -26,7 +32,7 @@ class Document:
     id: str
     """sha256 of the UTF-8 text, 64 hex digits."""
     source: str
-    """The package, repository or data set; documents of one source stay on one side of a split."""
+    """The package, repository or data set; what can be held out together."""
     revision: str
     """The source's version: a release, a commit, or empty."""
     path: str
@@ -62,10 +68,10 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def require_documents(folder: Path) -> list[Path]:
-    """The shards of a folder that a stage cannot do without. Raises UserError if it has none."""
+    """The shards of a folder that a stage needs. Raises UserError if it has none."""
     shards = shard_paths(folder)
     if not shards:
-        raise UserError(f"{folder}: no documents; run `dvc repro`, which makes them first")
+        raise UserError(f"{folder}: no documents; run `dvc repro`, which creates them")
     return shards
 
 
@@ -73,7 +79,7 @@ def read_shard(path: Path, columns: Sequence[str] = tuple(SCHEMA.names)) -> pa.T
     """Columns of one shard as a table. Raises UserError that names a damaged shard."""
     table = read_table(path, columns)
     if not table.schema.equals(pa.schema([SCHEMA.field(name) for name in columns])):
-        raise UserError(f"{path}: has not the columns of a documents shard; delete its folder and run again")
+        raise UserError(f"{path}: does not have the columns of a documents shard; delete its folder and run again")
     return table
 
 
@@ -83,8 +89,8 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=list(columns) if columns is not None else None)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"{path}: damaged ({said}); delete its folder and run again") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: damaged ({reason}); delete its folder and run again") from None
 
 
 def read_documents(folder: Path) -> Iterator[Document]:

@@ -8,7 +8,7 @@ A folder with a `manifest.json` and, per shard NAME,
     NAME.documents.jsonl  line i says where document i comes from: id, source, revision, path, license, bytes of text
 
 Documents, not rows of a fixed length: packing is an index built later, so a change of the sequence length never
-tokenises again.
+tokenizes again.
 """
 
 import itertools
@@ -24,6 +24,9 @@ import numpy.typing as npt
 
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+
+TOKENS = Path("data/tokens")
+"""`TOKENS / TRAIN` and `TOKENS / VALIDATION` are token stores."""
 
 MANIFEST = "manifest.json"
 
@@ -92,7 +95,7 @@ class TokenStore:
     """A token store opened for reading. Token positions and document numbers run through all shards."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UserError if the folder is no token store or a file has not the size the manifest says."""
+        """Raises UserError if the folder is not a token store or a file does not have the size in the manifest."""
         self.folder = folder
         try:
             self.manifest = Manifest.from_json((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -102,8 +105,8 @@ class TokenStore:
             raise UserError(f"{folder / MANIFEST}: damaged ({error}); run `dvc repro -f tokenize`") from None
         self._tokens = [self._map(f"{s.name}.tokens.bin", self.manifest.dtype, s.tokens) for s in self.manifest.shards]
         self._offsets = [self._map(f"{s.name}.offsets.bin", "<i8", s.documents + 1) for s in self.manifest.shards]
-        self._first_token = _running_sum([shard.tokens for shard in self.manifest.shards])
-        self._first_document = _running_sum([shard.documents for shard in self.manifest.shards])
+        self._first_token = _starts([shard.tokens for shard in self.manifest.shards])
+        self._first_document = _starts([shard.documents for shard in self.manifest.shards])
 
     def _map(self, name: str, dtype: str, count: int) -> npt.NDArray[Any]:
         path = self.folder / name
@@ -141,7 +144,7 @@ class TokenStore:
         return self.read(start, start + int(self.document_lengths[number]))
 
     def read(self, start: int, stop: int) -> TokenIds:
-        """The ids at positions start..stop, across shards where need be; shape (stop - start,)."""
+        """The ids at positions start..stop, which may cross shards; shape (stop - start,)."""
         parts: list[TokenIds] = []
         shard = int(np.searchsorted(self._first_token, start, side="right")) - 1
         while start < stop:
@@ -172,5 +175,6 @@ class TokenStore:
                 yield from map(json.loads, lines)
 
 
-def _running_sum(counts: list[int]) -> Positions:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.asarray(counts, dtype=np.int64))])
+def _starts(counts: list[int]) -> Positions:
+    """Where each of some consecutive ranges begins, and where the last one ends: [3, 4] -> [0, 3, 7]."""
+    return np.cumulative_sum(np.array(counts, dtype=np.int64), include_initial=True)

@@ -31,7 +31,7 @@ def write_token_shard(
     `ids` holds the documents one after the other without the end-of-sequence id, which is added here; `lengths[i]` is
     the number of ids of document i; `infos[i]` says where it comes from and holds `bytes`, the size of its text.
     """
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths + 1)])
+    offsets = np.cumulative_sum(lengths + 1, include_initial=True)
     is_text = np.ones(int(offsets[-1]), dtype=bool)
     is_text[offsets[1:] - 1] = False
     tokens = np.full(len(is_text), eos_id, dtype=np.dtype(dtype).newbyteorder("<"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stages.formats.reports import read_json
+from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
@@ -26,17 +27,15 @@ class Vocabulary:
 
 def read_vocabulary(folder: Path) -> Vocabulary:
     """Read a tokenizer's folder. Raises UserError if it is none or names no end-of-sequence token."""
-    tokenizer_json = folder / "tokenizer.json"
+    tokenizer_json = folder / TOKENIZER_JSON
     try:
         tokenizer = Tokenizer.from_file(str(tokenizer_json))
-        config = read_json(folder / "tokenizer_config.json")
+        config = read_json(folder / TOKENIZER_CONFIG)
     except Exception as error:  # the library raises bare ones
         raise UserError(f"{folder}: no tokenizer ({error}); run `dvc repro tokenizer`") from None
     eos_id = tokenizer.token_to_id(_content(config.get("eos_token")))
     if eos_id is None:
-        raise UserError(
-            f"{folder}: tokenizer_config.json names no eos_token of the vocabulary; it closes each document"
-        )
+        raise UserError(f"{folder}: {TOKENIZER_CONFIG} names no eos_token of the vocabulary; it closes each document")
     unknown = _content(config.get("unk_token"))
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return Vocabulary(

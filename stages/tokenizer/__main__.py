@@ -4,8 +4,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stages.formats.documents import require_documents
-from stages.formats.reports import write_json
+from stages.formats.documents import CLEAN, require_documents
+from stages.formats.reports import REPORTS, write_json
+from stages.formats.splits import TRAIN
+from stages.formats.tokenizer_folder import TOKENIZER, TOKENIZER_JSON
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.hashes import file_sha256
@@ -15,9 +17,7 @@ from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.save import save_trained, take_over
 from stages.tokenizer.train import characters, sample, train_bpe
 
-DOCUMENTS = Path("data/clean/train")
-TOKENIZER = Path("data/tokenizer")
-REPORT = Path("reports/tokenizer.json")
+DOCUMENTS = CLEAN / TRAIN
 
 
 def main() -> None:
@@ -27,12 +27,12 @@ def main() -> None:
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, folder)
     write_json(
-        REPORT,
+        REPORTS / "tokenizer.json",
         {
             "kind": params.kind,
             "vocabulary_size": tokenizer.get_vocab_size(),
             "longest_token_characters": max(map(len, tokenizer.get_vocab())),
-            "sha256": file_sha256(TOKENIZER / "tokenizer.json"),
+            "sha256": file_sha256(TOKENIZER / TOKENIZER_JSON),
         },
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stages.formats.reports import read_json, write_json
+from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.runtime.entry import UserError
 from stages.tokenizer.train import END_OF_TEXT, UNKNOWN
 
@@ -15,7 +16,7 @@ NO_LIMIT = 10**30
 
 def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json`."""
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
+    (folder / TOKENIZER_JSON).write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": NO_LIMIT,
@@ -25,7 +26,7 @@ def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
     }
     if tokenizer.token_to_id(UNKNOWN) is not None:
         config["unk_token"] = UNKNOWN
-    write_json(folder / "tokenizer_config.json", config)
+    write_json(folder / TOKENIZER_CONFIG, config)
 
 
 def take_over(existing: Path, folder: Path) -> Tokenizer:
@@ -48,7 +49,7 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     if tokenizer.eos_token is None:
         raise UserError(f"tokenizer.folder: {existing} names no eos_token, which closes each document")
     tokenizer.save_pretrained(str(folder))
-    config = read_json(folder / "tokenizer_config.json")
+    config = read_json(folder / TOKENIZER_CONFIG)
     config.pop("name_or_path", None)
-    write_json(folder / "tokenizer_config.json", config)
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    write_json(folder / TOKENIZER_CONFIG, config)
+    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))

@@ -33,10 +33,10 @@ def clean(**changes: Any) -> dict[str, Any]:
     return report
 
 
-def test_what_is_kept_stands_on_one_side_and_the_report_adds_up() -> None:
+def test_what_is_kept_is_in_one_split_and_the_report_adds_up() -> None:
     report = clean()
 
-    train, validation = ({item.path for item in read_documents(CLEAN / side)} for side in ("train", "validation"))
+    train, validation = ({item.path for item in read_documents(CLEAN / split)} for split in ("train", "validation"))
     assert len(train) == report["train"]["documents"]
     assert len(validation) == report["validation"]["documents"]
     assert not train & validation
@@ -56,7 +56,7 @@ def test_the_ledger_has_every_document_with_its_features_and_its_verdict() -> No
     rows = pq.read_table(CLEAN / "ledger").to_pylist()
     assert len(rows) == 32
     long = next(row for row in rows if row["path"] == "corpus/long.py")
-    assert (long["line_length_maximum"], long["verdict"], long["side"]) == (2000, "line_length_maximum_above", "")
+    assert (long["line_length_maximum"], long["verdict"], long["split"]) == (2000, "line_length_maximum_above", "")
 
 
 def test_reports_for_people_and_for_the_bar_chart_say_the_same() -> None:
@@ -137,7 +137,7 @@ def test_without_documents_it_says_what_to_run(tmp_path: Path, monkeypatch: pyte
         main()
 
 
-def test_a_failure_leaves_the_previous_sides_whole() -> None:
+def test_a_failure_leaves_the_previous_splits_whole() -> None:
     clean()
     before = folder_bytes(CLEAN)
 
@@ -167,7 +167,7 @@ def test_a_masked_document_has_the_id_of_its_new_text_and_the_report_counts_it()
     collect()
     report = clean(clean__masks={"emails": True, "ip_addresses": True, "keys": True})
 
-    documents = [item for side in ("train", "validation") for item in read_documents(CLEAN / side)]
+    documents = [item for split in ("train", "validation") for item in read_documents(CLEAN / split)]
     masked = next(item for item in documents if item.path == "corpus/author.py")
     assert masked.text == "AUTHOR = '<EMAIL>'\nSERVER = '<IP_ADDRESS>'\n"
     assert all(item.id == document_id(item.text) for item in documents)

@@ -25,11 +25,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def clean(**changes: Any) -> set[str]:
     """The paths of what is kept."""
-    values = {"files": ["evaluation.jsonl"], "fields": ["prompt", "solution"], "words": 8} | changes
+    values = {"files": ["evaluation.jsonl"], "fields": ["prompt", "solution"], "ngram_size": 8} | changes
     write_project(Path(), clean__decontamination=values)
     collect()
     main()
-    return {item.path for side in ("train", "validation") for item in read_documents(Path("data/clean") / side)}
+    return {item.path for split in ("train", "validation") for item in read_documents(Path("data/clean") / split)}
 
 
 def test_a_document_with_a_passage_is_dropped_and_the_report_names_the_item_and_the_words() -> None:
@@ -71,7 +71,7 @@ def test_a_shorter_run_of_common_words_is_no_passage() -> None:
     Path("corpus/near.py").write_text("def has_close(numbers, threshold):\n    return numbers\n")
 
     assert "corpus/near.py" in clean()
-    assert "corpus/near.py" not in clean(words=4)
+    assert "corpus/near.py" not in clean(ngram_size=4)
 
 
 def test_without_a_leak_nothing_is_dropped() -> None:
@@ -103,7 +103,7 @@ def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> Non
             "clean.decontamination: nowhere.jsonl cannot be read (No such file",
         ),
         ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1 has no field 'nosuch'"),
-        ({"words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
+        ({"ngram_size": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
         ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not a JSON object"),
         ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
         ({"files": ["latin1.txt"]}, "clean.decontamination: latin1.txt is not UTF-8"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clean import minhash as words
+from stages.clean import minhash
 from stages.clean.minhash import word_set, word_sets
 from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
 from stages.clean.params import NearDuplicates
@@ -116,13 +116,13 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     documents = as_documents(family_texts())
     clusters(documents, shard_count=5)
     computed: list[Path] = []
-    real = words._compute
+    real = minhash._compute
 
     def counting(permutations: int, shard: Path, folder: Path) -> None:
         computed.append(shard)
         real(permutations, shard, folder)
 
-    monkeypatch.setattr(words, "_compute", counting)
+    monkeypatch.setattr(minhash, "_compute", counting)
     documents[-1] = as_documents(["something new with words of its own"])[0]
     clusters(documents, shard_count=5)
 

@@ -6,7 +6,7 @@ import pytest
 
 from stages.clean.features import measure
 from stages.clean.params import CleanParams
-from stages.clean.verdicts import apply_filters, check_sides, draw, drop_exact_duplicates, split_sides
+from stages.clean.verdicts import apply_filters, assign_splits, check_splits, draw, drop_exact_duplicates
 from stages.formats.documents import Document, document_id
 from stages.runtime.entry import UserError
 from tests.small_project import sections
@@ -21,7 +21,7 @@ def ledger(texts: Iterable[tuple[str, str, str]], **changes: Any) -> pd.DataFram
     values = sections(**{f"clean__{name}": value for name, value in changes.items()})["clean"]
     params = CleanParams.model_validate(values)
     judged = drop_exact_duplicates(apply_filters(pd.DataFrame(facts), params.filters, params.seed))
-    return split_sides(judged, params.split, params.seed)
+    return assign_splits(judged, params.split, params.seed)
 
 
 def verdict(text: str, **changes: Any) -> str:
@@ -114,8 +114,8 @@ def test_named_sources_are_held_out_whole() -> None:
     texts = [(source, f"{n}.py", f"{source} = {n}\n") for source in "abc" for n in range(3)]
     judged = ledger(texts, split__by="source", split__validation_sources=["b"])
 
-    assert set(judged.loc[judged["side"] == "validation", "source"]) == {"b"}
-    assert set(judged.loc[judged["side"] == "train", "source"]) == {"a", "c"}
+    assert set(judged.loc[judged["split"] == "validation", "source"]) == {"b"}
+    assert set(judged.loc[judged["split"] == "train", "source"]) == {"a", "c"}
 
 
 def test_a_source_that_is_not_in_the_corpus_cannot_be_held_out() -> None:
@@ -130,21 +130,21 @@ def test_drawn_sources_stay_whole_and_keep_their_side_when_others_come() -> None
     judged = ledger(texts, split__by="source", split__validation_share=0.3)
     without_first = ledger(texts[2:], split__by="source", split__validation_share=0.3)
 
-    sides = judged.groupby("source")["side"].nunique()
-    assert (sides == 1).all()
-    assert 4 <= judged.loc[judged["side"] == "validation", "source"].nunique() <= 20
-    assert list(without_first["side"]) == list(judged["side"])[2:]
+    splits = judged.groupby("source")["split"].nunique()
+    assert (splits == 1).all()
+    assert 4 <= judged.loc[judged["split"] == "validation", "source"].nunique() <= 20
+    assert list(without_first["split"]) == list(judged["split"])[2:]
 
 
 @pytest.mark.parametrize("by", ["source", "document"])
-def test_the_same_content_never_stands_on_both_sides(by: str) -> None:
+def test_the_same_content_is_never_in_both_splits(by: str) -> None:
     texts = [(f"s{n % 17}", f"{n}.py", f"x = {n % 50}" + "\n" * (n % 3)) for n in range(400)]
     judged = ledger(texts, split__by=by, split__validation_share=0.5)
-    sides = {side: set(judged.loc[judged["side"] == side, "content_sha256"]) for side in ("train", "validation")}
+    splits = {split: set(judged.loc[judged["split"] == split, "content_sha256"]) for split in ("train", "validation")}
 
-    assert sides["train"]
-    assert sides["validation"]
-    assert not sides["train"] & sides["validation"]
+    assert splits["train"]
+    assert splits["validation"]
+    assert not splits["train"] & splits["validation"]
 
 
 def test_a_draw_hangs_on_its_arguments_alone_and_is_uniform() -> None:
@@ -159,7 +159,7 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
     judged = ledger([("a", "1.py", "x" * 200), ("a", "2.py", "#" * 50), ("b", "3.py", "+" * 60)])
 
     with pytest.raises(UserError) as refused:
-        check_sides(judged, CleanParams.model_validate(sections()["clean"]).split)
+        check_splits(judged, CleanParams.model_validate(sections()["clean"]).split)
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
@@ -167,11 +167,11 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
     )
 
 
-@pytest.mark.parametrize(("share", "side"), [(0.0, "validation"), (1.0, "train")])
-def test_an_empty_side_is_refused(share: float, side: str) -> None:
+@pytest.mark.parametrize(("share", "split"), [(0.0, "validation"), (1.0, "train")])
+def test_an_empty_split_is_refused(share: float, split: str) -> None:
     judged = ledger([("a", "1.py", "x = 1"), ("b", "2.py", "y = 1")], split__by="source", split__validation_share=share)
 
     with pytest.raises(
-        UserError, match=rf"clean: the {side} side is empty after cleaning \(2 sources, split by source\)"
+        UserError, match=rf"clean: the {split} split is empty after cleaning \(2 sources, split by source\)"
     ):
-        check_sides(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split)
+        check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split)

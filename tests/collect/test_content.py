@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.collect import content as looking
+from stages.collect import content
 from stages.collect.__main__ import main
 from stages.collect.content import SEEN, SeenFiles, UnreadDocument, look
 from stages.formats.documents import Document, document_id, read_documents
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def age(path: Path) -> None:
     """Wait until a file has settled: a change of a file this moment is not trusted to be seen by its times."""
-    while time.time_ns() - path.stat().st_ctime_ns <= looking.SETTLED_NS:
+    while time.time_ns() - path.stat().st_ctime_ns <= content.SETTLED_NS:
         time.sleep(0.05)
 
 
@@ -39,12 +39,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that are looked at from here on."""
     looked: list[str] = []
 
-    def watched(content: bytes | str) -> looking.Look:
+    def watched(content: bytes | str) -> content.Look:
         found = look(content)
         looked.append(found.text or "")
         return found
 
-    monkeypatch.setattr(looking, "look", watched)
+    monkeypatch.setattr(content, "look", watched)
     monkeypatch.setattr("stages.collect.sources.files.look", watched)
     return looked
 

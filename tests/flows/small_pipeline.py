@@ -14,7 +14,7 @@ from tests.trained_project import EVALUATE, PUBLISH
 
 ROOT = Path(__file__).parents[2]
 
-STAGES = ["collect", "clean", "tokenizer", "tokenize", "train", "evaluate", "publish"]
+STAGES = ["collect", "clean", "tokenizer", "tokenize", "corpus_page", "train", "evaluate", "publish"]
 
 CODE = ("stages", "launch", "conf", "dvc.yaml", "versions.yaml", "requirements.lock", "pyproject.toml", "accepted.yaml")
 

@@ -41,10 +41,10 @@ def make(**changes: Any) -> None:
         stage()
 
 
-def decoded(side: str) -> dict[str, str]:
+def decoded(split: str) -> dict[str, str]:
     """Path -> text of every document in the token store, by the tokenizer that made it."""
     library = Tokenizer.from_file("data/tokenizer/tokenizer.json")
-    store = TokenStore(TOKENS / side)
+    store = TokenStore(TOKENS / split)
     texts = {}
     for number in range(store.manifest.documents):
         ids = store.document(number).tolist()
@@ -62,22 +62,22 @@ def test_every_document_is_found_again_in_the_token_store(changes: dict[str, Any
 
 
 def test_the_end_of_text_stands_at_the_end_of_documents_alone() -> None:
-    for side in ("train", "validation"):
-        store = TokenStore(TOKENS / side)
+    for split in ("train", "validation"):
+        store = TokenStore(TOKENS / split)
         assert int((store.read(0, store.manifest.tokens) == store.manifest.eos_id).sum()) == store.manifest.documents
 
 
 def test_the_manifest_and_the_report_say_what_is_there() -> None:
     report = read_json(Path("reports/tokenize.json"))
-    for side in ("train", "validation"):
-        store = TokenStore(TOKENS / side)
+    for split in ("train", "validation"):
+        store = TokenStore(TOKENS / split)
         store.verify()
-        documents = list(read_documents(Path("data/clean") / side))
+        documents = list(read_documents(Path("data/clean") / split))
         assert store.manifest.engine == "fastokens"
         assert report["engine"].startswith("fastokens ")
         assert store.manifest.vocab_size == 300
-        assert report[side]["tokens"] == store.manifest.tokens == len(store.read(0, store.manifest.tokens))
-        assert report[side]["bytes"] == store.manifest.bytes == sum(item.size for item in documents)
+        assert report[split]["tokens"] == store.manifest.tokens == len(store.read(0, store.manifest.tokens))
+        assert report[split]["bytes"] == store.manifest.bytes == sum(item.size for item in documents)
         info = store.document_info(0)
         assert (info["id"], info["source"], info["license"]) == (documents[0].id, "mine", "MIT")
 
@@ -136,7 +136,7 @@ def cached_results() -> set[str]:
 def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_run_from_nothing() -> None:
     changes = {
         "clean__near_duplicates": {"similarity": 0.85, "permutations": 64, "minimum_words": 500},
-        "clean__decontamination": {"files": ["passage.txt"], "fields": [], "words": 3},
+        "clean__decontamination": {"files": ["passage.txt"], "fields": [], "ngram_size": 3},
     }
     Path("passage.txt").write_text("words of an evaluation")
     make(**changes)
@@ -146,7 +146,7 @@ def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_r
     run_with_the_same_tokenizer()
 
     computed = [entry.partition("/")[0] for entry in cached_results() - before]
-    stages = ["contamination", "documents", "features", "sides", "tokens", "words"]
+    stages = ["contamination", "documents", "features", "splits", "tokens", "words"]
     assert len(list(Path("data/documents").iterdir())) > 6
     assert sorted(set(computed) - {"parity"}) == stages
     # The bucket that its old text leaves, and the one that its new text comes to.

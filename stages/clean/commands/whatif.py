@@ -7,7 +7,6 @@ Near-duplicates and contaminated documents are taken as the last run of `clean` 
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,12 @@ from stages.formats.ledger import KEPT, read_ledger
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import check_section, read_params_file
 
-LEDGER = Path("data/clean/ledger")
 EXAMPLES = 5
 
 
 def main() -> None:
     """Answer for the changes that the command line gives."""
-    ledger = read_ledger(LEDGER)
+    ledger = read_ledger()
     section = read_params_file().get("clean")
     now = check_section("clean", section, CleanParams)
     then = check_section("clean", with_changes(section, sys.argv[1:]), CleanParams)

@@ -85,7 +85,7 @@ def test_its_answer_is_what_the_stage_then_does(
     answer = rows(ask(monkeypatch, capsys, "filters.line_length_maximum=80"))
     write_project(Path(), clean__filters__line_length_maximum=80)
     clean()
-    ledger = read_ledger(Path("data/clean/ledger"))
+    ledger = read_ledger()
 
     assert answer["kept then"][0] == str((ledger["verdict"] == "kept").sum())
 

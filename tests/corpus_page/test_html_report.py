@@ -2,9 +2,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
+import yaml
 
+from stages.corpus_page.html_report import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
 from stages.formats.tokens import Manifest, ShardEntry
-from stages.tokenize.page import MOST_ROWS, grouped, in_words, length_rows, page
+from tests.small_project import ROOT
 
 
 class Cells(HTMLParser):
@@ -43,7 +45,7 @@ def ledger(count: int) -> pd.DataFrame:
             "bytes": 10,
             "characters": 8,
             "verdict": "kept" if n % 5 else "generated",
-            "side": "" if n % 5 == 0 else "train",
+            "split": "" if n % 5 == 0 else "train",
         }
         for n in range(count)
     ]
@@ -53,7 +55,7 @@ def ledger(count: int) -> pd.DataFrame:
 def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
     shard = ShardEntry("b", documents=80, tokens=320, bytes=800, sha256={})
     manifest = Manifest("uint16", 300, 0, "hash", "test 1", (shard,))
-    text = page(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)})
+    text = html_report(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)})
 
     cells = Cells()
     cells.feed(text)
@@ -71,7 +73,7 @@ def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
 def test_names_cannot_break_the_page() -> None:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
     rows = ledger(2).iloc[1:].assign(source="<script>alert(1)</script>")
-    text = page(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
+    text = html_report(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
 
     assert "<script>" not in text
 
@@ -79,7 +81,7 @@ def test_names_cannot_break_the_page() -> None:
 def test_a_long_chart_sums_up_the_rest() -> None:
     rows = grouped(ledger(400), "source")
 
-    assert len(rows) == MOST_ROWS + 1
+    assert len(rows) == MOST_BARS + 1
     assert sum(row.documents for row in rows) == 400
     assert rows[-1].name == "15 others"
 
@@ -88,7 +90,7 @@ def test_drops_are_ordered_by_what_their_bars_show() -> None:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
     rows = ledger(40).assign(verdict=["kept"] + ["few_large"] * 2 + ["many_small"] * 37)
     rows.loc[1:2, "bytes"] = 10_000
-    text = page(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
+    text = html_report(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
 
     assert text.index("many_small") < text.index("few_large")
 
@@ -97,7 +99,7 @@ def test_a_corpus_of_which_nothing_was_dropped_has_a_page() -> None:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
     rows = ledger(2).assign(verdict="kept")
 
-    assert "0 of 2 collected documents" in page(
+    assert "0 of 2 collected documents" in html_report(
         rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}
     )
 
@@ -109,8 +111,14 @@ def test_large_numbers_are_said_in_words() -> None:
 
 
 def test_ranges_of_lengths_double_and_leave_no_gap() -> None:
-    rows = length_rows(np.array([1, 2, 3, 4, 70]))
+    rows = length_bars(np.array([1, 2, 3, 4, 70]))
 
     assert [(row.name, row.documents) for row in rows] == [
         ("1", 1), ("2 to 3", 2), ("4 to 7", 1), ("8 to 15", 0), ("16 to 31", 0), ("32 to 63", 0), ("64 to 127", 1),
     ]  # fmt: skip
+
+
+def test_dvc_knows_the_template_as_a_dep_of_the_stage() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+    assert TEMPLATE.relative_to(ROOT).as_posix() in stages["corpus_page"]["deps"]

@@ -1,0 +1,22 @@
+"""Ledger + token stores -> reports/corpus.html: `python -m stages.corpus_page`."""
+
+from stages.corpus_page.html_report import LEDGER_COLUMNS, html_report
+from stages.formats.ledger import read_ledger
+from stages.formats.reports import REPORTS
+from stages.formats.splits import SPLITS
+from stages.formats.tokens import TOKENS, TokenStore
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import run_stage
+from stages.runtime.versions import require_locked
+
+
+def main() -> None:
+    require_locked("Jinja2", "numpy", "pandas", "pyarrow")
+    stores = {split: TokenStore(TOKENS / split) for split in SPLITS}
+    manifests = {split: store.manifest for split, store in stores.items()}
+    lengths = {split: store.document_lengths for split, store in stores.items()}
+    atomic_write(REPORTS / "corpus.html", html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths))
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -12,26 +12,25 @@ import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from stages.evaluate.likelihood.baselines import compress
-from stages.evaluate.likelihood.report import Scores, describe, describe_samples
+from stages.evaluate.likelihood.report import Scores, evaluate_scores
 from stages.evaluate.likelihood.score import score_documents
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
+from stages.evaluate.samples.completion import complete_headers
 from stages.evaluate.samples.headers import choose_headers
-from stages.evaluate.samples.samples import complete_headers, samples_data, samples_page
+from stages.evaluate.samples.page import samples_page
 from stages.formats.documents import read_documents, require_documents
-from stages.formats.reports import write_json
+from stages.formats.evaluation import write_evaluation
+from stages.formats.model_folder import MODEL
+from stages.formats.samples import SAMPLES_PAGE, write_samples
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
-MODEL = Path("model")
 DOCUMENTS = Path("data/clean/validation")
 TOKENS = Path("data/tokens/validation")
-REPORT = Path("reports/evaluate.json")
-SAMPLES = Path("data/samples.json")
-SAMPLES_PAGE = Path("data/samples.md")
 
 BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 DEFAULT_BATCH = 16
@@ -51,17 +50,18 @@ def main() -> None:
     require_finite(nats)
     baselines = compress(document.text for document in read_documents(DOCUMENTS))
     headers = choose_headers(read_documents(DOCUMENTS), params.samples.count, params.samples.header_bytes, params.seed)
-    completions = complete_headers(model, tokenizer, headers, params.samples, params.seed)
+    samples = complete_headers(model, tokenizer, headers, params.samples, params.seed)
 
     scores = document_scores(nats, store)
-    report = describe(scores, baselines, context_length, stride, params.bootstrap_resamples, params.seed)
-    write_json(REPORT, report | {"samples": describe_samples(completions)})
-    write_json(SAMPLES, samples_data(completions))
-    atomic_write(SAMPLES_PAGE, samples_page(completions, params.samples))
+    write_evaluation(
+        evaluate_scores(scores, baselines, samples, context_length, stride, params.bootstrap_resamples, params.seed)
+    )
+    write_samples(samples)
+    atomic_write(SAMPLES_PAGE, samples_page(samples, params.samples))
 
 
 def document_scores(nats: npt.NDArray[np.float64], store: TokenStore) -> Scores:
-    """The losses beside what the store says of each document."""
+    """The losses, with the length and source of each document from the store."""
     infos = list(store.document_infos())
     return Scores(
         nats=nats,
@@ -72,11 +72,11 @@ def document_scores(nats: npt.NDArray[np.float64], store: TokenStore) -> Scores:
 
 
 def window_sizes(params: EvaluateParams, model: PreTrainedModel) -> tuple[int, int]:
-    """Context length and stride in tokens. Raises UserError where the model cannot read so far or text is skipped."""
+    """Context length and stride in tokens. Raises UserError where they exceed the model's positions or skip text."""
     limit = position_limit(model)
     context_length = params.context_length or limit
     if context_length is None:
-        raise UserError("evaluate.context_length = null: this model's positions have no limit; name a number of tokens")
+        raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
     if limit is not None and context_length > limit:
         raise UserError(f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens")
     stride = params.stride or context_length * 3 // 4
@@ -86,30 +86,30 @@ def window_sizes(params: EvaluateParams, model: PreTrainedModel) -> tuple[int, i
 
 
 def require_vocabulary(model: PreTrainedModel, store: TokenStore) -> None:
-    """Raise UserError if the store holds ids that the model does not know."""
+    """Raise UserError if the store holds ids outside the model's vocabulary."""
     known: int = model.config.vocab_size
     if known < store.manifest.vocab_size:
         raise UserError(
-            f"{MODEL} knows {known} tokens, {TOKENS} has {store.manifest.vocab_size}: they were made with different "
-            "tokenizers; run `dvc repro`"
+            f"{MODEL} has a vocabulary of {known} tokens, {TOKENS} of {store.manifest.vocab_size}: they were made "
+            "with different tokenizers; run `dvc repro`"
         )
 
 
 def require_finite(nats: npt.NDArray[np.float64]) -> None:
-    """Raise UserError if the model gives no loss that can be reported."""
+    """Raise UserError if a document's loss is not a finite number."""
     faulty = int(np.count_nonzero(~np.isfinite(nats)))
     if faulty:
         raise UserError(
-            f"{MODEL}: the loss of {faulty} of {len(nats)} held-out documents is no finite number: the training has "
+            f"{MODEL}: the loss of {faulty} of {len(nats)} held-out documents is not a finite number: the training "
             "diverged; lower its learning rate and run `dvc repro`"
         )
 
 
 def batch_size() -> int:
-    """Windows scored at once, from the environment. Raises UserError if that is no positive whole number."""
+    """Windows scored at once, from the environment. Raises UserError if it is not a positive whole number."""
     value = os.environ.get(BATCH_VARIABLE) or str(DEFAULT_BATCH)
     if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"{BATCH_VARIABLE}={value}: expected a whole number from 1 on")
+        raise UserError(f"{BATCH_VARIABLE}={value}: expected a whole number, 1 or more")
     return int(value)
 
 

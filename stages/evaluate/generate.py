@@ -22,12 +22,11 @@ def generate(
     top_p: float,
     seed: int,
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` piece by piece, each a whole number of characters; stops before the end of a
-    document.
+    """Yield the continuation of `prompt` piece by piece, in whole characters, until the document ends.
 
     The same arguments give the same text on one machine.
     """
-    ids = [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
+    ids = prompt_tokens(tokenizer, prompt)
     stream = DecodeStream(skip_special_tokens=True)
     generator = np.random.default_rng(seed)
     for token in sample_tokens(model, ids, max_new_tokens, temperature, top_p, generator, vocabulary=len(tokenizer)):
@@ -36,6 +35,11 @@ def generate(
         piece = stream.step(tokenizer.backend_tokenizer, token)
         if piece:
             yield piece
+
+
+def prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
+    """What the model reads: the end-of-sequence id, which begins every document, then the prompt."""
+    return [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
 
 
 @torch.inference_mode()
@@ -48,10 +52,15 @@ def sample_tokens(
     generator: np.random.Generator,
     vocabulary: int | None = None,
 ) -> Iterator[int]:
-    """Yield `count` token ids after `ids`; what the model has read stays in its key-value cache.
+    """Yield `count` token ids after `ids`, with a key-value cache.
 
-    Ids from `vocabulary` on, which some models have for the sake of a round number, are never drawn.
-    Where the model's positions are used up, it goes on from the later half of what it has read.
+    Ids of `vocabulary` and above, which pad some models' embeddings, are never sampled. Where the model's positions
+    are used up, generation continues from the later half of the text. With 4 positions:
+
+        tokens   a b c d e f g h
+        step 1   a b c d           -> e
+        step 2         d e         -> f     (the cache starts again with the last 2)
+        step 3         d e f       -> g
     """
     limit = position_limit(model) or math.inf
     seen = ids[-int(min(limit, len(ids))) :]
@@ -70,13 +79,13 @@ def sample_tokens(
 
 
 def draw(logits: npt.NDArray[np.float64], temperature: float, top_p: float, generator: np.random.Generator) -> int:
-    """One token id by nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751); the likeliest at temperature 0."""
+    """One token id by nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751); the most likely at temperature 0."""
     if temperature == 0:
         return int(logits.argmax())
     order = np.argsort(-logits, kind="stable")
     weights = np.exp((logits[order] - logits[order[0]]) / temperature)
     cumulative = np.cumsum(weights / math.fsum(weights))
-    # The smallest set of likeliest tokens whose share reaches top_p: at least one.
+    # The smallest set of most likely tokens whose probability reaches top_p: at least one.
     kept = min(int(np.searchsorted(cumulative, top_p)) + 1, len(order))
-    place = int(np.searchsorted(cumulative[:kept], generator.random() * cumulative[kept - 1], side="right"))
-    return int(order[min(place, kept - 1)])
+    index = int(np.searchsorted(cumulative[:kept], generator.random() * cumulative[kept - 1], side="right"))
+    return int(order[min(index, kept - 1)])

@@ -11,11 +11,11 @@ from transformers.utils import logging
 from stages.formats.model_folder import weight_files
 from stages.runtime.entry import UserError
 
-logging.disable_progress_bar()  # a local file takes no time worth a bar
+logging.disable_progress_bar()  # reading a local file is quick
 
 
 def open_model(folder: Path) -> PreTrainedModel:
-    """The model in float32, on an accelerator where there is one, ready to be read from and not trained.
+    """The model in float32 for inference, on a GPU where there is one. Code in the folder is never executed.
 
     Raises UserError if the folder holds no model that transformers can load.
     """
@@ -28,30 +28,31 @@ def open_model(folder: Path) -> PreTrainedModel:
             device_map=device,
             local_files_only=True,
             use_safetensors=True,
+            trust_remote_code=False,
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
     model: PreTrainedModel
     model, info = loaded
-    if info["missing_keys"]:  # transformers would go on with random ones
+    if info["missing_keys"]:  # transformers would initialise them randomly
         raise UserError(f"{folder}: weights are missing: {', '.join(sorted(info['missing_keys']))}")
     return model
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model folder; a special token's name in a text stays text.
+    """The tokenizer of a model folder; the name of a special token in a text is encoded as plain text.
 
     Raises UserError if there is none, or none that names its end-of-sequence token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: transformers cannot load this tokenizer: {_first_line(error)}") from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(f"{folder}: the tokenizer has no fast version (tokenizer.json)")
     if tokenizer.eos_token_id is None:
-        raise UserError(f"{folder}: the tokenizer names no eos_token, with which every text begins")
+        raise UserError(f"{folder}: the tokenizer has no eos_token, with which every text begins")
     tokenizer.backend_tokenizer.encode_special_tokens = True
     return tokenizer
 

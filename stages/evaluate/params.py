@@ -1,4 +1,4 @@
-"""How a model is measured, and how its samples are drawn."""
+"""How a model is evaluated, and how its samples are generated."""
 
 from typing import Annotated
 
@@ -11,17 +11,16 @@ class SampleParams(Section):
     """The completions of held-out function headers."""
 
     count: Annotated[int, Field(ge=0, le=10_000)]
-    """Headers to complete, one per document as long as there are documents enough. More: a steadier share that parses,
-    and more time."""
+    """Headers to complete; one per document first. More: a more precise share that parses, and more time."""
     temperature: Annotated[float, Field(ge=0, le=10)]
-    """Divides the logits: 0 takes the likeliest token each time, 1 samples the model's own distribution."""
+    """Divides the logits: 0 takes the most likely token each time, 1 samples the model's own distribution."""
     top_p: Annotated[float, Field(gt=0, le=1)]
-    """Samples among the likeliest tokens that together hold this share of probability (nucleus sampling, Holtzman et
+    """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
     max_new_tokens: Annotated[int, Field(ge=1)]
     """A completion that has not left the function by then is cut after its last whole line."""
     header_bytes: Annotated[int, Field(ge=0)]
-    """Bytes of the file before the header that the model sees at most, in whole lines."""
+    """At most so many bytes of the file before the header are in the prompt, in whole lines."""
 
 
 class EvaluateParams(Section):
@@ -30,11 +29,11 @@ class EvaluateParams(Section):
     context_length: Annotated[int, Field(ge=2)] | None
     """Tokens in a window; null is all that the model's positions allow."""
     stride: Annotated[int, Field(ge=1)] | None
-    """Tokens by which a window moves on; null is three quarters of it. Smaller: more context for each token, a
-    lower and fairer loss, more time (context_length / stride times a single pass)."""
+    """Tokens by which a window advances; null is three quarters of it. Smaller: more context for each token, a
+    lower loss, more time (context_length / stride times a single pass)."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
-    """Draws behind the 95 % intervals."""
+    """Bootstrap resamples for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]
-    """Of the intervals' draws, of the choice of headers and of their completions."""
+    """Of the bootstrap, the choice of headers and their completions."""
     samples: SampleParams
     """The completions of held-out function headers."""

@@ -21,14 +21,19 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def weight_files(folder: Path = MODEL) -> list[Path]:
-    """The files of weights, in order. Raises UserError where the folder holds no model."""
+    """The weight files, in order. Raises UserError where the folder holds no model."""
     files = sorted(folder.glob("model*.safetensors"))
+    if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):
+        raise UserError(
+            f"{folder}: the weights are pickled ({', '.join(pickles)}), and unpickling runs code of the file's author: "
+            "convert them to safetensors"
+        )
     if not files or not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: holds no model (model.safetensors and {CONFIG}); run `dvc repro train`")
     return files
 
 
 def weights_sha256(folder: Path = MODEL) -> str:
-    """The sha256 of the weights, in hex: of the one file's bytes, or of the shards' sha256 one after the other."""
+    """The sha256 of the weights, in hex: of the one file's bytes, or of the concatenated sha256 of the shards."""
     hashes = [file_sha256(file) for file in weight_files(folder)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()

@@ -9,7 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
-from stages.runtime.entry import UserError
+from stages.evaluate.commands.sample import main as sample
+from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import EVALUATE, write_sections
 
@@ -20,7 +21,7 @@ def outs(project: Path) -> dict[str, bytes]:
     return {name: (project / name).read_bytes() for name in OUTS}
 
 
-def test_the_whole_held_out_split_is_measured(project: Path) -> None:
+def test_the_whole_held_out_split_is_scored(project: Path) -> None:
     main()
 
     report = json.loads((project / "reports/evaluate.json").read_text())
@@ -37,7 +38,7 @@ def test_the_whole_held_out_split_is_measured(project: Path) -> None:
     assert 0 < report["baselines_bits_per_byte"]["gzip_9"] < 8
 
 
-def test_the_samples_are_told_to_people_and_to_programs(project: Path) -> None:
+def test_the_samples_are_written_for_people_and_for_programs(project: Path) -> None:
     main()
 
     entries = json.loads((project / "data/samples.json").read_text())
@@ -59,7 +60,7 @@ def test_the_same_inputs_give_the_same_bytes(project: Path, monkeypatch: pytest.
     assert outs(project) == first
 
 
-def test_a_split_without_functions_is_measured_all_the_same(project: Path) -> None:
+def test_a_split_is_scored_without_samples(project: Path) -> None:
     write_sections(project, evaluate__samples=EVALUATE["samples"] | {"count": 0})
 
     main()
@@ -78,17 +79,17 @@ def test_a_split_without_functions_is_measured_all_the_same(project: Path) -> No
         ({"evaluate__seed": -1}, "evaluate.seed = -1"),
     ],
 )
-def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str, int], message: str) -> None:
+def test_a_parameter_out_of_range_is_refused(project: Path, changes: dict[str, int], message: str) -> None:
     write_sections(project, **changes)
 
     with pytest.raises(UserError, match=re.escape(message)):
         main()
 
 
-def test_a_batch_size_that_is_none_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_size_that_is_not_a_number_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROTFLOW_EVALUATE_BATCH", "many")
 
-    with pytest.raises(UserError, match="PARROTFLOW_EVALUATE_BATCH=many: expected a whole number from 1 on"):
+    with pytest.raises(UserError, match="PARROTFLOW_EVALUATE_BATCH=many: expected a whole number, 1 or more"):
         main()
 
 
@@ -114,17 +115,17 @@ def test_a_model_of_another_vocabulary_is_refused(project: Path) -> None:
     manifest = project / "data/tokens/validation/manifest.json"
     manifest.write_text(manifest.read_text().replace('"vocab_size": 300', '"vocab_size": 301'))
 
-    with pytest.raises(UserError, match="model knows 300 tokens, data/tokens/validation has 301"):
+    with pytest.raises(UserError, match="model has a vocabulary of 300 tokens, data/tokens/validation of 301"):
         main()
 
 
-def test_a_model_that_has_diverged_is_said(project: Path) -> None:
+def test_a_model_that_has_diverged_is_reported(project: Path) -> None:
     weights_file = project / "model/model.safetensors"
     weights = load_file(weights_file)
     weights["transformer.ln_f.weight"][0] = float("nan")
     save_file(weights, weights_file, metadata={"format": "pt"})
 
-    with pytest.raises(UserError, match=r"^model: the loss of (\d+) of \1 held-out documents is no finite number"):
+    with pytest.raises(UserError, match=r"^model: the loss of (\d+) of \1 held-out documents is not a finite number"):
         main()
     assert not (project / "reports/evaluate.json").exists()
 
@@ -144,10 +145,94 @@ def test_the_terminal_shows_the_prompt_and_its_continuation(project: Path) -> No
     assert len(result.stdout) > len("def fibonacci(\n")
 
 
-def test_the_terminal_says_where_a_model_comes_from(project: Path) -> None:
+def test_a_folder_without_a_model_is_named_with_the_command_that_makes_one(project: Path) -> None:
     result = run_sample(project, "x", "--model", "elsewhere")
 
     assert result.returncode == 2
     assert result.stderr == (
         "error: elsewhere: holds no model (model.safetensors and config.json); run `dvc repro train`\n"
     )
+
+
+def test_the_prompt_can_come_from_standard_input(project: Path) -> None:
+    command = [sys.executable, "-m", "stages.evaluate.commands.sample", "-", "--max-new-tokens", "1"]
+
+    result = subprocess.run(
+        command, env={"PYTHONPATH": str(ROOT)}, input="def piped(x):\n", capture_output=True, text=True, check=True
+    )
+
+    assert result.stdout.startswith("def piped(x):")
+
+
+def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(project: Path) -> None:
+    result = run_sample(project, "x = 1\n" * 50, "--max-new-tokens", "2")
+
+    assert result.returncode == 0
+    assert re.search(
+        r"^warning: the prompt has \d+ tokens, the model reads at most 32: it reads the last 32$", result.stderr, re.M
+    )
+
+
+def test_output_that_nobody_reads_ends_without_a_traceback(project: Path) -> None:
+    command = f"{sys.executable} -m stages.evaluate.commands.sample 'def f(' --max-new-tokens 400 | head -c 1"
+
+    result = subprocess.run(
+        command, shell=True, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, check=False
+    )
+
+    assert result.stdout == b"d"
+    assert result.stderr == b""
+
+
+def test_the_help_lists_every_option(project: Path) -> None:
+    shown = run_sample(project, "--help").stdout
+
+    assert all(option in shown for option in ("--model", "--max-new-tokens", "--temperature", "--top-p", "--seed"))
+    assert "- reads it from standard input" in " ".join(shown.split())
+
+
+def test_an_interrupted_sample_does_not_claim_to_continue(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sys, "argv", ["sample", "x"])
+        monkeypatch.setattr("stages.evaluate.commands.sample.open_model", interrupt)
+        with pytest.raises(SystemExit) as ended:
+            sample()
+
+    assert ended.value.code == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def interrupt(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_pickled_weights_are_refused_with_one_message(project: Path) -> None:
+    (project / "model/model.safetensors").unlink()
+    (project / "model/pytorch_model.bin").write_bytes(b"pickle")
+
+    with pytest.raises(UserError, match=r"^model: the weights are pickled \(pytorch_model\.bin\)"):
+        main()
+
+
+@pytest.mark.parametrize(("file", "key"), [("config.json", "AutoConfig"), ("tokenizer_config.json", "AutoTokenizer")])
+def test_code_in_a_model_folder_is_never_executed(project: Path, file: str, key: str) -> None:
+    values = json.loads((project / "model" / file).read_text())
+    target = "own.Config" if key == "AutoConfig" else [None, "own.Tokenizer"]
+    values |= {"auto_map": {key: target}, "model_type": "own", "tokenizer_class": "Tokenizer"}
+    (project / "model" / file).write_text(json.dumps(values))
+    (project / "model/own.py").write_text("open('executed', 'w').close()\nclass Config: pass\nclass Tokenizer: pass\n")
+
+    result = subprocess.run(
+        [sys.executable, "-m", "stages.evaluate.commands.sample", "x", "--max-new-tokens", "1"],
+        env={"PYTHONPATH": str(ROOT), "HF_HOME": str(project / "home")},
+        input="y\n" * 20,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert not (project / "executed").exists()
+    assert "Traceback" not in result.stderr
+    if key == "AutoConfig":  # tokenizer.json is enough to load the tokenizer without its own code
+        assert result.returncode == 2
+        assert result.stderr.startswith("error: model: transformers cannot load this ")

@@ -1,45 +1,70 @@
-"""The model continues a text in the terminal: `python -m stages.evaluate.commands.sample "def fibonacci("`."""
+"""The model continues a prompt in the terminal: `python -m stages.evaluate.commands.sample "def fibonacci("`."""
 
 import argparse
+import signal
+import sys
 from pathlib import Path
 
-from stages.evaluate.generate import generate
-from stages.evaluate.model import open_model, open_tokenizer
-from stages.runtime.entry import UserError, run_stage
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from stages.evaluate.generate import generate, prompt_tokens
+from stages.evaluate.model import open_model, open_tokenizer, position_limit
+from stages.formats.model_folder import MODEL
+from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail, run_stage
 
 
 def main() -> None:
     """Print the prompt and its continuation, piece by piece."""
-    arguments = parse_arguments()
-    model = open_model(arguments.model)
-    tokenizer = open_tokenizer(arguments.model)
-    print(arguments.prompt, end="", flush=True)
-    pieces = generate(
-        model,
-        tokenizer,
-        arguments.prompt,
-        max_new_tokens=arguments.max_new_tokens,
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        seed=arguments.seed,
-    )
-    for piece in pieces:
-        print(piece, end="", flush=True)
-    print()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `sample ... | head` ends without a traceback
+    try:
+        arguments = parse_arguments()
+        prompt = arguments.prompt if arguments.prompt != "-" else sys.stdin.read().removesuffix("\n")
+        model, tokenizer = open_model(arguments.model), open_tokenizer(arguments.model)
+        warn_of_a_long_prompt(model, tokenizer, prompt)
+        print(prompt, end="", flush=True)
+        pieces = generate(
+            model,
+            tokenizer,
+            prompt,
+            max_new_tokens=arguments.max_new_tokens,
+            temperature=arguments.temperature,
+            top_p=arguments.top_p,
+            seed=arguments.seed,
+        )
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print()
+    except KeyboardInterrupt:
+        fail("interrupted", EXIT_INTERRUPTED)
+
+
+def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str) -> None:
+    """Say on standard error how much of the prompt the model reads, where that is not all."""
+    length, limit = len(prompt_tokens(tokenizer, prompt)), position_limit(model)
+    if limit is not None and length > limit:
+        print(
+            f"warning: the prompt has {length} tokens, the model reads at most {limit}: it reads the last {limit}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line. Raises UserError for a value that cannot serve."""
-    parser = argparse.ArgumentParser(prog="sample", description="Continue PROMPT with the trained model.")
-    parser.add_argument("prompt", metavar="PROMPT")
-    parser.add_argument("--model", type=Path, default=Path("model"), help="a model folder (default: model)")
-    parser.add_argument("--max-new-tokens", type=int, default=200)
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
-    parser.add_argument("--top-p", type=float, default=0.95, help="of the nucleus that is sampled from")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text")
+    """The command line. Raises UserError for a value out of range."""
+    parser = argparse.ArgumentParser(
+        prog="parrotflow sample",
+        description="Continue PROMPT with the trained model.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from standard input")
+    parser.add_argument("--model", type=Path, default=MODEL, help="a model folder")
+    parser.add_argument("--max-new-tokens", type=int, default=200, help="stop after so many tokens, 1 or more")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the most likely token each time")
+    parser.add_argument("--top-p", type=float, default=0.95, help="probability of the nucleus that is sampled from")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text")
     arguments = parser.parse_args()
     if arguments.max_new_tokens < 1:
-        raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: expected a whole number from 1 on")
+        raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: expected a whole number, 1 or more")
     if not arguments.temperature >= 0:
         raise UserError(f"--temperature {arguments.temperature}: expected 0 or more")
     if not 0 < arguments.top_p <= 1:

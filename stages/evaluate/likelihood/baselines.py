@@ -1,4 +1,4 @@
-"""What general compressors make of the held-out text: a model worth its name needs fewer bits."""
+"""Baselines: the held-out text compressed by general-purpose compressors, in bits per byte."""
 
 import lzma
 import zlib
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 GZIP = 31
-"""zlib's name for the gzip container around the largest window."""
+"""zlib's `wbits` for a gzip container with the largest window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Bits per byte of the documents' text, one after the other as one stream, headers and checksums counted."""
+    """Bits per byte of the documents' text, compressed as one stream, headers and checksums included."""
 
     gzip_9: float
     xz_9: float

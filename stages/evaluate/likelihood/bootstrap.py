@@ -18,7 +18,7 @@ def resampled_sums(columns: npt.NDArray[np.float64], resamples: int, seed: int) 
     parts = []
     for first in range(0, resamples, rows_at_once):
         rows = min(rows_at_once, resamples - first)
-        # How often each document is drawn says as much as which ones are, in one matrix product.
+        # Only how often each document is drawn matters: a matrix product with the counts gives the sums.
         draws = generator.multinomial(documents, np.full(documents, 1 / documents), size=rows)
         parts.append(draws.astype(np.float64) @ columns)
     return np.concatenate(parts)

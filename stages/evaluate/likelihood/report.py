@@ -1,24 +1,24 @@
-"""The figures of an evaluation, each with its interval, the counts behind it and the convention it follows."""
+"""The metrics of an evaluation, each with its interval, the counts and the convention it follows."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stages.evaluate.likelihood.baselines import Baselines
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
-from stages.evaluate.samples.completion import Completion
+from stages.formats.evaluation import Evaluation, SampleCounts
+from stages.formats.samples import Sample
 
 SIGNIFICANT_DIGITS = 6
-"""In the report: further ones are float32's rounding, which changes with the batch size."""
+"""Of the report's values: further digits are float32's rounding, which changes with the batch size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was measured of each document; every array has shape (documents,)."""
+    """The loss and size of each document; every array has shape (documents,)."""
 
     nats: npt.NDArray[np.float64]
     """Negative log-likelihood."""
@@ -30,35 +30,41 @@ class Scores:
     """The package, repository or data set of each document."""
 
 
-def describe(
-    scores: Scores, baselines: Baselines, context_length: int, stride: int, resamples: int, seed: int
-) -> dict[str, Any]:
-    """The report's values."""
+def evaluate_scores(
+    scores: Scores,
+    baselines: Baselines,
+    samples: Sequence[Sample],
+    context_length: int,
+    stride: int,
+    resamples: int,
+    seed: int,
+) -> Evaluation:
+    """Sum up the documents' losses; intervals by drawing documents with replacement."""
     columns = np.stack([scores.nats, scores.tokens, scores.bytes], axis=1).astype(np.float64)
     drawn = resampled_sums(columns, resamples, seed)
-    return {
+    intervals = {name: interval_95(values) for name, values in series(drawn).items()}
+    return Evaluation(
         **metrics(columns.sum(axis=0)),
-        "interval_95": {
-            name: [significant(end) for end in interval_95(values)] for name, values in series(drawn).items()
-        },
-        "documents": len(scores.nats),
-        "tokens": int(scores.tokens.sum()),
-        "bytes": int(scores.bytes.sum()),
-        "bits_per_byte_per_source": per_source(scores, columns),
-        "baselines_bits_per_byte": {name: significant(value) for name, value in asdict(baselines).items()},
-        "convention": convention(context_length, stride, resamples),
-    }
+        interval_95={name: (significant(low), significant(high)) for name, (low, high) in intervals.items()},
+        documents=len(scores.nats),
+        tokens=int(scores.tokens.sum()),
+        bytes=int(scores.bytes.sum()),
+        bits_per_byte_per_source=per_source(scores, columns),
+        baselines_bits_per_byte={name: significant(value) for name, value in asdict(baselines).items()},
+        convention=convention(context_length, stride, resamples),
+        samples=count_samples(samples),
+    )
 
 
-def describe_samples(completions: Sequence[Completion]) -> dict[str, Any]:
-    """How many of the completed functions are Python."""
-    parsed = sum(completion.parses for completion in completions)
-    return {
-        "functions": len(completions),
-        "parsed": parsed,
-        "parsed_share": significant(parsed / len(completions)) if completions else None,
-        "cut_off": sum(not completion.finished for completion in completions),
-    }
+def count_samples(samples: Sequence[Sample]) -> SampleCounts:
+    """How many of the completed functions are valid Python."""
+    parsed = sum(sample.parses for sample in samples)
+    return SampleCounts(
+        functions=len(samples),
+        parsed=parsed,
+        parsed_share=significant(parsed / len(samples)) if samples else None,
+        cut_off=sum(not sample.finished for sample in samples),
+    )
 
 
 def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
@@ -80,16 +86,18 @@ def per_source(scores: Scores, columns: npt.NDArray[np.float64]) -> dict[str, fl
 
 
 def significant(value: float) -> float:
-    """Rounded to the digits that mean something."""
+    """Rounded to `SIGNIFICANT_DIGITS`."""
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def convention(context_length: int, stride: int, resamples: int) -> str:
-    """How the figures were made, in words."""
+    """How the metrics were computed, in prose."""
     return (
-        "Every token of the held-out split is scored once, each document on its own, begun by the end-of-sequence id; "
-        f"the id that closes a document is scored too. Windows of {context_length} tokens move on by {stride}. "
+        "Every token of the held-out split is scored once. Each document is scored on its own, after an "
+        "end-of-sequence id, and the id that closes it is scored too. "
+        f"Windows of {context_length} tokens advance by {stride}. "
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
         f"bytes of the text; float32. Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
-        "Baselines: the documents one after the other as one stream."
+        "Baselines: all documents compressed as one stream. lm-eval's bits per byte differ slightly: its windows are "
+        "disjoint, so tokens have less context, and it does not score the closing id."
     )

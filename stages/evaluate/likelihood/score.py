@@ -19,7 +19,7 @@ def score_documents(
 ) -> npt.NDArray[np.float64]:
     """The negative log-likelihood of each document in nats; shape (documents,).
 
-    Does not depend on `batch_size`, but for the rounding of float32.
+    Depends on `batch_size` only by float32 rounding.
     """
     lengths = store.document_lengths.tolist()
     plan = itertools.chain.from_iterable(
@@ -42,8 +42,8 @@ def score_batch(model: PreTrainedModel, store: TokenStore, batch: list[Window]) 
     targets = np.full((len(batch), longest), -100, dtype=np.int64)
     for row, window in enumerate(batch):
         read_window(store, window, inputs[row], targets[row])
-    # Padding stands behind the text, where a causal model cannot see it: no mask is needed. The logits of positions
-    # that nothing scores are never computed.
+    # Padding follows the text, where a causal model cannot attend to it: no mask is needed. Logits of positions that
+    # no window scores are not computed.
     logits = model(
         input_ids=torch.from_numpy(inputs).to(model.device), logits_to_keep=longest - context, use_cache=False
     ).logits
@@ -56,11 +56,11 @@ def score_batch(model: PreTrainedModel, store: TokenStore, batch: list[Window]) 
 def read_window(
     store: TokenStore, window: Window, inputs: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
 ) -> None:
-    """Fill a row: what the model reads, and what it should say at the positions that are scored."""
+    """Fill a row: the input ids, and the target ids of the scored positions."""
     first = int(store.document_starts[window.document])
     read_from = max(window.start - 1, 0)
     tokens = store.read(first + read_from, first + window.stop)
-    # Position p reads token p - 1 of the document; position 0 reads the end-of-sequence id, which already stands there.
+    # Position p reads token p - 1 of the document; position 0 the end-of-sequence id, which `inputs` already holds.
     skipped = 1 if window.start == 0 else 0
     inputs[skipped : window.length] = tokens[:-1]
     targets[window.context : window.length] = tokens[window.scored_from - read_from :]

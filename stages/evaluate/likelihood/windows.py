@@ -1,8 +1,13 @@
-"""Which stretch of which document is scored under which context.
+"""Which positions of a document are scored with which context.
 
 A document of n tokens (its closing end-of-sequence id counted) is read as [eos, token 1, ..., token n - 1], and each
 of its n positions predicts the token that follows. The first window scores all its positions; each later one begins
-`stride` positions further on and scores only what no earlier window has scored.
+`stride` positions later and scores only what no earlier window has scored. 10 positions, context 4, stride 3:
+
+    position   0 1 2 3 4 5 6 7 8 9
+    window 1   S S S S
+    window 2         c S S S            S is scored, c is context only
+    window 3               c S S S
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Positions start..stop of one document; those from `scored_from` on count."""
+    """Positions start..stop of one document; positions from `scored_from` are scored."""
 
     document: int
     start: int
@@ -44,9 +49,9 @@ def document_windows(document: int, length: int, context_length: int, stride: in
 
 
 def batches(windows: Iterable[Window], batch_size: int) -> list[list[Window]]:
-    """Windows of like length and context together, so that little is padded; the longest first.
+    """Group windows of similar length and context, so that little is padded; the longest first.
 
-    The order depends on the windows alone, and memory runs out at once or never.
+    The order depends on the windows alone. If memory is too small, the first batch shows it.
     """
     ordered = sorted(windows, key=lambda window: (-window.length, window.context, window.document, window.start))
     return [ordered[first : first + batch_size] for first in range(0, len(ordered), batch_size)]

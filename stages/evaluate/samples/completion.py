@@ -1,42 +1,65 @@
-"""Where a completed function ends, and whether it is Python."""
+"""Completes function headers: where a completed function ends, and whether it is Python."""
 
 import ast
+import hashlib
 import io
 import textwrap
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
+from rich.progress import track
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from stages.evaluate.generate import generate
+from stages.evaluate.params import SampleParams
 from stages.evaluate.samples.headers import Header
+from stages.formats.samples import Sample
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A function body that the model wrote."""
+def complete_headers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    headers: Sequence[Header],
+    params: SampleParams,
+    seed: int,
+) -> list[Sample]:
+    """One completion of each header; each has its own seed, so it does not depend on how many there are."""
+    return [
+        complete(
+            header,
+            generate(
+                model,
+                tokenizer,
+                header.prompt,
+                max_new_tokens=params.max_new_tokens,
+                temperature=params.temperature,
+                top_p=params.top_p,
+                seed=header_seed(header, seed),
+            ),
+        )
+        for header in track(headers, description="sampling")
+    ]
 
-    header: Header
-    body: str
-    """What follows the signature, in whole lines; begins with the end of the signature's line."""
-    finished: bool
-    """The model went on to a line outside the function; otherwise it ended the document or ran out of tokens."""
-    parses: bool
-    """Signature and body are a function in Python's grammar."""
+
+def header_seed(header: Header, seed: int) -> int:
+    """64 bits from the stage's seed and the header's key."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{header.key}".encode()).digest()[:8], "big")
 
 
-def complete(header: Header, pieces: Iterable[str]) -> Completion:
-    """Take pieces of text until a line leaves the function; no more are drawn than that needs."""
+def complete(header: Header, pieces: Iterable[str]) -> Sample:
+    """Take pieces of text until a line leaves the function; no more are sampled than that needs."""
     indent = indentation(header.signature)
     text = ""
     for piece in pieces:
         text += piece
         end = function_end(text, indent)
         if end is not None:
-            return _judge(header, text[:end], finished=True)
-    return _judge(header, text[: text.rfind("\n") + 1], finished=False)
+            return _sample(header, text[:end], finished=True)
+    return _sample(header, text[: text.rfind("\n") + 1], finished=False)
 
 
 def function_end(text: str, indent: int) -> int | None:
-    """Where the first line begins that is not blank and stands no deeper than `indent` columns; None if none does.
+    """The index of the first line that is not blank and is indented by at most `indent` columns; None if none is.
 
     What precedes the first line's end belongs to the signature's line.
     """
@@ -66,6 +89,15 @@ def is_function(text: str) -> bool:
     return True
 
 
-def _judge(header: Header, body: str, *, finished: bool) -> Completion:
+def _sample(header: Header, body: str, *, finished: bool) -> Sample:
     body = body.rstrip() + "\n"
-    return Completion(header, body, finished, parses=is_function(header.signature + body))
+    return Sample(
+        source=header.source,
+        path=header.path,
+        line=header.line,
+        prompt=header.prompt,
+        signature=header.signature,
+        body=body,
+        finished=finished,
+        parses=is_function(header.signature + body),
+    )

@@ -15,7 +15,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A function's signature, and what stands before it in its file."""
+    """A function's signature, and the lines before it in its file."""
 
     document: str
     """The document's id."""
@@ -24,10 +24,10 @@ class Header:
     line: int
     """Of the `def`, counted from 1."""
     before: str
-    """Whole lines in front of the header, at most `header_bytes`."""
+    """Whole lines before the header, at most `header_bytes` bytes."""
     signature: str
-    """From `def` to the line before its body, without the line's end: a tokenizer takes that end and the indent that
-    follows as one, and a model that is given half of it goes astray."""
+    """From `def` to the line before its body, without the final newline: the tokenizer merges a newline and the indent
+    after it into one token, and ending the prompt between them splits that token."""
 
     @property
     def prompt(self) -> str:
@@ -36,20 +36,20 @@ class Header:
 
     @property
     def key(self) -> str:
-        """A name for the header that hangs on its content alone."""
+        """Identifies the header by the document's content and the line."""
         return f"{self.document}:{self.line}"
 
 
 def choose_headers(documents: Iterable[Document], count: int, header_bytes: int, seed: int) -> list[Header]:
     """`count` headers, a pseudo-random choice: the first of each document before the second of any.
 
-    Ranked by a hash with the seed, so that a document more or less moves none of the others' ranks.
+    Ranked by a hash with the seed, so that adding a document does not change the ranks of the others.
     """
     ranked: list[tuple[int, str, Header]] = []
     for document in documents:
         headers = [(_draw(seed, header.key), header) for header in function_headers(document, header_bytes)]
-        for place, (draw, header) in enumerate(sorted(headers, key=lambda pair: pair[0])[:count]):
-            ranked.append((place, draw, header))
+        for rank, (draw, header) in enumerate(sorted(headers, key=lambda pair: pair[0])[:count]):
+            ranked.append((rank, draw, header))
     return [header for _, _, header in sorted(ranked, key=lambda entry: entry[:2])[:count]]
 
 
@@ -60,7 +60,7 @@ def function_headers(document: Document, header_bytes: int) -> list[Header]:
             tree = ast.parse(document.text)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    # Lines as `ast` counts them: a form feed ends none.
+    # Lines as `ast` counts them: a form feed does not end a line.
     lines = io.StringIO(document.text, newline="").readlines()
     functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
     return [_header(document, node, lines, header_bytes) for node in functions if _body_stands_apart(node, lines)]

@@ -1,0 +1,41 @@
+"""Samples: completions of held-out function headers. evaluate writes them, publish shows them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from stages.formats.reports import read_json, write_json
+
+SAMPLES = Path("data/samples.json")
+SAMPLES_PAGE = Path("data/samples.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A function body that the model wrote for the header of a held-out function."""
+
+    source: str
+    """The package, repository or data set of the held-out document."""
+    path: str
+    """Of the document in its source."""
+    line: int
+    """Of the `def`, counted from 1."""
+    prompt: str
+    """What the model read: lines of the file, then the signature."""
+    signature: str
+    body: str
+    """What the model wrote, in whole lines; begins with the end of the signature's line."""
+    finished: bool
+    """The model continued to a line outside the function; otherwise it ended the document or ran out of tokens."""
+    parses: bool
+    """Signature and body are a function in Python's grammar."""
+
+
+def write_samples(samples: Sequence[Sample]) -> None:
+    """Write `data/samples.json`."""
+    write_json(SAMPLES, [asdict(sample) for sample in samples])
+
+
+def read_samples() -> list[Sample]:
+    """Read `data/samples.json`."""
+    return [Sample(**values) for values in read_json(SAMPLES)]

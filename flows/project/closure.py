@@ -1,56 +1,55 @@
-"""The code that a stage hangs on: `python -m flows.project.closure` compares it with dvc.yaml, `--write` puts it there.
+"""The code that each stage depends on, in dvc.yaml: `python -m flows.project.closure` compares, `--write` corrects it.
 
-The import closure of `stages/NAME/__main__.py` within `stages/`, read from the source without running it. A module that
-is only named in a string (`"stages.train.worker"`, started as a process) counts as imported.
+Code deps are generated, sorted, and come after a stage's data.
 """
 
 import argparse
-import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedSeq
+
+from stages.runtime.code import import_closure
 
 DVC_FILE = Path("dvc.yaml")
+HEADING = "code: python -m flows.project.closure --write"
 
-_STAGE_COMMAND = re.compile(r"python -m (stages\.\w+)")
-
-
-def import_closure(module: str, root: Path = Path()) -> list[str]:
-    """The files of `module` (a package stands for its `__main__`) and of all it imports within stages/, sorted."""
-    todo = [f"{module}.__main__"] if (root / _path(f"{module}.__main__")).exists() else [module]
-    files: set[Path] = set()
-    while todo:
-        path = _path(todo.pop())
-        if path in files or not (root / path).is_file():
-            continue
-        files.add(path)
-        todo.extend(imported_modules(ast.parse((root / path).read_text(encoding="utf-8"))))
-    return sorted(path.as_posix() for path in files)
+_STAGE_COMMAND = re.compile(r"python -m (stages(?:\.\w+)+)")
 
 
-def imported_modules(tree: ast.Module) -> Iterator[str]:
-    """The dotted names under `stages.` that a module imports or names."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("stages."))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stages"):
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"stages(\.\w+)+", str(node.value)):
-            yield str(node.value)
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A stage whose code deps are not its import closure."""
+
+    stage: str
+    missing: tuple[str, ...]
+    """Imported and not listed: a change of these files would go unnoticed."""
+    extra: tuple[str, ...]
+    """Listed and no longer imported: a change of these files would run the stage for nothing."""
+
+    def __str__(self) -> str:
+        parts = (("not listed", self.missing), ("no longer imported", self.extra))
+        return f"{self.stage}: " + "; ".join(f"{what}: {', '.join(files)}" for what, files in parts if files)
 
 
-def _path(module: str) -> Path:
-    return Path(*module.split(".")).with_suffix(".py")
+def stale_deps(stages: Mapping[str, Mapping[str, Any]], root: Path = Path()) -> Iterator[Stale]:
+    """Those of dvc.yaml's `stages` that run a package of ours and do not list what it imports."""
+    for name, module in stage_modules(stages):
+        closure = set(import_closure(module, root.absolute()))
+        if closure:  # else the package is not in this project
+            listed = set(code_deps(stages[name].get("deps", ())))
+            if listed != closure:
+                yield Stale(name, tuple(sorted(closure - listed)), tuple(sorted(listed - closure)))
 
 
-def stage_modules(stages: dict[str, dict[str, object]]) -> Iterator[tuple[str, str]]:
-    """The stages of dvc.yaml that run a package of `stages/`, each with that package's name."""
+def stage_modules(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The stages that run a package of `stages/`, each with that package's name."""
     for name, stage in stages.items():
-        found = _STAGE_COMMAND.search(str(stage.get("cmd", "")))
-        if found and _path(f"{found.group(1)}.__main__").is_file():
+        if found := _STAGE_COMMAND.search(str(stage.get("cmd", ""))):
             yield name, found.group(1)
 
 
@@ -60,7 +59,7 @@ def code_deps(deps: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print each stage whose deps are not its import closure; with --write, mend dvc.yaml."""
+    """Print each stage whose deps are not its import closure; with --write, correct dvc.yaml."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the closures into dvc.yaml")
     write = parser.parse_args().write
@@ -68,19 +67,23 @@ def main() -> None:
     yaml.width, yaml.preserve_quotes = 10_000, True
     yaml.indent(mapping=2, sequence=4, offset=2)
     document = yaml.load(DVC_FILE)
-    stale = False
-    for name, module in stage_modules(document["stages"]):
-        deps, closure = document["stages"][name]["deps"], import_closure(module)
-        if set(code_deps(deps)) == set(closure):
-            continue
-        stale = True
-        missing, extra = sorted({*closure} - {*deps}), sorted({*code_deps(deps)} - {*closure})
-        print(f"{name}: missing {', '.join(missing) or 'nothing'}; too many {', '.join(extra) or 'none'}")
-        deps[:] = [*(dep for dep in deps if dep not in code_deps(deps)), *closure]
-    if stale and write:
+    stale = list(stale_deps(document["stages"]))
+    for one in stale:
+        print(one)
+    if write:
+        for name, module in stage_modules(document["stages"]):
+            if closure := import_closure(module, Path().absolute()):
+                document["stages"][name]["deps"] = _with_code(document["stages"][name].get("deps", []), closure)
         yaml.dump(document, DVC_FILE)
     elif stale:
         raise SystemExit("dvc.yaml does not list what the stages import; run `python -m flows.project.closure --write`")
+
+
+def _with_code(deps: list[str], closure: list[str]) -> CommentedSeq:
+    data = [dep for dep in deps if dep not in code_deps(deps)]
+    result = CommentedSeq([*data, *closure])
+    result.yaml_set_comment_before_after_key(len(data), before=HEADING, indent=6)
+    return result
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stages.clean import minhash
 from stages.clean.minhash import TO_WORDS
 from stages.clean.params import Decontamination
 from stages.formats.documents import read_shard
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
+from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 
 HITS = "hits.json"
 
@@ -35,7 +34,7 @@ def find_contaminated(shards: Sequence[Path], params: Decontamination) -> list[H
     """The first hit of each document that has one, in the order of the documents."""
     ngrams = evaluation_ngrams(params)
     contents = [file_sha256(Path(name)) for name in params.files]
-    key = cache_key(code_key([__file__, minhash.__file__]), params.model_dump_json(), *contents)
+    key = cache_key(params.model_dump_json(), *contents)
     hits = []
     first_row = 0
     find = partial(_find, ngrams, params.ngram_size)

@@ -1,16 +1,14 @@
 """The ledger: a row per document with where it comes from, its features and the verdict on it."""
 
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 
-from stages.clean import features
 from stages.clean.features import measure
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
-from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
+from stages.runtime.shard_cache import map_cached, shard_sha256
 
 FEATURES = "features.parquet"
 
@@ -20,8 +18,7 @@ def measure_shards(shards: Sequence[Path]) -> pd.DataFrame:
 
     What was measured before is taken from the cache: one edited document costs one shard.
     """
-    code = cache_key(code_key([features.__file__, __file__]), platform.python_version())
-    entries = map_cached("features", shards, lambda shard: cache_key(code, shard_sha256(shard)), _measure_shard)
+    entries = map_cached("features", shards, shard_sha256, _measure_shard)
     frames = [
         read_table(entry / FEATURES).to_pandas().assign(shard=shard.name)
         for shard, entry in zip(shards, entries, strict=True)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow as pa
 from rensa import RMinHash
 
 from stages.formats.documents import read_shard
-from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
+from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))
@@ -43,9 +42,8 @@ class ShardWords:
 
 def read_words(shards: Sequence[Path], permutations: int) -> Iterator[ShardWords]:
     """The words of each shard, in the order of the shards. Only new shards are computed."""
-    code = cache_key(code_key([__file__]), version("rensa"), str(permutations))
     compute = partial(_compute, permutations)
-    for entry in map_cached("words", shards, lambda shard: cache_key(code, shard_sha256(shard)), compute):
+    for entry in map_cached("words", shards, lambda shard: cache_key(str(permutations), shard_sha256(shard)), compute):
         words, offsets, signatures = (
             np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in ("words", "offsets", "signatures")
         )

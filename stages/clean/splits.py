@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.clean import masking
 from stages.clean.masking import mask
 from stages.clean.params import Masks
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
 from stages.formats.splits import SPLITS
-from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
+from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 
 COUNTS = "masked.json"
 
@@ -49,9 +48,8 @@ def write_splits(
 
 
 def splits_key(item: ShardSplits) -> str:
-    """Changes with anything that the files of one shard's splits depend on."""
-    code = code_key([__file__, masking.__file__])
-    return cache_key(code, item.masks.model_dump_json(), shard_sha256(item.shard), *item.splits)
+    """Changes with the data that the files of one shard's splits depend on."""
+    return cache_key(item.masks.model_dump_json(), shard_sha256(item.shard), *item.splits)
 
 
 def write_shard_splits(item: ShardSplits, folder: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from stages.formats.documents import Document, document_id, text_size
 from stages.runtime.atomic import atomic_write
+from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE, code_key
+from stages.runtime.shard_cache import CACHE
 
 SEEN = CACHE / "files.json"
 
@@ -82,7 +83,7 @@ class SeenFiles:
     """What the last run saw in files, and what this one sees."""
 
     def __init__(self) -> None:
-        self._code = code_key([__file__])
+        self._code = code_key(look)
         self._before: dict[str, list[int | str]] = {}
         self._now: dict[str, list[int | str]] = {}
         try:

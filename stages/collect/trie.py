@@ -7,15 +7,13 @@ buckets, sorted and written.
 import pickle
 import shutil
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from stages.collect.content import UnreadDocument
-from stages.formats import documents as formats
 from stages.formats.documents import Document, id_bits, write_shard
-from stages.runtime.shard_cache import cache_key, cached, code_key
+from stages.runtime.shard_cache import cache_key, cached
 
 CACHE_NAME = "documents"
 SHARD = "shard.parquet"
@@ -79,8 +77,7 @@ def _write_leaf(folder: Path, bits: str, documents: list[AnyDocument], shard_byt
 
 def _write_shard(place: Path, documents: list[AnyDocument]) -> None:
     """Write a shard, or copy it from the cache if the last runs wrote it: compressing costs more than all the rest."""
-    facts = (fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license))
-    key = cache_key(code_key([__file__, formats.__file__]), version("pyarrow"), *facts)
+    key = cache_key(*(fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license)))
     entry = cached(CACHE_NAME, key, lambda folder: write_shard(folder / SHARD, [_with_text(d) for d in documents]))
     shutil.copyfile(entry / SHARD, place)
 

@@ -8,12 +8,13 @@ change the cache.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from stages.runtime.atomic import atomic_folder
+from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.runtime.workers import map_shards
@@ -27,7 +28,7 @@ DEFAULT_LIMIT_GB = 50.0
 
 
 def cache_key(*parts: str) -> str:
-    """One name for everything that a result hangs on, in the order given."""
+    """One name for everything that a result depends on, in the order given."""
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8")
@@ -35,14 +36,12 @@ def cache_key(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def code_key(files: Iterable[str | None]) -> str:
-    """A key for code: the sha256 of modules' files (`features.__file__`), so that an edit never meets old results."""
-    return cache_key(*(Path(file).read_text(encoding="utf-8") for file in files if file))
-
-
 def cached(stage: str, key: str, compute: Callable[[Path], None]) -> Path:
-    """The folder with the files that `compute(folder)` writes: from the cache where `key` is known."""
-    entry = _place(stage, key)
+    """The folder with the files that `compute(folder)` writes: from the cache where its code and `key` are known.
+
+    `key` changes with the data that is computed from; the code of `compute` and its libraries count by themselves.
+    """
+    entry = _entry(stage, compute, key)
     if not entry.is_dir():
         _fill(entry, compute)
     os.utime(entry)
@@ -56,11 +55,11 @@ def map_cached(
     compute: Callable[[Item, Path], None],
     threads_each: int = 1,
 ) -> list[Path]:
-    """For each item the folder with the files that `compute(item, folder)` writes.
+    """For each item the folder with the files that `compute(item, folder)` writes; keys as for `cached`.
 
     Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
     """
-    entries = [_place(stage, key_of(item)) for item in items]
+    entries = [_entry(stage, compute, key_of(item)) for item in items]
     missing = {entry: item for entry, item in zip(entries, items, strict=True) if not entry.is_dir()}
     for _ in map_shards(partial(_fill_for, compute), list(missing.items()), threads_each):
         pass
@@ -85,7 +84,8 @@ def _sha256_in_state(shard: Path, _modified_ns: int, _size: int) -> str:
     return file_sha256(shard)
 
 
-def _place(stage: str, key: str) -> Path:
+def _entry(stage: str, compute: Callable[..., None], data_key: str) -> Path:
+    key = cache_key(code_key(compute), data_key)
     return CACHE / stage / key[:2] / key
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from stages.formats.documents import read_shard, text_size
 from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import cache_key, code_key, map_cached, shard_sha256
-from stages.tokenize import engines, store
+from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 from stages.tokenize.engines import Engine, open_engine
 from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenize.vocabulary import Vocabulary
@@ -35,9 +34,8 @@ class Encoding:
 
     @property
     def key(self) -> str:
-        """Changes with anything that a shard's bytes hang on beside its documents."""
-        code = code_key([__file__, engines.__file__, store.__file__])
-        return cache_key(code, self.vocabulary.sha256, str(self.vocabulary.eos_id), self.engine)
+        """Changes with anything but its documents that a shard's bytes depend on."""
+        return cache_key(self.vocabulary.sha256, str(self.vocabulary.eos_id), self.engine)
 
 
 def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.formats.documents import read_shard
-from stages.runtime.shard_cache import cache_key, cached, code_key
-from stages.tokenize import engines
+from stages.runtime.shard_cache import cache_key, cached
 from stages.tokenize.engines import Engine, Fast, Reference
 
 OBJECTION = "objection.txt"
@@ -81,8 +80,7 @@ def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path], par
     if wanted == "tokenizers":
         return Reference.name
     texts = [*HARD_TEXTS, *sample(shards, parity_bytes)]
-    code = code_key([__file__, engines.__file__])
-    key = cache_key(code, Fast.name, Reference.name, tokenizer_json.read_text(encoding="utf-8"), *texts)
+    key = cache_key(Fast.name, Reference.name, tokenizer_json.read_text(encoding="utf-8"), *texts)
     entry = cached("parity", key, partial(_compare, tokenizer_json, texts))
     objection = (entry / OBJECTION).read_text(encoding="utf-8")
     if objection:

@@ -1,10 +1,12 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE, cache_key, cached, code_key, drop_unused, map_cached
+from stages.runtime.shard_cache import CACHE, cache_key, cached, drop_unused, map_cached
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +40,7 @@ def test_a_failure_leaves_no_entry() -> None:
 
 def test_two_that_compute_the_same_at_once_both_succeed() -> None:
     def meanwhile_another_finishes(folder: Path) -> None:
-        entry = CACHE / "toy" / cache_key("a")[:2] / cache_key("a")
+        entry = folder.with_name(folder.name.split(".")[1])
         entry.mkdir(parents=True)
         write("same", entry)
         write("same", folder)
@@ -53,13 +55,23 @@ def test_keys_differ_wherever_the_parts_differ() -> None:
     assert len({cache_key("ab", "c"), cache_key("a", "bc"), cache_key("abc"), cache_key("abc", "")}) == 4
 
 
-def test_an_edit_of_the_code_changes_its_key(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text("LIMIT = 1\n")
-    before = code_key([str(module)])
-    module.write_text("LIMIT = 2\n")
+def test_the_same_data_is_computed_again_after_an_edit_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "limits.py"
+    compute = "def compute(folder):\n    (folder / 'result').write_text(str(LIMIT))\n"
+    read = "from limits import compute\nfrom stages.runtime.shard_cache import cached\n"
+    read += "print((cached('toy', 'the same data', compute) / 'result').read_text())"
+    found = []
+    for limit, remark in ((1, ""), (2, ""), (2, "# a remark\n")):
+        module.write_text(f"LIMIT = {limit}\n{remark}{compute}")
+        path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+        command = [sys.executable, "-c", read]
+        found.append(subprocess.check_output(command, env=os.environ | {"PYTHONPATH": path}, text=True).strip())
 
-    assert code_key([str(module)]) != before
+    assert found == ["1", "2", "2"]
+    assert len(list((CACHE / "toy").glob("??/*"))) == 2
 
 
 def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +97,12 @@ def test_only_what_is_not_known_is_computed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_was_unused_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
-        entry = cached("toy", cache_key(str(number)), lambda folder: write("x" * 100, folder))
+    entries = [cached("toy", cache_key(str(number)), lambda folder: write("x" * 100, folder)) for number in range(3)]
+    for number, entry in enumerate(entries):
         os.utime(entry, (number, number))
     monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", str(250 / 1e9))
 
     drop_unused("toy")
 
     kept = {path.name for path in (CACHE / "toy").glob("??/*")}
-    assert kept == {cache_key("1"), cache_key("2")}
+    assert kept == {entry.name for entry in entries[1:]}

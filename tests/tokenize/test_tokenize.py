@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def encoded_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = encode.encode_shard
 
+    @wraps(real)  # the code that computes a shard is found by its module
     def counting(encoding: Encoding, shard: Path, folder: Path) -> None:
         names.append(shard.name)
         real(encoding, shard, folder)

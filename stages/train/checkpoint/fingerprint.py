@@ -1,14 +1,13 @@
 """What a run of training is: checkpoints of one fingerprint continue each other, and no others.
 
-It covers the parameters, the data, the tokenizer, the libraries and the code. Of the code only the syntax tree counts,
-so that a comment does not throw away a night's work; of the machine nothing does. Where the schedule's plateau does not
-depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made longer.
+It covers the parameters, the data, the tokenizer, the libraries and the code of a worker (`stages.runtime.code`, so
+that a comment or a docstring does not throw away a night's work), and nothing of the machine. Where the schedule's
+plateau does not depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made
+longer.
 """
 
-import ast
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ import yaml
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write
+from stages.runtime.code import code_sha256
 from stages.runtime.hashes import file_sha256
 from stages.runtime.versions import VERSIONS_FILE
 from stages.train.params import Schedule, TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
+WORKER = "stages.train.worker"
 IDENTITY = "identity.json"
 
 WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
@@ -28,7 +29,7 @@ WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every
 
 
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
-    """Everything that the weights hang on, by name."""
+    """Everything that the weights depend on, by name."""
     versions = yaml.safe_load(VERSIONS_FILE.read_text(encoding="utf-8"))
     values = params.model_dump(mode="json", exclude=WITHOUT_EFFECT)
     if params.schedule.name in ("constant", "wsd"):
@@ -37,7 +38,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
         "train": values,
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
         "library": {name: versions[name] for name in LIBRARIES},
-        "code": code_sha256(),
+        "code": code_sha256(WORKER),
     }
 
 
@@ -47,7 +48,7 @@ def fingerprint(values: dict[str, Any]) -> str:
 
 
 def plateau_end(schedule: Schedule, max_steps: int) -> int:
-    """Up to this step the learning rates do not hang on `max_steps`: so far runs of other lengths go the same way."""
+    """Up to this step the learning rates do not depend on `max_steps`: runs of other lengths are equal until then."""
     match schedule.name:
         case "constant":
             return max_steps
@@ -56,14 +57,6 @@ def plateau_end(schedule: Schedule, max_steps: int) -> int:
             return max(schedule.warmup_steps, int(max_steps - decaying))
         case _:
             return 0
-
-
-def code_sha256() -> str:
-    """Of the syntax trees of this stage's modules and of the formats that they have loaded."""
-    formats = [module.__file__ for name, module in sys.modules.items() if name.startswith("stages.formats.")]
-    files = sorted({*Path(__file__).parents[1].rglob("*.py"), *(Path(file) for file in formats if file)})
-    trees = [ast.dump(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
-    return hashlib.sha256("\n".join(trees).encode()).hexdigest()
 
 
 def record_identity(folder: Path, values: dict[str, Any]) -> None:
@@ -84,7 +77,7 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
         if before.get(key) != now.get(key)
     ]
     if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
-        changes.append("the learning rate at every step hangs on max_steps; schedules constant and wsd can be extended")
+        changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
     return changes
 
 

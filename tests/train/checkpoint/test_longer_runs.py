@@ -40,7 +40,7 @@ def test_under_cosine_a_longer_run_starts_afresh_and_says_why(project: Path, cap
     afresh = "starting afresh, not from another run's checkpoints: "
     assert train(project, capfd, max_steps=6) == [
         f"{afresh}train.max_steps: 3 -> 6",
-        f"{afresh}the learning rate at every step hangs on max_steps; schedules constant and wsd can be extended",
+        f"{afresh}every step's learning rate depends on max_steps; schedules constant and wsd can be extended",
     ]
 
 

@@ -1,0 +1,123 @@
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from stages.clean import ledger, minhash, splits
+from stages.collect import trie
+from stages.runtime import code
+from stages.runtime.code import code_key, code_sha256, import_closure, meaning
+from stages.tokenize import encode
+
+
+def write(root: Path, **files: str) -> Path:
+    """Modules of a package `stages`: `toy__one="..."` is stages/toy/one.py; an `__init__` is only written if given."""
+    for name, text in files.items():
+        path = root / "stages" / Path(*name.split("__", 1)).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_the_closure_follows_imports_of_every_form(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        toy____main__="import numpy\nfrom stages.toy import one\nfrom stages.toy.two import x\nimport stages.toy.three",
+        toy__one="def later():\n    from stages.formats import six\n",
+        toy__two="from . import four\n",
+        toy__three="from .five import x\n",
+        toy__four="",
+        toy__five="COMMAND = ['-m', 'stages.toy.seven']\n",
+        toy__seven="",
+        toy__unused="",
+        formats__six="",
+    )
+
+    found = import_closure("stages.toy", tmp_path)
+
+    names = ("__main__", "five", "four", "one", "seven", "three", "two")
+    assert found == ["stages/formats/six.py", *(f"stages/toy/{name}.py" for name in names)]
+
+
+def test_a_package_counts_where_its_init_holds_code(tmp_path: Path) -> None:
+    write(tmp_path, toy____main__="import stages.formats.six", toy____init__="", formats__six="")
+    (tmp_path / "stages/formats/__init__.py").write_text("X = 1\n")
+    (tmp_path / "stages/__init__.py").write_text("from stages.base import Y\n")
+    (tmp_path / "stages/base.py").write_text("Y = 1\n")
+
+    assert import_closure("stages.toy", tmp_path) == [
+        "stages/__init__.py",
+        "stages/base.py",
+        "stages/formats/__init__.py",
+        "stages/formats/six.py",
+        "stages/toy/__main__.py",
+    ]
+
+
+def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Path) -> None:
+    write(tmp_path, toy____main__="run('stages.toy.deep')")
+    (tmp_path / "stages/toy/deep").mkdir()
+    (tmp_path / "stages/toy/deep/__main__.py").write_text("import stages.toy.deep.down")
+    (tmp_path / "stages/toy/deep/down.py").write_text("")
+
+    assert import_closure("stages.toy", tmp_path)[1:] == ["stages/toy/deep/__main__.py", "stages/toy/deep/down.py"]
+
+
+def test_remarks_and_formatting_have_no_meaning() -> None:
+    plain = b"class A:\n    x = 1\n\n    def f(self):\n        return 'text'\n"
+    remarked = plain.replace(b"x = 1", b"x=1  # one\n    'About x.'").replace(b"return", b"'About f.'\n        return")
+
+    assert meaning(plain) == meaning(remarked)
+    assert meaning(plain) != meaning(plain.replace(b"'text'", b"'other'"))
+
+
+def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_remarks(tmp_path: Path) -> None:
+    def sha256() -> str:
+        code_sha256.cache_clear()
+        return code_sha256("stages.toy", tmp_path)
+
+    write(tmp_path, toy____main__="from stages.toy.one import x\n", toy__one="x = 1\n")
+    before = sha256()
+    write(tmp_path, toy__one='"""About x."""\n\nx = 1  # one\n')
+    assert sha256() == before
+    write(tmp_path, toy__one="x = 2\n")
+    assert sha256() != before
+
+
+@pytest.mark.parametrize(
+    ("compute", "library"),
+    [
+        (ledger._measure_shard, "pyarrow"),
+        (splits.write_shard_splits, "detect-secrets"),  # whose patterns mask credentials
+        (partial(minhash._compute, 256), "rensa"),
+        (trie._write_shard, "pyarrow"),
+        (partial(encode.encode_shard, None), "fastokens"),
+        (splits.write_shard_splits, "python"),
+    ],
+)
+def test_what_a_shard_is_computed_with_changes_its_key(
+    compute: object, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key() -> str:
+        code._key_of_file.cache_clear()
+        return code_key(compute)  # type: ignore[arg-type]
+
+    def upgraded(name: str) -> str:
+        return "99.0" if name.replace("_", "-") == library else version(name)
+
+    before = key()
+    assert key() == before
+    monkeypatch.setattr(code, "version", upgraded)
+    if library == "python":
+        monkeypatch.setattr(code.platform, "python_version", lambda: "3.99.0")
+    after = key()
+    code._key_of_file.cache_clear()
+
+    assert after != before
+
+
+def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> None:
+    for module in (ledger, splits, minhash, trie, encode):
+        name = str(module.__name__)
+        assert "stages/formats/documents.py" in import_closure(name), name

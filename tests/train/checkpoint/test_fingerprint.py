@@ -1,0 +1,33 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stages.runtime.code import code_sha256
+from stages.train.checkpoint.fingerprint import WORKER
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "afresh"),
+    [
+        ("train/loop.py", '"""', '"""A remark. ', False),
+        ("train/loop.py", "\nimport ", "\n# A remark.\nimport ", False),
+        ("train/commands/trace.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("runtime/entry.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/loop.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("train/optim/schedule.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("formats/tokens.py", "\nimport ", "\nX = 1\nimport ", True),
+    ],
+)
+def test_checkpoints_are_left_behind_for_code_that_computes_and_for_nothing_else(
+    tmp_path: Path, file: str, before: str, after: str, afresh: bool
+) -> None:
+    shutil.copytree(ROOT / "stages", tmp_path / "stages")
+    path = tmp_path / "stages" / file
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+
+    assert (code_sha256(WORKER, tmp_path) != code_sha256(WORKER)) is afresh

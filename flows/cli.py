@@ -88,6 +88,8 @@ def why(
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:
         console.print("\nEverything is up to date.")
         return

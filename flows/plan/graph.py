@@ -22,8 +22,10 @@ from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash
 
 from flows.plan.code_change import is_only_remarks
+from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds
 from flows.plan.policy import Policy, read_policy
+from stages.runtime.dotted import differences
 from stages.runtime.entry import UserError
 
 State = Literal["clean", "run", "maybe", "restore"]
@@ -78,6 +80,9 @@ class PlannedStage:
     """The Python files among its dependencies."""
     metrics: tuple[str, ...] = ()
     """The metrics files among its outputs."""
+    stale_deps: StaleDeps | None = None
+    """How its code deps differ from what it imports. Only looked at where code has changed: else they were right when
+    it ran, or it would have failed."""
 
     @property
     def why(self) -> str:
@@ -103,6 +108,11 @@ class Plan:
     def only_remarks(self) -> list[PlannedStage]:
         """The stages that would run because of comments, formatting or docstrings alone."""
         return [stage for stage in self.to_do if stage.reasons and all(why.only_remarks for why in stage.reasons)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know before a run: stages that do not list the code they import."""
+        return [f"{stage.stale_deps}: {REMEDY}" for stage in self.stages if stage.stale_deps]
 
     @property
     def seconds(self) -> float:
@@ -194,7 +204,12 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             seconds.get(stage.addressing),
             tuple(str(dep) for dep in stage.deps if str(dep).endswith(".py")),
             tuple(str(out) for out in stage.outs if out.metric),
+            _stale_deps(stage) if any(reason.kind in ("code", "never run") for reason in reasons) else None,
         )
+
+
+def _stale_deps(stage: PipelineStage) -> StaleDeps | None:
+    return stale_deps(stage.addressing, stage.cmd, [str(dep) for dep in stage.deps])
 
 
 def _reasons(stage: Stage) -> Iterator[Reason]:
@@ -240,15 +255,6 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
     for name in dep.params:
         for key, old, new in differences(name, before.get(name), now.get(name)):
             yield Reason(kind, key, old, new)
-
-
-def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The leaves that differ between two values, each with its dotted key, the old and the new value."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted({*old, *new}):
-            yield from differences(f"{key}.{name}", old.get(name), new.get(name))
-    elif old != new:
-        yield key, old, new
 
 
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:

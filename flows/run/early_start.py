@@ -62,7 +62,10 @@ def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: 
     if mend_torn_lock():
         print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
     forget_zombies()
-    return Run(make_plan(targets, force=force, downstream=downstream), force=force, pull=pull, keep_going=keep_going)
+    plan = make_plan(targets, force=force, downstream=downstream)
+    for warning in plan.warnings:
+        print(f"warning: {warning}", flush=True)
+    return Run(plan, force=force, pull=pull, keep_going=keep_going)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,9 @@ from collections.abc import Callable
 EXIT_USER_ERROR = 2
 """The input or the parameters are wrong: a retry cannot help."""
 
+EXIT_INPUTS_CHANGED = 65
+"""Inputs were edited while the stage ran, so nothing is recorded: run the same command again (EX_DATAERR)."""
+
 EXIT_UNAVAILABLE = 69
 """A network or a service does not answer (EX_UNAVAILABLE of sysexits.h): a retry may help."""
 
@@ -32,10 +35,28 @@ class UnavailableError(UserError):
     exit_code = EXIT_UNAVAILABLE
 
 
-def run_stage(story: Callable[[], None]) -> None:
-    """Run a stage's story and leave the process with the exit code that says how it ended."""
+class InputsChangedError(UserError):
+    """What the stage reads was edited while it ran: its result belongs to no state of the project."""
+
+    exit_code = EXIT_INPUTS_CHANGED
+
+
+def run_stage(main: Callable[[], None]) -> None:
+    """Run `main` and exit with the code that says how it ended.
+
+    A stage of dvc.yaml fails where its inputs changed meanwhile, or where it loaded code that dvc.yaml does not list.
+    """
+    from stages.runtime.inputs import inputs_of_this_stage  # which imports this module
+
     try:
-        story()
+        inputs = inputs_of_this_stage()
+        if inputs is not None:
+            inputs.require_unedited_code()
+            inputs.require_listed()
+        main()
+        if inputs is not None:
+            inputs.require_unchanged()
+            inputs.require_listed()
     except UserError as error:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -7,33 +7,33 @@ from stages.runtime.entry import UnavailableError, UserError, run_stage
 
 
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    def story() -> None:
+    def main() -> None:
         raise UserError("params.yaml: train.steps = -1: must be positive")
 
     with pytest.raises(SystemExit) as left:
-        run_stage(story)
+        run_stage(main)
 
     assert left.value.code == 2
     assert capsys.readouterr().err == "error: params.yaml: train.steps = -1: must be positive\n"
 
 
 def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    def story() -> None:
+    def main() -> None:
         raise UnavailableError("s3://bucket: does not answer")
 
     with pytest.raises(SystemExit) as left:
-        run_stage(story)
+        run_stage(main)
 
     assert left.value.code == 69
     assert capsys.readouterr().err == "error: s3://bucket: does not answer\n"
 
 
 def test_a_full_disk_names_the_file_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    def story() -> None:
+    def main() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "data/tokens/b0.bin")
 
     with pytest.raises(SystemExit) as left:
-        run_stage(story)
+        run_stage(main)
 
     assert left.value.code == 28
     assert capsys.readouterr().err == (
@@ -43,31 +43,31 @@ def test_a_full_disk_names_the_file_and_says_what_to_do(capsys: pytest.CaptureFi
 
 
 def test_a_real_write_to_a_full_device_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
-    def story() -> None:
+    def main() -> None:
         with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123 - an unbuffered handle
             full.write(b"x")
 
     with pytest.raises(SystemExit) as left:
-        run_stage(story)
+        run_stage(main)
 
     assert left.value.code == 28
     assert "no space left on the disk" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:
-    def story() -> None:
+    def main() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_stage(story)
+        run_stage(main)
 
 
 def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
-    def story() -> None:
+    def main() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as left:
-        run_stage(story)
+        run_stage(main)
 
     assert left.value.code == 130
     assert "starts where this left off" in capsys.readouterr().err

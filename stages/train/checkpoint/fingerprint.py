@@ -16,6 +16,7 @@ import yaml
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.code import code_sha256
+from stages.runtime.dotted import flatten
 from stages.runtime.hashes import file_sha256
 from stages.runtime.versions import VERSIONS_FILE
 from stages.train.params import Schedule, TrainParams
@@ -70,7 +71,7 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
     if not others:
         return []
     newest = max(others, key=lambda path: path.stat().st_mtime_ns)
-    before, now = _flat(json.loads(newest.read_text(encoding="utf-8"))), _flat(values)
+    before, now = flatten(json.loads(newest.read_text(encoding="utf-8"))), flatten(json.loads(json.dumps(values)))
     changes = [
         f"{key}: {before.get(key, 'absent')} -> {now.get(key, 'absent')}"
         for key in sorted(before.keys() | now.keys())
@@ -79,13 +80,3 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
     if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
         changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
     return changes
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan.graph import PlannedStage, Reason, differences, make_plan
+from flows.plan.graph import PlannedStage, Reason, make_plan
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy, repro
 
@@ -128,12 +128,6 @@ def test_a_broken_dvc_yaml_is_a_clear_error(toy: Path) -> None:
 
     with pytest.raises(UserError, match=r"dvc\.yaml"):
         make_plan()
-
-
-def test_differences_reach_the_leaves() -> None:
-    old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "d": [1, 2], "e": None}
-
-    assert list(differences("x", old, new)) == [("x.a.c", 2, 3), ("x.d", [1], [1, 2])]
 
 
 MATRIX = """\

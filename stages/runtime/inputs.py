@@ -1,0 +1,185 @@
+"""A stage's record says what it was made from.
+
+DVC reads a stage's dependencies and parameters after its command has ended and writes them to dvc.lock (treeverse/dvc
+#11058). What is edited while a stage runs would be recorded, although nothing was computed from it. So a stage notes at
+its start what dvc.yaml lists for it, compares at its end, and fails where something changed: then DVC records nothing,
+and the next run computes the stage again. A dependency that dvc.yaml does not list would not be noticed at all;
+therefore the modules that a stage has loaded are compared with its list too.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages.runtime.dotted import differences, value_at
+from stages.runtime.entry import InputsChangedError, UserError
+
+DVC_FILE = Path("dvc.yaml")
+STAGE_VARIABLE = "DVC_STAGE"
+"""DVC sets it for a stage's command: the stage's name, of a matrix with its item (NAME@ITEM)."""
+
+HASHED_BYTES = 1_000_000
+"""A listed file up to this size is compared by content: an editor that writes the same text again changes nothing.
+Larger files and folders are compared by size, time and inode, which costs no reading."""
+
+NAMED_CHANGES = 5
+
+START_SLACK_NS = 20_000_000
+"""The kernel counts a process's start in steps of 10 ms."""
+
+FileState = tuple[object, ...]
+
+_yaml_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What dvc.yaml lists for a stage, as it was at one moment."""
+
+    stage: str
+    deps: tuple[str, ...]
+    params: dict[str, tuple[str, ...]]
+    """The keys that count, by the file that they are in; none: the whole file."""
+    files: dict[str, FileState]
+    """Every file that is listed or lies in a folder that is."""
+    params_text: dict[str, bytes]
+
+    def require_unchanged(self) -> None:
+        """Raise InputsChangedError that names what differs from now."""
+        now = _observed(self.stage, self.deps, self.params)
+        changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
+        if changes:
+            more = f" and {len(changes) - NAMED_CHANGES} more" if len(changes) > NAMED_CHANGES else ""
+            raise InputsChangedError(
+                f"{self.stage}: inputs changed while it ran: {', '.join(changes[:NAMED_CHANGES])}{more}; its result "
+                "is not recorded, because it belongs to neither the old nor the new inputs: run the same command again"
+            )
+
+    def require_listed(self) -> None:
+        """Raise UserError where a module of ours is loaded that dvc.yaml does not list."""
+        missing = sorted(set(_loaded_code()) - set(self.deps))
+        if missing:
+            raise UserError(
+                f"{self.stage}: imports {', '.join(missing)}, which {DVC_FILE} does not list among its deps, so a "
+                "change would go unnoticed: run `python -m flows.project.closure --write`, then this again"
+            )
+
+    def require_unedited_code(self) -> None:
+        """Raise InputsChangedError where a listed module was saved between this process's start and now.
+
+        It may have been loaded before that, so what runs need not be what the file holds.
+        """
+        start = _process_start_ns()
+        loaded = set(_loaded_code())
+        for dep in self.deps:
+            if dep in loaded and start + START_SLACK_NS < Path(dep).stat().st_mtime_ns <= time.time_ns():
+                raise InputsChangedError(f"{self.stage}: {dep} changed while it started: run the same command again")
+
+    def _changed_params(self, now: "Inputs") -> Iterator[str]:
+        for file, keys in self.params.items():
+            old_text, new_text = self.params_text[file], now.params_text[file]
+            if old_text == new_text:
+                continue
+            try:
+                old, new = (yaml.load(text, Loader=_yaml_loader) for text in (old_text, new_text))
+            except yaml.YAMLError:
+                yield file  # TOML or Python, or broken by now
+                continue
+            if not keys:
+                yield file
+            for key in keys:
+                for name, before, after in differences(key, value_at(old, key), value_at(new, key)):
+                    yield f"{name} {before} → {after}"
+
+
+def inputs_of_this_stage() -> Inputs | None:
+    """What dvc.yaml lists for the stage whose command this process is; None where it is no stage's command."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or not DVC_FILE.is_file():
+        return None
+    found = _find_stage(spec.name.removesuffix(".__main__"))
+    if found is None:
+        return None
+    name, stage = found
+    deps = tuple(dep for dep in map(_path, stage.get("deps") or ()) if "${" not in dep)
+    return _observed(name, deps, _listed_params(stage.get("params") or []))
+
+
+def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
+    command = re.compile(rf"python -m {re.escape(module)}(\s|$)")
+    stages = (yaml.load(DVC_FILE.read_bytes(), Loader=_yaml_loader) or {}).get("stages") or {}
+    templates = {name: stage.get("do", stage) for name, stage in stages.items()}  # of foreach
+    own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}
+    asked = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
+    if asked:
+        return (asked, own[asked]) if asked in own else None
+    return next(iter(own.items())) if len(own) == 1 else None
+
+
+def _path(entry: str | dict[str, Any]) -> str:
+    return entry if isinstance(entry, str) else next(iter(entry))
+
+
+def _listed_params(entries: list[str | dict[str, list[str] | None]]) -> dict[str, tuple[str, ...]]:
+    params: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        for file, keys in (entry if isinstance(entry, dict) else {"params.yaml": [entry]}).items():
+            params[file] = (*params.get(file, ()), *(keys or ()))
+    return params
+
+
+def _observed(stage: str, deps: tuple[str, ...], params: dict[str, tuple[str, ...]]) -> Inputs:
+    files = {name: state for dep in deps for name, state in _states(Path(dep))}
+    texts = {file: Path(file).read_bytes() if Path(file).is_file() else b"" for file in params}
+    return Inputs(stage, deps, params, files, texts)
+
+
+def _states(path: Path) -> Iterator[tuple[str, FileState]]:
+    if path.is_dir():
+        for folder, _, names in os.walk(path):
+            for name in names:
+                file = os.path.join(folder, name)  # noqa: PTH118 - many files
+                with suppress(OSError):  # gone by now
+                    yield file, _state(os.lstat(file))
+    elif path.is_file():
+        status = path.stat()
+        yield str(path), (sha256(path.read_bytes()).digest(),) if status.st_size <= HASHED_BYTES else _state(status)
+
+
+def _state(status: os.stat_result) -> FileState:
+    return (status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _changed_files(before: dict[str, FileState], now: dict[str, FileState]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            yield name + ("" if name in before and name in now else " (new)" if name in now else " (gone)")
+
+
+def _loaded_code() -> Iterator[str]:
+    """The files of the modules of `stages` that this process has loaded, relative to this folder."""
+    here = Path.cwd()
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        ours = name.startswith("stages.") or name == "__main__"
+        if ours and file.is_relative_to(here / "stages") and file.stat().st_size:
+            yield file.relative_to(here).as_posix()
+
+
+def _process_start_ns() -> int:
+    """When this process began, nanoseconds since 1970 (proc(5): field 22, in clock ticks since boot)."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return time.time_ns()  # not Linux: what was saved before this line counts as loaded
+    return boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

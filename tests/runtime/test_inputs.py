@@ -1,0 +1,179 @@
+"""A stage whose inputs are edited while it runs fails, and DVC records nothing."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.runtime.code import import_closure
+
+ROOT = Path(__file__).parents[2]
+
+DVC_YAML = """\
+stages:
+  toy:
+    cmd: python -m stages.toy
+    deps: [source.txt, folder, stages/toy/__main__.py, stages/toy/used.py, {runtime}]
+    params:
+      - toy
+      - versions.yaml: [torch]
+    outs: [out.txt]
+  other:
+    cmd: cp source.txt other.txt
+    deps: [source.txt]
+    outs: [other.txt]
+"""
+
+MAIN = """\
+import time
+from pathlib import Path
+
+import stages.runtime.entry as entry
+import stages.toy.used
+
+
+def main():
+    Path("began").touch()
+    while Path("wait").exists():
+        time.sleep(0.01)
+    Path("out.txt").write_text("result")
+
+
+entry.run_stage(main)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of one stage that computes as long as the file `wait` is there."""
+    (tmp_path / "stages/toy").mkdir(parents=True)
+    (tmp_path / "stages/runtime").symlink_to(ROOT / "stages/runtime")
+    (tmp_path / "stages/toy/__main__.py").write_text(MAIN)
+    (tmp_path / "stages/toy/used.py").write_text("X = 1\n")
+    runtime = ", ".join(import_closure("stages.runtime.entry"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/part.txt").write_text("1")
+    (tmp_path / "source.txt").write_text("1")
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML.replace("{runtime}", runtime))
+    (tmp_path / "params.yaml").write_text("toy: {rate: 1, deep: {name: a}}\nother: 1\n")
+    (tmp_path / "versions.yaml").write_text("torch: '1'\nnumpy: '1'\n")
+    (tmp_path / "wait").touch()
+    time.sleep(0.05)  # no file is newer than the process that reads it
+    return tmp_path
+
+
+def run(project: Path, change: Callable[[], object], *command: str) -> tuple[int, str]:
+    """Run the stage, make a change once it computes, let it end; its exit code and what it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *(command or ["stages.toy"])],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while not (project / "began").exists() and process.poll() is None:
+        time.sleep(0.01)
+    change()
+    (project / "wait").unlink(missing_ok=True)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def replace(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda p: replace(p / "params.yaml", "rate: 1", "rate: 2"), "toy.rate 1 → 2"),
+    (lambda p: replace(p / "params.yaml", "name: a", "name: b"), "toy.deep.name a → b"),
+    (lambda p: replace(p / "versions.yaml", "torch: '1'", "torch: '2'"), "torch 1 → 2"),
+    (lambda p: (p / "stages/toy/used.py").write_text("X = 2\n"), "stages/toy/used.py"),
+    (lambda p: (p / "source.txt").write_text("2"), "source.txt"),
+    (lambda p: (p / "source.txt").unlink(), "source.txt (gone)"),
+    (lambda p: (p / "folder/part.txt").write_text("2"), "folder/part.txt"),
+    (lambda p: (p / "folder/more.txt").write_text("2"), "folder/more.txt (new)"),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), CHANGES, ids=[named for _, named in CHANGES])
+def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
+    project: Path, change: Callable[[Path], object], named: str
+) -> None:
+    code, said = run(project, lambda: change(project))
+
+    assert code == 65
+    assert said.startswith(f"error: toy: inputs changed while it ran: {named};")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: None,
+        lambda p: replace(p / "params.yaml", "other: 1", "other: 2"),
+        lambda p: replace(p / "versions.yaml", "numpy: '1'", "numpy: '2'"),
+        lambda p: (p / "source.txt").write_text("1"),  # saved again as it was
+        lambda p: (p / "not-listed.txt").write_text("1"),
+    ],
+)
+def test_other_edits_leave_the_stage_alone(project: Path, change: Callable[[Path], object]) -> None:
+    assert run(project, lambda: change(project)) == (0, "")
+
+
+def test_dvc_records_nothing_and_the_next_run_computes_again(project: Path) -> None:
+    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
+        subprocess.run(command, cwd=project, check=True)
+
+    def edit() -> None:
+        replace(project / "params.yaml", "rate: 1", "rate: 2")
+
+    code, said = run(project, edit, "dvc", "repro", "toy")
+    assert code != 0
+    assert "toy.rate 1 → 2" in said
+    assert not (project / "dvc.lock").exists()
+
+    code, _ = run(project, lambda: None, "dvc", "repro", "toy")
+    assert code == 0
+    recorded = yaml.safe_load((project / "dvc.lock").read_text())["stages"]["toy"]["params"]["params.yaml"]
+    assert recorded["toy"]["rate"] == 2
+
+
+def test_code_that_dvc_yaml_does_not_list_stops_the_stage_before_it_computes(project: Path) -> None:
+    (project / "stages/toy/used.py").write_text("import stages.toy.hidden\n")
+    (project / "stages/toy/hidden.py").write_text("X = 1\n")
+
+    code, said = run(project, lambda: None)
+
+    assert code == 2
+    assert said.startswith("error: toy: imports stages/toy/hidden.py, which dvc.yaml does not list among its deps")
+    assert not (project / "out.txt").exists()
+
+
+def test_code_that_is_loaded_late_is_found_at_the_end(project: Path) -> None:
+    replace(
+        project / "stages/toy/__main__.py", '    Path("out.txt")', '    import stages.toy.late\n    Path("out.txt")'
+    )
+    (project / "stages/toy/late.py").write_text("X = 1\n")
+
+    code, said = run(project, lambda: None)
+
+    assert code == 2
+    assert "imports stages/toy/late.py" in said
+
+
+def test_code_saved_while_the_stage_still_imports_is_noticed(project: Path) -> None:
+    slow = "import pathlib, time\n" + 'pathlib.Path("began").touch()\ntime.sleep(0.5)\n'
+    replace(project / "stages/toy/__main__.py", "import stages.toy.used\n", "import stages.toy.used\n" + slow)
+
+    code, said = run(project, lambda: (project / "stages/toy/used.py").write_text("X = 2\n"))
+
+    assert code == 65
+    assert said == "error: toy: stages/toy/used.py changed while it started: run the same command again\n"

@@ -27,10 +27,10 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner  # noqa: E402
 
+from flows.dvc.lock_file import sort_lock_file  # noqa: E402
 from flows.plan.graph import PlannedStage  # noqa: E402
 from flows.plan.history import remember_code  # noqa: E402
 from flows.run import gate  # noqa: E402
-from flows.run.dvc_lock import sort_lock_file  # noqa: E402
 from flows.run.early_start import prepared, run, stopped_by_signals, taken_over  # noqa: E402
 from flows.run.execution import Run  # noqa: E402
 from flows.run.process import Children, StageOutcome  # noqa: E402

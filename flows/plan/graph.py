@@ -1,11 +1,11 @@
 """The plan: which stages of dvc.yaml would run, and why. One pass over DVC's repository, nothing is changed.
 
 A stage is
-    clean     nothing it hangs on has changed
+    clean     nothing it depends on has changed
     run       something has
     maybe     a stage before it runs; if that gives the same bytes as before, this one is skipped (early cut-off)
     restore   its result for exactly these inputs is in DVC's cache
-The plan foresees; the decision is DVC's, when the stage's turn comes.
+The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
 import logging
@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
-from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
-from dvc.stage.cache import _can_hash
 
+from flows.dvc.internals import active_graph, locked_repo, run_cache_entry
+from flows.dvc.lock_file import located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds
@@ -30,6 +30,10 @@ from stages.runtime.entry import UserError
 
 State = Literal["clean", "run", "maybe", "restore"]
 
+Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]
+
+FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
+
 VERSIONS_FILE = "versions.yaml"
 
 
@@ -37,7 +41,7 @@ VERSIONS_FILE = "versions.yaml"
 class Reason:
     """One thing that makes a stage run."""
 
-    kind: Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "asked"]
+    kind: Kind
     what: str
     """The parameter, library, file or stage."""
     old: Any = None
@@ -55,12 +59,10 @@ class Reason:
                 return f"{self.what} {self.new}{' in remarks only' if self.only_remarks else ''}"
             case "upstream":
                 return f"{self.what} runs before it"
-            case "command":
-                return "its command changed"
-            case "asked":
-                return "--force"
+            case "always":
+                return f"runs every time: {self.what}"
             case _:
-                return "never run"
+                return FIXED_TEXT[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,11 @@ class PlannedStage:
     stale_deps: StaleDeps | None = None
     """How its code deps differ from what it imports. Only looked at where code has changed: else they were right when
     it ran, or it would have failed."""
+
+    @property
+    def may_be_restored(self) -> bool:
+        """Whether DVC may find its result in the cache when its turn comes, once its upstreams have run."""
+        return self.state in ("restore", "maybe") or any(reason.kind == "upstream" for reason in self.reasons)
 
     @property
     def why(self) -> str:
@@ -121,8 +128,8 @@ class Plan:
 
     @property
     def dvc_files(self) -> list[str]:
-        """The dvc.yaml files that the stages stand in."""
-        return sorted({stage.name.rpartition(":")[0] or "dvc.yaml" for stage in self.stages})
+        """The dvc.yaml files that the stages are in."""
+        return sorted({str(located(stage.name)[0]) for stage in self.stages})
 
     def to_dict(self) -> list[dict[str, Any]]:
         """The plan as plain values, for JSON."""
@@ -136,14 +143,14 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: b
     """
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
-        with Repo() as repo, repo.lock:
+        with locked_repo() as repo:
             return Plan(tuple(_plan(repo, _wanted(repo, targets, downstream), force)))
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
 
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:
-    graph = repo.index.graph  # edges lead from a stage to what it needs
+    graph = active_graph(repo)
     if not targets:
         chosen = set(graph.nodes)
     else:
@@ -177,9 +184,9 @@ def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineSt
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
-    seconds = read_seconds()
+    seconds, graph = read_seconds(), active_graph(repo)
     for stage in stages:
-        upstream = [other.addressing for other in repo.index.graph.successors(stage) if other in stages]
+        upstream = [other.addressing for other in graph.successors(stage) if other in stages]
         reasons = list(_reasons(stage))
         if force:
             reasons.append(Reason("asked", stage.addressing))
@@ -190,8 +197,6 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         elif running:
             state = "maybe"
         reasons += [Reason("upstream", name) for name in running]
-        if stage.frozen and not force:
-            state, reasons = "clean", []
         # What is only put back is as it was; anything else may come out differently.
         if state != "clean" and not (state == "restore" and all(reason.kind == "output" for reason in reasons)):
             changing.add(stage.addressing)
@@ -213,11 +218,22 @@ def _stale_deps(stage: PipelineStage) -> StaleDeps | None:
 
 
 def _reasons(stage: Stage) -> Iterator[Reason]:
+    if stage.is_callback:
+        yield Reason("always", "it has neither deps nor outs")
+        return
     if not any(out.hash_info for out in stage.outs) and not any(dep.hash_info for dep in stage.deps):
         yield Reason("never run", stage.addressing)
         return
     if stage.changed_stage():
         yield Reason("command", stage.addressing)
+    if not stage.frozen:
+        yield from _changed_deps(stage)
+    yield from _changed_outs(stage)
+
+
+def _changed_deps(stage: Stage) -> Iterator[Reason]:
+    if stage.always_changed:
+        yield Reason("always", "always_changed in dvc.yaml")
     upstream_outs = {str(out) for other in stage.repo.index.stages if other is not stage for out in other.outs}
     for dep in stage.deps:
         if isinstance(dep, ParamsDependency):
@@ -233,7 +249,6 @@ def _reasons(stage: Stage) -> Iterator[Reason]:
                     continue
                 remarks = kind == "code" and status == "modified" and is_only_remarks(Path(path), dep.hash_info.value)
                 yield Reason(kind, path, new=status, only_remarks=remarks)
-    yield from _changed_outs(stage)
 
 
 def _changed_outs(stage: Stage) -> Iterator[Reason]:
@@ -262,23 +277,8 @@ def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     if all(reason.kind == "output" for reason in reasons) and stage.outs_cached():
         return True
     # Metrics that are not cached as outputs lie in the run-cache.
-    entry = _run_cache_entry(stage)
+    entry = run_cache_entry(stage)
     return entry is not None and bool(entry.outs_cached())
-
-
-def cached_outs(stage: PipelineStage) -> list[Output]:
-    """The outputs that DVC would restore for the inputs as they are now: from the run-cache, else from dvc.lock."""
-    entry = _run_cache_entry(stage)
-    return list((entry or stage).outs)
-
-
-def _run_cache_entry(stage: PipelineStage) -> Stage | None:
-    files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
-    if not all(dep.exists for dep in files) or not _can_hash(stage):
-        return None
-    stage.save_deps()
-    entry = stage.repo.stage_cache._load(stage)
-    return stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir) if entry else None
 
 
 def _short(value: Any) -> str:

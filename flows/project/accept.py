@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
+from flows.dvc.lock_file import sort_lock_file
 from flows.plan.graph import PlannedStage, make_plan
-from flows.run.dvc_lock import sort_lock_file
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+from flows.dvc.rwlock import is_torn
 from flows.plan.params import check_params
 from flows.project.versions import LOCK_FILE, locked_versions
-from flows.run.dvc_rwlock import is_torn
 from stages.runtime.entry import UserError
 
 OLDEST_PYTHON = (3, 11)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from flows.dvc.rwlock import forget_zombies, remove_torn_table
 from flows.plan.graph import make_plan
 from flows.plan.params import check_params
-from flows.run.dvc_rwlock import forget_zombies, mend_torn_lock
 from flows.run.execution import Run
 from flows.run.process import Children
 from flows.run.run_lock import run_lock
@@ -59,7 +59,7 @@ def taken_over() -> Run | None:
 def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: bool, pull: bool) -> Run:
     """Check the parameters, mend what a kill left, and plan."""
     check_params()
-    if mend_torn_lock():
+    if remove_torn_table():
         print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
     forget_zombies()
     plan = make_plan(targets, force=force, downstream=downstream)

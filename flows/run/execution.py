@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flows.dvc.cache import drop_damaged
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.history import remember_seconds
-from flows.run.dvc_cache import drop_damaged
 from flows.run.process import Children, StageOutcome, repro_arguments
 from flows.run.slots import slots_of_this_machine
 from flows.run.warm_dvc import WarmDvc
@@ -127,7 +127,7 @@ class Execution:
     def _run_child(self) -> StageOutcome:
         name = self.stage.name
         self.run.terminal.started(name)
-        if self.stage.state == "restore" and (damaged := drop_damaged(name)):
+        if not self.run.force and self.stage.may_be_restored and (damaged := drop_damaged(name)):
             self._say(f"damaged in DVC's cache, dropped there: {', '.join(damaged)}")
         outcome = self.run.children.run(
             name, lambda: self.run.start_dvc(name), self._say, timeout_seconds=self.stage.policy.timeout_seconds

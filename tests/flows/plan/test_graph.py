@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -207,3 +209,73 @@ def test_missing_results_that_only_the_run_cache_has_are_restored(
 
     assert states() == {"one": "restore"}
     assert "is cached - skipping run" in repro(folder)
+
+
+ALWAYS = """\
+stages:
+  look:
+    cmd: date +%N > seen.txt
+    deps: [source.txt]
+    outs: [seen.txt]
+    always_changed: true
+  tell:
+    cmd: echo told
+  use:
+    cmd: cp seen.txt used.txt
+    deps: [seen.txt]
+    outs: [used.txt]
+"""
+
+
+def test_a_stage_that_always_runs_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_toy(tmp_path / "toy", ALWAYS)
+    repro(folder)
+    monkeypatch.chdir(folder)
+
+    assert states() == {"look": "run", "use": "maybe", "tell": "run"}
+    assert plan()["look"].why == "runs every time: always_changed in dvc.yaml"
+    assert plan()["tell"].why == "runs every time: it has neither deps nor outs"
+    said = repro(folder)
+    assert "Running stage 'look'" in said
+    assert "Running stage 'tell'" in said
+
+
+FROZEN = """\
+stages:
+  before: {cmd: cp source.txt before.txt, deps: [source.txt], outs: [before.txt]}
+  kept: {cmd: cp before.txt kept.txt, deps: [before.txt], outs: [kept.txt], frozen: true}
+"""
+
+
+def test_a_frozen_stage_is_planned_as_dvc_treats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_toy(tmp_path / "toy", FROZEN.replace(", frozen: true", ""))
+    repro(folder)
+    (folder / "dvc.yaml").write_text(FROZEN)
+    monkeypatch.chdir(folder)
+    replace(folder / "source.txt", "5", "five")
+
+    assert states("kept") == {"kept": "clean"}  # it needs nothing
+    assert "before" not in repro(folder, "kept")
+    (folder / "kept.txt").write_text("by hand")
+    assert plan("kept")["kept"].why == "kept.txt modified"
+    assert "Verifying outputs in frozen stage: 'kept'" in repro(folder, "kept")
+    assert states("kept") == {"kept": "clean"}
+
+
+def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_toy(tmp_path / "source")
+    repro(source)
+    commit = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "data"]
+    for command in (["git", "add", "-A"], commit):
+        subprocess.run(command, cwd=source, check=True)
+    folder = make_toy(tmp_path / "toy")
+    (folder / "dvc.yaml").write_text(
+        "stages:\n  use: {cmd: cp join.txt used.txt, deps: [join.txt], outs: [used.txt]}\n"
+    )
+    subprocess.run([sys.executable, "-m", "dvc", "import", "-q", str(source), "join.txt"], cwd=folder, check=True)
+    repro(folder)
+    source.rename(tmp_path / "gone")
+    monkeypatch.chdir(folder)
+
+    assert states() == {"join.txt.dvc": "clean", "use": "clean"}
+    assert "up to date" in repro(folder)

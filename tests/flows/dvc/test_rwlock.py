@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.dvc.internals import DVC_TMP
+from flows.dvc.rwlock import forget_zombies, is_torn, remove_torn_table
 from flows.project import doctor
-from flows.run.dvc_rwlock import DVC_TMP, forget_zombies, is_torn, mend_torn_lock
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import repro
 
@@ -47,7 +48,7 @@ def test_a_whole_table_stays(tmp_path: Path) -> None:
     (project / DVC_TMP / "rwlock").write_text("{}")
 
     assert not is_torn(project)
-    assert not mend_torn_lock(project)
+    assert not remove_torn_table(project)
     assert (project / DVC_TMP / "rwlock").exists()
 
 

@@ -1,0 +1,62 @@
+"""Checks that what DVC would restore from its cache is what was stored there.
+
+DVC does not read a write-protected cache file again, so silent corruption of a disk would be restored as a result.
+Entries that do not have the hash that is their name are dropped: then DVC pulls or computes them.
+
+Only what is about to be restored is read: nothing for a stage that is up to date, or whose inputs the run-cache does
+not know. So the cost follows the size of the restored outputs, which DVC copies anyway, not the size of the cache.
+"""
+
+from collections.abc import Iterator
+from hashlib import file_digest
+from pathlib import Path
+
+from dvc.exceptions import DvcException
+from dvc.output import Output
+from dvc.stage import PipelineStage
+
+from flows.dvc.internals import locked_repo, run_cache_entry
+
+
+def drop_damaged(stage_name: str) -> list[str]:
+    """Remove the damaged cache entries of what DVC would restore for a stage now; the paths of those outputs."""
+    with locked_repo() as repo:
+        damaged = {str(out) for stage in repo.stage.collect(stage_name) for out in to_restore(stage) if _drop(out)}
+    return sorted(damaged)
+
+
+def to_restore(stage: PipelineStage) -> list[Output]:
+    """The outputs that DVC would restore for the inputs as they are now: by dvc.lock, else by the run-cache."""
+    if not stage.changed_stage() and (stage.frozen or not any(dep.status() for dep in stage.deps)):
+        source = stage
+    else:
+        source = run_cache_entry(stage)
+    outs = source.outs if source else []
+    return [out for out in outs if out.hash_info and (not out.exists or out.changed_checksum())]
+
+
+def _drop(out: Output) -> bool:
+    """Remove those of an output's cache files that are damaged; whether there were any."""
+    damaged = False
+    for name in _entries(out):
+        path = Path(out.cache.oid_to_path(name))
+        if path.is_file() and _md5(path) != name.removesuffix(".dir"):
+            path.chmod(0o644)
+            path.unlink()
+            damaged = True
+    return damaged
+
+
+def _entries(out: Output) -> Iterator[str]:
+    yield out.hash_info.value
+    if out.hash_info.isdir:
+        try:
+            tree = out.get_obj()
+        except (DvcException, OSError, ValueError):
+            return
+        yield from (entry.value for _, _, entry in tree or ())
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "md5").hexdigest()

@@ -1,0 +1,67 @@
+"""What is used of DVC beyond what it documents, as read in its version 3.67.1 (`dvc~=3.67.1` in pyproject.toml).
+
+After an upgrade of DVC this file has to be compared with DVC's source; the rest of flows/ uses only names without an
+underscore of Repo, Stage and Output.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+from dvc.lock import make_lock
+from dvc.repo import Repo
+from dvc.repo.reproduce import get_active_graph
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+from dvc.stage import PipelineStage, Stage
+from dvc.stage.cache import _can_hash
+from dvc.stage.serialize import to_single_stage_lockfile
+
+DVC_TMP = Path(".dvc/tmp")
+RWLOCK = DVC_TMP / RWLOCK_FILE
+"""DVC's table of which living process reads or writes which path."""
+
+
+@contextmanager
+def locked_repo() -> Iterator[Repo]:
+    """DVC's repository, its lock held; waits while another DVC command holds it."""
+    with Repo(_wait_for_lock=True) as repo, repo.lock:
+        yield repo
+
+
+@contextmanager
+def rwlock_guard(folder: Path) -> Iterator[None]:
+    """The lock under which DVC changes its table."""
+    tmp = folder / DVC_TMP
+    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
+        yield
+
+
+def active_graph(repo: Repo) -> Any:
+    """Edges lead from a stage to what it needs; a frozen stage needs nothing."""
+    return get_active_graph(repo.index.graph)
+
+
+def run_cache_entry(stage: PipelineStage) -> Stage | None:
+    """What the run-cache holds for the inputs as they are now; None where nothing is known for them."""
+    files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+    if not all(dep.exists for dep in files) or not _can_hash(stage):
+        return None
+    stage.save_deps()
+    entry = stage.repo.stage_cache._load(stage)
+    return stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir) if entry else None
+
+
+def record_inputs(name: str, before_writing: Callable[[dict[str, Any]], None]) -> None:
+    """Write a stage's inputs as they are now into dvc.lock; its outputs stay as recorded.
+
+    As `dvc commit`, but nothing goes into the run-cache: that would be restored, and shared, as if it was computed.
+    `before_writing` gets the entry that dvc.lock will hold.
+    """
+    with locked_repo() as repo:
+        (stage,) = repo.stage.collect(name)
+        stage.save_deps()
+        stage.md5 = stage.compute_md5()
+        before_writing(to_single_stage_lockfile(stage))
+        stage.dump(update_pipeline=False)

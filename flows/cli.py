@@ -100,7 +100,7 @@ def why(
 
 
 @app.command
-def accept(stage: str, *, because: str) -> None:
+def accept(stage: str, *, because: str = "", undo: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> None:
     """Declare a stage up to date without a run, with the reason in accepted.yaml, which the model card shows.
 
     Parameters
@@ -109,9 +109,16 @@ def accept(stage: str, *, because: str) -> None:
         A stage whose inputs have changed.
     because
         Why the change leaves its result as it was.
+    undo
+        Take back what was accepted of the stage: it has to run again.
     """
     from flows.project.accept import LEDGER, accept
+    from flows.project.accept import undo as take_back
 
+    if undo:
+        take_back(stage)
+        print(f"{stage} is no longer accepted as up to date; `parrotflow why` says what would run.")
+        return
     entry = accept(stage, because)
     print(f"{entry.stage} is accepted as up to date; {LEDGER} says why. Commit it with dvc.lock.")
 

@@ -1,18 +1,26 @@
-"""`parrotflow accept`: a stage is declared up to date though something that it hangs on has changed, with the reason.
+"""`parrotflow accept`: declare a stage up to date though something that it depends on has changed, with the reason.
 
-DVC records the inputs as they are now (`dvc commit`); the ledger under git records who said why, and the model card
-shows it. What is accepted is a judgement, so nothing else is ever done by itself.
+dvc.lock records the inputs as they are now; the ledger under git records who said why, and the model card shows it.
+What is accepted is a judgement, so nothing is ever accepted by itself, and nothing goes into DVC's run-cache: `--undo`,
+or git's revert of both files, makes the stage run again.
+
+An entry names the record in dvc.lock that it belongs to. It is written before that record, so that a kill between the
+two leaves no accepted stage without a reason; once the stage really runs, the record is another and the entry goes.
 """
 
+import hashlib
+import json
 import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from flows.dvc.lock_file import sort_lock_file
+from flows.dvc.internals import record_inputs
+from flows.dvc.lock_file import forget, located, recorded, sort_lock_file
 from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
@@ -28,13 +36,15 @@ class Accepted:
     stage: str
     because: str
     changes: list[str]
-    """What had changed, in the plan's words."""
+    """What had changed, as the plan says it."""
     same_syntax_tree: bool
     """Whether all of it were comments, formatting or docstrings."""
     by: str
     """git's user.name."""
     date: str
     """UTC, YYYY-MM-DD."""
+    record: str = ""
+    """The sha256 of the stage's entry in dvc.lock that was accepted, 16 hex digits."""
 
 
 def accept(name: str, because: str) -> Accepted:
@@ -43,11 +53,6 @@ def accept(name: str, because: str) -> Accepted:
         raise UserError('accept: say why, e.g. --because "a docstring"')
     stage = next(stage for stage in make_plan([name]) if stage.name == name)
     require_acceptable(stage)
-    command = [sys.executable, "-m", "dvc", "commit", "--force", name]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise UserError(f"dvc commit {name}: {result.stderr.strip()}")
-    sort_lock_file()
     changes = [reason for reason in stage.reasons if reason.kind != "upstream"]
     entry = Accepted(
         stage=name,
@@ -57,8 +62,38 @@ def accept(name: str, because: str) -> Accepted:
         by=_git_user(),
         date=datetime.now(UTC).date().isoformat(),
     )
-    atomic_write(LEDGER, HEAD + yaml.safe_dump([*read_ledger(), asdict(entry)], sort_keys=False, allow_unicode=True))
+
+    def enter(record: dict[str, Any]) -> None:
+        own = {"record": record_sha256(record)}
+        # What was accepted of it before still counts, for the new record too.
+        earlier = [before | own for before in read_ledger() if before["stage"] == name]
+        write_ledger([*read_ledger(), *earlier, asdict(entry) | own])
+
+    drop_expired()
+    record_inputs(name, before_writing=enter)
+    drop_expired()
+    sort_lock_file(located(name)[0])
     return entry
+
+
+def undo(name: str) -> None:
+    """Take back what was accepted of a stage: it has to run again. Raises UserError where nothing is accepted."""
+    others = [entry for entry in read_ledger() if entry["stage"] != name]
+    if len(others) == len(read_ledger()):
+        raise UserError(f"{name}: nothing is accepted; {LEDGER} has the stages for which something is")
+    # In this order: a kill between the two leaves an entry that belongs to no record, and goes with the next run.
+    forget(name)
+    write_ledger(others)
+
+
+def drop_expired() -> None:
+    """Remove the entries of stages that really ran since: their record in dvc.lock is another by now."""
+    _keep(lambda entry: not entry.get("record") or entry["record"] == record_sha256(recorded(entry["stage"])))
+
+
+def drop_entries(name: str) -> None:
+    """Remove the entries of a stage that has just run."""
+    _keep(lambda entry: entry["stage"] != name)
 
 
 def require_acceptable(stage: PlannedStage) -> None:
@@ -68,15 +103,34 @@ def require_acceptable(stage: PlannedStage) -> None:
     for reason in stage.reasons:
         if reason.kind == "never run":
             raise UserError(f"{stage.name} has never run; there is no result to accept")
+        if reason.kind == "always":
+            raise UserError(f"{stage.name} {reason}")
         if reason.kind == "output":
             raise UserError(f"{stage.name}: {reason}: its result is not the one that was computed; `dvc checkout` it")
         if reason.kind == "upstream":
             raise UserError(f"{stage.name}: {reason.what} is not up to date; run or accept that first")
 
 
-def read_ledger() -> list[dict[str, object]]:
+def record_sha256(record: dict[str, Any] | None) -> str:
+    """A name for a stage's entry in dvc.lock."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_ledger() -> list[dict[str, Any]]:
     """The entries so far, as plain values."""
     return (yaml.safe_load(LEDGER.read_text(encoding="utf-8")) or []) if LEDGER.exists() else []
+
+
+def write_ledger(entries: list[dict[str, Any]]) -> None:
+    """Replace the ledger."""
+    atomic_write(LEDGER, HEAD + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
+
+
+def _keep(wanted: Callable[[dict[str, Any]], bool]) -> None:
+    entries = read_ledger()
+    kept = [entry for entry in entries if wanted(entry)]
+    if len(kept) < len(entries):
+        write_ledger(kept)
 
 
 def _git_user() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from flows.dvc.rwlock import forget_zombies, remove_torn_table
 from flows.plan.graph import make_plan
 from flows.plan.params import check_params
+from flows.project.accept import drop_expired
 from flows.run.execution import Run
 from flows.run.process import Children
 from flows.run.run_lock import run_lock
@@ -62,6 +63,7 @@ def prepared(targets: Sequence[str], force: bool, downstream: bool, keep_going: 
     if remove_torn_table():
         print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
     forget_zombies()
+    drop_expired()
     plan = make_plan(targets, force=force, downstream=downstream)
     for warning in plan.warnings:
         print(f"warning: {warning}", flush=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from flows.dvc.cache import drop_damaged
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.history import remember_seconds
+from flows.project.accept import drop_entries
 from flows.run.process import Children, StageOutcome, repro_arguments
 from flows.run.slots import slots_of_this_machine
 from flows.run.warm_dvc import WarmDvc
@@ -83,6 +84,7 @@ class Run:
             self.outcomes[outcome.name] = outcome
             if outcome.result == "ran":
                 remember_seconds(outcome.name, outcome.seconds)
+                drop_entries(outcome.name)
         self.terminal.ended(outcome)
 
 

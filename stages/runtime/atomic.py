@@ -1,8 +1,12 @@
-"""A result appears whole or not at all: written beside its place, flushed to the disk, then renamed.
+"""A result appears whole or not at all: written under another name, flushed to the disk, then renamed.
 
-POSIX rename(2) is atomic within a file system, so a kill at any instant leaves the old result or the new one.
+A file is replaced by rename(2), a folder by renameat2(2) with RENAME_EXCHANGE: at every instant, also of a kill or a
+power failure, the old result or the new one is there. Where a system cannot exchange (macOS, some network file
+systems), a folder's old version is renamed away just before the new one is renamed in: a kill between the two leaves
+neither under its name.
 """
 
+import ctypes
 import fcntl
 import os
 import shutil
@@ -14,6 +18,9 @@ from pathlib import Path
 from stages.runtime.entry import UserError
 
 FLUSHES_AT_ONCE = 16
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of linux/fcntl.h and linux/fs.h."""
 
 
 @contextmanager
@@ -43,11 +50,21 @@ def _only_writer(partial: Path) -> Iterator[None]:
         with suppress(FileNotFoundError):
             lock = _lock(partial)
     try:
-        for left_behind in partial.iterdir():
-            _remove(left_behind)
+        _remove_left_behind(partial)
         yield
     finally:
         os.close(lock)
+
+
+def _remove_left_behind(partial: Path) -> None:
+    """What kills have left: half of a new folder, and old ones whose new version was already there."""
+    for file in partial.iterdir():
+        _remove(file)
+    for old in partial.parent.glob(f"{partial.stem}.*.old.partial"):
+        with suppress(OSError, UserError):
+            if (lock := _lock(old)) is not None:  # else a living run is just publishing it
+                os.close(lock)
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _lock(partial: Path) -> int | None:
@@ -71,14 +88,23 @@ def _publish(partial: Path, place: Path) -> None:
     with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
         list(pool.map(flush_to_disk, partial.rglob("*")))
     flush_to_disk(partial)
-    # Renamed away before it is deleted: a kill midway leaves no half of the old folder in its place.
-    old = place.with_name(f".{place.name}.old.partial")
-    _remove(old)
-    with suppress(FileNotFoundError):
-        place.rename(old)
-    _remove(old)
-    partial.rename(place)
+    # Under a name of its own: the next run may begin to write into `partial` as soon as this one is renamed.
+    staged = place.with_name(f".{place.name}.{os.getpid()}.old.partial")
+    partial.rename(staged)
+    if not _exchange(staged, place):
+        old = staged.with_name(f".{staged.name}")
+        with suppress(FileNotFoundError):
+            place.rename(old)
+        staged.rename(place)
+        _remove(old)
     flush_to_disk(place.parent)
+    shutil.rmtree(staged, ignore_errors=True)  # the old folder, which the next run may be removing too
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Let two paths change their names in one step; False where one is missing, or the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # since glibc 2.28
+    return renameat2 is not None and renameat2(AT_FDCWD, bytes(left), AT_FDCWD, bytes(right), RENAME_EXCHANGE) == 0
 
 
 def _remove(path: Path) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,9 @@ from stages.runtime.workers import map_shards
 Item = TypeVar("Item")
 
 CACHE = Path(".parrotflow/cache")
+
+EVICTED = ".evicted.partial"
+"""An entry's name is its key and nothing else."""
 
 LIMIT_VARIABLE = "PARROTFLOW_SHARD_CACHE_GB"
 DEFAULT_LIMIT_GB = 50.0
@@ -106,12 +110,18 @@ def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
 def drop_unused(stage: str) -> None:
     """Delete a stage's entries that were unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50)."""
     limit = limit_bytes()
-    entries = [(path.stat().st_mtime_ns, path) for path in (CACHE / stage).glob("??/*") if path.is_dir()]
+    for left_by_a_kill in (CACHE / stage).glob(f"??/*{EVICTED}"):
+        shutil.rmtree(left_by_a_kill, ignore_errors=True)
+    entries = [(path.stat().st_mtime_ns, path) for path in (CACHE / stage).glob("??/*") if "." not in path.name]
     total = 0
     for _, entry in sorted(entries, reverse=True):
         total += sum(file.stat().st_size for file in entry.iterdir())
         if total > limit:
-            shutil.rmtree(entry, ignore_errors=True)
+            # Renamed before it is deleted: after a kill midway no half of it counts as an entry.
+            evicted = entry.with_name(f"{entry.name}{EVICTED}")
+            with suppress(FileNotFoundError):  # another run evicts it too
+                entry.rename(evicted)
+            shutil.rmtree(evicted, ignore_errors=True)
 
 
 def limit_bytes() -> float:

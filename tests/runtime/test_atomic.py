@@ -1,6 +1,7 @@
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.runtime import atomic
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
@@ -99,7 +101,7 @@ with atomic_folder(Path("out")) as folder:
 """
 
 
-def test_a_kill_at_any_instant_leaves_no_half_of_the_old_folder(tmp_path: Path) -> None:
+def test_a_kill_at_any_instant_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
     draw = random.Random(0)
     for number in range(8):
         place = tmp_path / str(number) / "out"
@@ -113,7 +115,42 @@ def test_a_kill_at_any_instant_leaves_no_half_of_the_old_folder(tmp_path: Path) 
         time.sleep(draw.random() / 50)
         writer.kill()
         writer.communicate()
-        assert not place.exists() or len(list(place.iterdir())) in (1, 5000)
+        assert len(list(place.iterdir())) in (1, 5000)
+        with atomic_folder(place) as folder:
+            (folder / "next").touch()
+        assert [path.name for path in place.parent.iterdir()] == ["out"]  # nothing of the kill is left
+
+
+def test_a_reader_finds_the_old_folder_or_the_new_one_at_every_instant(tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    place.mkdir()
+    writing = True
+    missed = 0
+
+    def read() -> None:
+        nonlocal missed
+        while writing:
+            missed += not place.is_dir()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(300):
+        with atomic_folder(place) as folder:
+            (folder / "number").write_text(str(number))
+    writing = False
+    reader.join()
+
+    assert missed == 0
+    assert (place / "number").read_text() == "299"
+
+
+def test_a_folder_is_replaced_where_the_system_cannot_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "_exchange", lambda left, right: False)
+    for number in range(2):
+        with atomic_folder(tmp_path / "out") as folder:
+            (folder / str(number)).touch()
+
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "1"]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +107,30 @@ def test_what_was_unused_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch)
 
     kept = {path.name for path in (CACHE / "toy").glob("??/*")}
     assert kept == {entry.name for entry in entries[1:]}
+
+
+def test_a_kill_while_an_entry_is_evicted_leaves_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_many(folder: Path) -> None:
+        for number in range(3):
+            (folder / str(number)).write_text("x")
+
+    entry = cached("toy", cache_key("a"), write_many)
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "0")
+    unlink, unlinked = os.unlink, 0
+
+    def killed_at_the_second(*arguments: Any, **options: Any) -> None:
+        nonlocal unlinked
+        unlinked += 1
+        if unlinked == 2:
+            raise KeyboardInterrupt
+        unlink(*arguments, **options)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "unlink", killed_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            drop_unused("toy")
+
+    assert not entry.exists()
+    assert sorted(path.name for path in cached("toy", cache_key("a"), write_many).iterdir()) == ["0", "1", "2"]
+    drop_unused("toy")
+    assert list((CACHE / "toy").glob("??/*")) == []

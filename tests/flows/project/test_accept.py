@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import yaml
 from flows.plan.code_change import is_only_remarks
 from flows.plan.graph import make_plan
 from flows.plan.history import remember_code
-from flows.project.accept import accept
+from flows.project import accept as accepting
+from flows.project.accept import accept, drop_entries, drop_expired, read_ledger, undo
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy, repro
 
@@ -100,10 +102,8 @@ def test_an_accepted_stage_is_up_to_date_and_the_ledger_says_why(project: Path) 
 
     (project / "make.py").write_text(CODE.replace("1", "1 "))
     accept("make", "a judgement")
-    assert [entry["same_syntax_tree"] for entry in yaml.safe_load((project / "accepted.yaml").read_text())] == [
-        True,
-        False,
-    ]
+    drop_expired()
+    assert [entry["same_syntax_tree"] for entry in read_ledger()] == [True, False]  # the result rests on both
 
 
 def test_what_cannot_be_accepted_is_refused(project: Path) -> None:
@@ -122,3 +122,66 @@ def test_what_cannot_be_accepted_is_refused(project: Path) -> None:
     (project / "dvc.lock").unlink()
     with pytest.raises(UserError, match="make has never run; there is no result to accept"):
         accept("make", "because")
+
+
+CHANGED = CODE.replace("1", "1 ")
+
+
+def test_what_was_accepted_is_taken_back(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+
+    said = subprocess.check_output([sys.executable, "-m", "flows.cli", "accept", "make", "--undo"], text=True)
+
+    assert said.startswith("make is no longer accepted as up to date")
+    assert read_ledger() == []
+    assert "Running stage 'make'" in repro(project)
+    assert (project / "used.txt").read_text() == "1 "
+    with pytest.raises(UserError, match="make: nothing is accepted"):
+        undo("make")
+
+
+def test_what_was_accepted_is_never_restored_as_if_it_was_computed(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    subprocess.run(["git", "checkout", "-q", "dvc.lock"], check=True)
+    (project / "accepted.yaml").unlink()
+
+    assert reason_to_run() == "make.py modified"
+    assert "Running stage 'make'" in repro(project)
+    assert (project / "made.txt").read_text() == "1 "
+
+
+def test_an_entry_goes_when_the_stage_really_runs(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    drop_expired()
+    assert len(read_ledger()) == 1
+
+    (project / "make.py").write_text(CODE.replace("1", "2"))
+    repro(project)
+    drop_expired()
+    assert read_ledger() == []
+
+    (project / "make.py").write_text(CODE.replace("1", "2") + "# more\n")
+    accept("make", "a comment")
+    drop_entries("use")
+    assert len(read_ledger()) == 1
+    drop_entries("make")
+    assert read_ledger() == []
+
+
+def test_a_kill_between_ledger_and_lock_leaves_nothing_accepted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(name: str, before_writing: Callable[[dict[str, object]], None]) -> None:
+        before_writing({"cmd": "what dvc.lock would have held"})
+        raise KeyboardInterrupt
+
+    (project / "make.py").write_text(CHANGED)
+    monkeypatch.setattr(accepting, "record_inputs", killed)
+    with pytest.raises(KeyboardInterrupt):
+        accept("make", "a judgement")
+
+    assert read_ledger()[0]["because"] == "a judgement"
+    assert reason_to_run() == "make.py modified"
+    drop_expired()
+    assert read_ledger() == []

@@ -41,7 +41,7 @@ class Fault:
     pattern: str
     kind: str
     """`500`; `lost`: done, but the connection closes without an answer; `cut`: closed before all was read;
-    `race`: somebody else commits to the branch first."""
+    `race`: somebody else commits to the branch first; `portal`: a login page with status 200; `silence`: no answer."""
     times: int = 1
 
 
@@ -120,13 +120,24 @@ class Hub:
     faults: list[Fault] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """`METHOD /path` of each request."""
+    user_agents: set[str] = field(default_factory=set)
+    closing: threading.Event = field(default_factory=threading.Event)
+    xet_storage: str = ""
+    """Where hf_xet sends large files; unset, a folder of its own: `local://` makes the real hf_xet write there."""
 
     def __enter__(self) -> "Hub":
         self.servers = [self._serve(ApiHandler), self._serve(StorageHandler)]
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_port}" for server in self.servers)
+        self.xet_storage = f"local://{self.xet_folder}"
         return self
 
+    @property
+    def xet_folder(self) -> Path:
+        """Chunks of large files that arrived by Xet."""
+        return self.folder / "xet"
+
     def __exit__(self, *_: object) -> None:
+        self.closing.set()
         for server in self.servers:
             server.shutdown()
             server.server_close()
@@ -165,6 +176,7 @@ class Handler(BaseHTTPRequestHandler):
     def handle_request(self) -> None:
         request = f"{self.command} {unquote(self.path)}"
         self.hub.log.append(request)
+        self.hub.user_agents.add(self.headers.get("User-Agent", ""))
         fault = self.hub.take_fault(request)
         length = int(self.headers.get("Content-Length", 0))
         if fault and fault.kind == "cut":
@@ -173,6 +185,11 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(length)
         if fault and fault.kind == "500":
             return self.answer(500, {"error": "ordered by the test"})
+        if fault and fault.kind == "portal":
+            return self.answer(200, b"<html>Log in to this network</html>", {"Content-Type": "text/html"})
+        if fault and fault.kind == "silence":
+            self.hub.closing.wait()
+            return self.drop()
         if fault and fault.kind == "race":
             self.race()
         try:
@@ -340,7 +357,8 @@ class ApiHandler(Handler):
                 case "file":
                     files[value["path"]] = base64.b64decode(value["content"])
                 case "lfsFile":
-                    assert value["oid"] in self.hub.objects, "a large file was committed before it was uploaded"
+                    arrived = value["oid"] in self.hub.objects or self.hub.xet_folder.exists()
+                    assert arrived, "a large file was committed before it was uploaded"
                     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{value['oid']}\n"
                     files[value["path"]] = f"{pointer}size {value['size']}\n".encode()
                 case "deletedFile":
@@ -350,6 +368,14 @@ class ApiHandler(Handler):
                 raise RefusalError(412, message="the branch has moved on")
             oid = repository.commit(revision, files, deleted, header["summary"])
         return self.ok({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"})
+
+    def xet_token(self, name: str, revision: str) -> Callable[[], None]:
+        self.require_writer()
+        self.repository(name).resolve(revision)
+        values = {"casUrl": self.hub.xet_storage, "accessToken": "xet", "exp": 2**40}
+        names = ("X-Xet-Cas-Url", "X-Xet-Access-Token", "X-Xet-Token-Expiration")
+        headers = {header: str(value) for header, value in zip(names, values.values(), strict=True)}
+        return lambda: self.answer(200, values, headers)
 
     def info(self, name: str, revision: str = "main") -> Callable[[], None]:
         repository = self.repository(name)
@@ -394,6 +420,7 @@ ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (rf"POST /api/models/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),
     (rf"POST /{NAME}\.git/info/lfs/objects/batch", ApiHandler.lfs_batch),
     (rf"POST /api/models/{NAME}/commit/(?P<revision>.+)", ApiHandler.commit),
+    (rf"GET /api/models/{NAME}/xet-write-token/(?P<revision>.+)", ApiHandler.xet_token),
     (rf"GET /api/models/{NAME}/revision/(?P<revision>.+)", ApiHandler.info),
     (rf"GET /api/models/{NAME}/tree/(?P<revision>[^/]+)(/(?P<below>.+))?", ApiHandler.tree),
     (rf"GET /api/models/{NAME}", ApiHandler.info),

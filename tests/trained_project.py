@@ -35,6 +35,7 @@ PUBLISH: dict[str, Any] = {
     "language": ["code"],
     "tags": ["tiny"],
     "description": "A model for tests.",
+    "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
 }
 
 

@@ -24,7 +24,7 @@ from flows.run.process import StageOutcome
 from flows.show.terminal import outcome_page
 
 CURVES = Path("reports/curves")
-RECEIPT = Path("data/receipt.json")
+RECEIPTS = "published/*/receipt.json"
 
 PROGRESS_SECONDS = 5.0
 """Between two updates of a progress bar."""
@@ -43,17 +43,18 @@ def publish(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Mapping[st
         create_image_artifact(
             curves_image(), key="learning-curves", description="Loss and learning rate over the steps"
         )
-    if _ran(outcomes, "publish") and RECEIPT.exists():
-        _published()
+    if _ran(outcomes, "publish"):
+        for receipt in sorted(Path().glob(RECEIPTS)):
+            _published(receipt)
 
 
 def _ran(outcomes: Mapping[str, StageOutcome], name: str) -> bool:
     return name in outcomes and outcomes[name].result in ("ran", "restored")
 
 
-def _published() -> None:
-    receipt = json.loads(RECEIPT.read_text(encoding="utf-8"))
-    place = receipt["place"]
+def _published(path: Path) -> None:
+    receipt = json.loads(path.read_text(encoding="utf-8"))
+    place = receipt["location"]
     if receipt["destination"] == "hub":
         from huggingface_hub import constants
 
@@ -63,7 +64,7 @@ def _published() -> None:
     card = Path(place) / "main" / "README.md"
     if card.exists():
         text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]
-        where = f"`{card}` · revision `{receipt['revision']}` · receipt `{RECEIPT}`\n\n"
+        where = f"`{card}` · revision `{receipt['revision']}` · receipt `{path}`\n\n"
         create_markdown_artifact(where + text, key="model-card", description="The published model's card")
 
 

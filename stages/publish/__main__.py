@@ -1,6 +1,7 @@
 """Model + metrics + provenance -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
 
-The Hub's token comes from the environment alone (`HF_TOKEN`).
+The Hub's token comes from the environment alone (`HF_TOKEN`). Publishing is an effect: DVC never restores it from its
+cache, and a temporary workspace of an experiment publishes nothing.
 """
 
 from collections.abc import Iterator
@@ -8,46 +9,65 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from stages.formats.reports import read_json, write_json
-from stages.publish import inputs
-from stages.publish.card import write_card
+from stages.formats.evaluation import EVALUATE_REPORT
+from stages.formats.model_folder import MODEL
+from stages.formats.provenance import CARD, EVALUATION, PROVENANCE, write_provenance
+from stages.formats.receipt import Receipt, receipt_path, write_receipt
+from stages.publish.card.page import write_card
 from stages.publish.folder import publish_to_folder
-from stages.publish.hub import publish_to_hub
+from stages.publish.gate import Gate
+from stages.publish.inputs import Inputs, read_inputs
 from stages.publish.params import PublishParams
 from stages.publish.provenance import observe
-from stages.publish.revision import CARD, PROVENANCE, Revision, model_files, name_revision
+from stages.publish.revision import Revision, model_files, name_revision
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
-RECEIPT = Path("data/receipt.json")
+EXPERIMENTS = (".dvc", "tmp", "exps")
+"""Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
 def main() -> None:
     params = read_section("publish", PublishParams)
     require_locked("huggingface_hub")
-    with gathered(params) as revision:
-        if params.repository is None:
-            place = Path(params.folder) / params.name
-            publish_to_folder(revision, place)
-            receipt = {"destination": "folder", "place": place.as_posix()}
-        else:
-            receipt = publish_to_hub(revision, params.repository, private=params.private)
-    evaluation = read_json(inputs.EVALUATE_REPORT)
-    write_json(RECEIPT, receipt | {"revision": revision.name, "sha256": revision.sha256, "evaluation": evaluation})
-    print(f"published revision {revision.name} to {receipt['place']}")
+    receipt_file = receipt_path(params.folder, params.name)
+    if in_temporary_workspace(Path.cwd()):
+        write_receipt(receipt_file, Receipt(destination="none", location="", reason="temporary experiment workspace"))
+        print("not published: this is an experiment's temporary workspace; apply the experiment and run `dvc repro`")
+        return
+    inputs = read_inputs()
+    gate = Gate(params.gate, inputs.evaluation)
+    gate.check_limit()
+    with gathered(params, inputs) as revision:
+        receipt = publish(revision, params, gate)
+    write_receipt(receipt_file, receipt)
+    print(f"published revision {receipt.revision} to {receipt.location}")
+
+
+def in_temporary_workspace(folder: Path) -> bool:
+    """Whether a folder is in a temporary workspace of a DVC experiment."""
+    parts = folder.absolute().parts
+    return any(parts[start : start + len(EXPERIMENTS)] == EXPERIMENTS for start in range(len(parts)))
+
+
+def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
+    """Publish to the destination that the parameters name."""
+    if params.repository is None:
+        return publish_to_folder(revision, Path(params.folder) / params.name, gate)
+    from stages.publish.hub import publish_to_hub  # a folder needs no network, nor the time of this import
+
+    return publish_to_hub(revision, params.repository, gate, private=params.private)
 
 
 @contextmanager
-def gathered(params: PublishParams) -> Iterator[Revision]:
-    """The revision; its card and its provenance lie in a temporary folder, which is gone afterwards."""
-    destination = params.repository or (Path(params.folder) / params.name / "main").as_posix()
-    card = write_card(params, inputs.read_inputs(), destination)
+def gathered(params: PublishParams, inputs: Inputs) -> Iterator[Revision]:
+    """The revision; its card and its provenance are in a temporary folder, which is deleted afterwards."""
     with TemporaryDirectory() as temporary:
-        card_file, provenance_file = Path(temporary) / CARD, Path(temporary) / PROVENANCE
-        card_file.write_text(card, encoding="utf-8")
-        revision = name_revision(model_files(inputs.MODEL) | {CARD: card_file}, provenance_file)
-        write_json(provenance_file, observe(revision, inputs.ALL))
+        card, provenance = Path(temporary) / CARD, Path(temporary) / PROVENANCE
+        card.write_text(write_card(params, inputs), encoding="utf-8")
+        revision = name_revision(model_files(MODEL) | {CARD: card, EVALUATION: EVALUATE_REPORT}, provenance)
+        write_provenance(provenance, observe(revision, params))
         yield revision
 
 

@@ -1,46 +1,83 @@
 """Publishes to the Hugging Face Hub: a branch and a tag per revision, one commit with all files, then main.
 
 Nobody who reads a branch or a tag sees half a revision, and a call that is repeated after a lost answer makes no second
-commit: what a branch holds is read before it is written.
+commit: what a branch holds is read before it is written. Not by `upload_folder`, which may split into several commits.
 """
 
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from json import JSONDecodeError
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
-from httpx2 import TransportError
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
-from stages.publish.retries import HubError, passes, retried, underlying
+from stages.formats.provenance import EVALUATION, MAIN, PROVENANCE, read_provenance
+from stages.formats.receipt import Receipt
+from stages.publish.gate import Gate, published_evaluation
+from stages.publish.retries import (
+    HubError,
+    TimeLimitError,
+    configure_clients,
+    retried,
+    time_limit,
+    transient,
+    underlying,
+    within,
+)
 from stages.publish.revision import Revision
 from stages.runtime.entry import UnavailableError, UserError
 
 TOKEN_VARIABLE = "HF_TOKEN"
 
+AGAIN = "run the same command again, files that arrived are not sent twice"
+
 KEPT_BY_HUB = {".gitattributes"}
 """Files that the Hub adds to every repository."""
 
-Tree = Mapping[str, RepoFile]
+WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"}
+"""A main branch with such a file holds a model."""
+
+Tree: TypeAlias = Mapping[str, RepoFile]
 
 
-def publish_to_hub(revision: Revision, repository: str, *, private: bool) -> dict[str, str]:
-    """Bring a revision to a repository, unless it is there, and lead its main branch to it; the receipt's values.
+def publish_to_hub(revision: Revision, repository: str, gate: Gate, *, private: bool) -> Receipt:
+    """Upload a revision, unless it is there, and let the repository's main branch hold it.
 
-    Raises UserError that says what to do if there is no token, no write access or no connection.
+    Raises RefusedError if what main holds now is better; UserError that says what to do if there is no token, no write
+    access or no connection.
     """
+    configure_clients()
     api = connect(repository)
+    limit = time_limit(revision.size)
     with explained(api, repository):
-        retried(lambda: api.create_repo(repository, private=private, exist_ok=True))
-        retried(lambda: api.auth_check(repository, write=True))
-        require_private(api, repository, private)
-        commit = tagged_commit(api, repository, revision.name) or publish_commit(api, repository, revision)
-        require_published(api, repository, commit, revision)
-        main = bring_to(api, repository, constants.DEFAULT_REVISION, revision)
-        require_published(api, repository, main, revision)
-    return {"destination": "hub", "place": repository, "commit": commit}
+        try:
+            commit = within(limit, lambda: publish(api, revision, repository, gate, private=private))
+        except TimeLimitError:
+            raise UnavailableError(
+                f"publish.repository = {repository}: not finished after {limit / 60:.0f} minutes; {AGAIN}"
+            ) from None
+    return Receipt(
+        destination="hub", location=repository, revision=revision.name, commit=commit, sha256=revision.sha256
+    )
+
+
+def publish(api: HfApi, revision: Revision, repository: str, gate: Gate, *, private: bool) -> str:
+    """Branch, commit, tag, main; the commit that the tag names."""
+    retried(lambda: api.create_repo(repository, private=private, exist_ok=True))
+    retried(lambda: api.auth_check(repository, write=True))
+    require_private(api, repository, private)
+    retried(lambda: check_gate(api, repository, revision, gate))
+    commit = tagged_commit(api, repository, revision.name) or publish_commit(api, repository, revision)
+    require_published(api, repository, commit, revision)
+    main = move_main(api, repository, revision, gate)
+    require_published(api, repository, main, revision)
+    return commit
 
 
 def connect(repository: str) -> HfApi:
@@ -61,38 +98,32 @@ def connect(repository: str) -> HfApi:
 
 @contextmanager
 def explained(api: HfApi, repository: str) -> Iterator[None]:
-    """Turn the client's errors into messages that say what to do."""
+    """Turn the clients' errors into messages that say what to do."""
     try:
         yield
     except HubError as error:
-        reason = underlying(error)
-        if isinstance(reason, HfHubHTTPError):
-            kind = UnavailableError if passes(reason) else UserError
-            raise kind(describe_refusal(reason, api, repository)) from None
-        if isinstance(reason, TransportError):
-            raise UnavailableError(
-                f"publish.repository = {repository}: cannot reach {api.endpoint} ({reason}); run the same command "
-                "again, what has arrived is not sent twice"
-            ) from None
-        raise
+        kind = UnavailableError if transient(error) else UserError
+        raise kind(f"publish.repository = {repository}: {describe(underlying(error), api)}") from None
 
 
-def describe_refusal(error: HfHubHTTPError, api: HfApi, repository: str) -> str:
-    """What a status other than success means for the user."""
-    status = error.response.status_code
-    match status:
-        case 401 | 403 | 404:
-            return (
-                f"publish.repository = {repository}: the token in {TOKEN_VARIABLE} may not write there (status "
-                f"{status}); give it write access ({api.endpoint}/settings/tokens), or correct the name"
-            )
-        case _ if passes(error):
-            return (
-                f"publish.repository = {repository}: the Hub keeps answering with status {status}; run the same "
-                "command again later, what has arrived is not sent twice"
-            )
-        case _:
-            return f"publish.repository = {repository}: the Hub refused with status {status}: {error}"
+def describe(error: BaseException, api: HfApi) -> str:
+    """What an error of the clients means for the user, in one line."""
+    details = " ".join(str(error).split())
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if status in (401, 403, 404) or isinstance(error, PermissionError):
+        return (
+            f"the token in {TOKEN_VARIABLE} may not write there ({f'status {status}' if status else details}); give it "
+            f"write access ({api.endpoint}/settings/tokens), or correct the name"
+        )
+    if status is not None and not transient(error):
+        return f"the Hub refused with status {status}: {details}"
+    if status is not None:
+        reason = f"the Hub keeps answering with status {status}"
+    elif isinstance(error, JSONDecodeError):
+        reason = f"{api.endpoint} does not answer as a Hub does (a login page of the network?)"
+    else:
+        reason = f"cannot reach {api.endpoint} or its storage ({details})"
+    return f"{reason}; {AGAIN}"
 
 
 def require_private(api: HfApi, repository: str, private: bool) -> None:
@@ -105,6 +136,15 @@ def require_private(api: HfApi, repository: str, private: bool) -> None:
         )
 
 
+def check_gate(api: HfApi, repository: str, revision: Revision, gate: Gate) -> None:
+    """Raise RefusedError if main holds a model that this one may not replace."""
+    head = head_of(api, repository, MAIN)
+    present = list_tree(api, repository, head)
+    if any(Path(path).suffix in WEIGHT_SUFFIXES for path in present) and differing(present, revision):
+        with downloaded(api, repository, head, present, EVALUATION) as folder:
+            gate.check_not_worse(published_evaluation(folder), repository)
+
+
 def tagged_commit(api: HfApi, repository: str, tag: str) -> str | None:
     """The commit of a revision that was published before."""
     refs = retried(lambda: api.list_repo_refs(repository))
@@ -112,45 +152,71 @@ def tagged_commit(api: HfApi, repository: str, tag: str) -> str | None:
 
 
 def publish_commit(api: HfApi, repository: str, revision: Revision) -> str:
-    """Commit a revision to a branch of its own, look at what arrived, then tag it."""
+    """Commit a revision to its own branch, verify what arrived, then tag it."""
     branch = f"run-{revision.name}"
     retried(lambda: api.create_branch(repository, branch=branch, exist_ok=True))
-    commit = bring_to(api, repository, branch, revision)
+    commit = retried(lambda: commit_unless_there(api, repository, branch, revision))
     require_published(api, repository, commit, revision)
     retried(lambda: api.create_tag(repository, tag=revision.name, revision=commit, exist_ok=True))
     return commit
 
 
-def bring_to(api: HfApi, repository: str, branch: str, revision: Revision) -> str:
-    """Make a branch hold the revision and nothing else, by one commit; that commit's id.
+def commit_unless_there(api: HfApi, repository: str, branch: str, revision: Revision) -> str:
+    """Make the revision's own branch hold the revision and nothing else, by one commit; that commit's id."""
+    head = head_of(api, repository, branch)
+    present = list_tree(api, repository, head)
+    extra = sorted(set(present) - set(revision.files))
+    return (
+        head
+        if not extra and not differing(present, revision)
+        else commit(api, repository, branch, head, revision, extra)
+    )
 
-    Where the branch holds it already, that is the commit that stands there.
-    """
 
-    def commit_unless_there() -> str:
-        head = api.model_info(repository, revision=branch).sha
-        assert head is not None
+def move_main(api: HfApi, repository: str, revision: Revision, gate: Gate) -> str:
+    """Make main hold the revision instead of the one before; that commit's id. Files of others are kept."""
+
+    def move() -> str:
+        head = head_of(api, repository, MAIN)
         present = list_tree(api, repository, head)
-        if not differences(present, revision):
+        with downloaded(api, repository, head, present, PROVENANCE) as folder:
+            before = read_provenance(folder / PROVENANCE)
+        published = {PROVENANCE, *before.files} if before else set()
+        stale = sorted((published & set(present)) - set(revision.files))
+        if not stale and not differing(present, revision):
             return head
-        stale = sorted(set(present) - set(revision.files))
-        # Refused if the branch has moved since it was read: then it is read again.
-        done = api.create_commit(
-            repository,
-            [CommitOperationAdd(path, file) for path, file in revision.files.items()]
-            + [CommitOperationDelete(path) for path in stale],
-            commit_message=f"Publish {revision.name}",
-            revision=branch,
-            parent_commit=head,
-        )
-        return done.oid
+        check_gate(api, repository, revision, gate)
+        announce(repository, present, published, revision)
+        return commit(api, repository, MAIN, head, revision, stale)
 
-    return retried(commit_unless_there)
+    return retried(move)
+
+
+def announce(repository: str, present: Tree, published: set[str], revision: Revision) -> None:
+    """Say what happens to files on main that no earlier publication has put there."""
+    foreign = set(present) - published
+    if kept := sorted(foreign - set(revision.files)):
+        print(f"{repository}: main keeps files that were not published from here: {', '.join(kept)}")
+    if replaced := sorted(foreign & set(revision.files)):
+        print(f"{repository}: main had its own {', '.join(replaced)}: replaced, still in the repository's history")
+
+
+def commit(api: HfApi, repository: str, branch: str, head: str, revision: Revision, deleted: list[str]) -> str:
+    """One commit with all files of a revision, refused by the Hub if the branch has moved from `head`; its id."""
+    done = api.create_commit(
+        repository,
+        [CommitOperationAdd(path, file) for path, file in revision.files.items()]
+        + [CommitOperationDelete(path) for path in deleted],
+        commit_message=f"Publish {revision.name}",
+        revision=branch,
+        parent_commit=head,
+    )
+    return str(done.oid)
 
 
 def require_published(api: HfApi, repository: str, commit: str, revision: Revision) -> None:
     """List a commit again and compare every hash. Raises UserError that names the files that differ."""
-    wrong = differences(retried(lambda: list_tree(api, repository, commit)), revision)
+    wrong = differing(retried(lambda: list_tree(api, repository, commit)), revision)
     if wrong:
         raise UserError(
             f"{repository} at {commit}: {', '.join(wrong)} did not arrive as sent, or was changed there; delete the "
@@ -158,24 +224,35 @@ def require_published(api: HfApi, repository: str, commit: str, revision: Revisi
         )
 
 
+def head_of(api: HfApi, repository: str, branch: str) -> str:
+    """The commit at the tip of a branch."""
+    return str(api.model_info(repository, revision=branch).sha)
+
+
 def list_tree(api: HfApi, repository: str, commit: str) -> dict[str, RepoFile]:
-    """Every file of a commit that is not the Hub's own."""
+    """Every file of a commit, without the Hub's own."""
     entries = api.list_repo_tree(repository, recursive=True, revision=commit)
     return {entry.path: entry for entry in entries if isinstance(entry, RepoFile) and entry.path not in KEPT_BY_HUB}
 
 
-def differences(present: Tree, revision: Revision) -> list[str]:
-    """The files that are missing, too many or not the same.
+@contextmanager
+def downloaded(api: HfApi, repository: str, commit: str, present: Tree, path: str) -> Iterator[Path]:
+    """A temporary folder with one file of a commit; empty where the commit does not have it."""
+    with TemporaryDirectory() as folder:
+        if path in present:
+            api.hf_hub_download(repository, path, revision=commit, local_dir=folder)
+        yield Path(folder)
 
-    Of the provenance only its presence counts: it tells of the run that published first.
-    """
-    wrong = set(present) ^ set(revision.files)
+
+def differing(present: Tree, revision: Revision) -> list[str]:
+    """The files of a revision that are missing or not the same. Of the provenance only its presence counts."""
+    wrong = set(revision.files) - set(present)
     wrong |= {path for path in revision.sha256 if path in present and not is_same(present[path], revision, path)}
     return sorted(wrong)
 
 
 def is_same(file: RepoFile, revision: Revision, path: str) -> bool:
-    """Compare by sha256 what the Hub keeps as a large file, by git's own id what it keeps in git."""
+    """Compare by sha256 what the Hub keeps as a large file, by git's blob id what it keeps in git."""
     if file.lfs is not None:
         return file.lfs.sha256 == revision.sha256[path]
     content = revision.files[path].read_bytes()

@@ -1,4 +1,4 @@
-"""What publishing reads: the trained model, its measures and what it was trained on."""
+"""What publishing reads: the trained model, its evaluation and what it was trained on."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -7,80 +7,112 @@ from typing import Any
 
 import yaml
 
+from stages.formats.evaluation import EVALUATE_REPORT, Evaluation, read_evaluation
+from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import read_json
+from stages.formats.samples import SAMPLES, Sample, read_samples
 from stages.formats.tokens import TokenStore
+from stages.publish.lock import read_lock, recorded_params
 from stages.runtime.entry import UserError
 
-MODEL = Path("model")
-SAMPLES = Path("data/samples.json")
 TRAIN_TOKENS = Path("data/tokens/train")
 VALIDATION_TOKENS = Path("data/tokens/validation")
 CLEAN_REPORT = Path("reports/clean.json")
 TRAIN_REPORT = Path("reports/train.json")
-EVALUATE_REPORT = Path("reports/evaluate.json")
+TRAIN_SPEED = Path("reports/train_speed.json")
 ACCEPTED = Path("accepted.yaml")
 
 ALL = (MODEL, SAMPLES, TRAIN_TOKENS, VALIDATION_TOKENS, CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT)
 
+Facts = dict[str, str | int | float | bool]
+
 
 @dataclass
 class Amount:
-    """So much text."""
+    """An amount of text."""
 
     documents: int = 0
     bytes: int = 0
 
 
 @dataclass
-class Side:
-    """What one side of the split holds."""
+class Split:
+    """What one split of the corpus holds."""
 
     total: Amount
     tokens: int
     sources: dict[tuple[str, str], Amount] = field(default_factory=lambda: defaultdict(Amount))
-    """(source, revision) -> how much."""
+    """(source, revision) -> amount."""
     licenses: dict[str, Amount] = field(default_factory=lambda: defaultdict(Amount))
-    """SPDX expression, or empty where none is known -> how much."""
+    """SPDX expression, or empty where none is known -> amount."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The parameters and library versions that made the model, as dvc.lock records them; empty where it does not."""
+
+    training: dict[str, Any]
+    cleaning: dict[str, Any]
+    versions: dict[str, str]
+    """Library -> version, of those that training depends on."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that a card tells of."""
+    """Everything that a card is written from."""
 
     config: dict[str, Any]
-    samples: list[dict[str, Any]]
-    train: Side
-    validation: Side
+    samples: list[Sample]
+    train: Split
+    validation: Split
     clean: dict[str, Any]
     training: dict[str, Any]
-    evaluation: dict[str, Any]
+    facts: Facts | None
+    """Hardware, processes, threads and precision of the run that made the weights; None if not recorded."""
+    recorded: Recorded
+    evaluation: Evaluation
     accepted: list[dict[str, Any]]
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
 
 def read_inputs() -> Inputs:
     """Read all of it. Raises UserError that names what is missing."""
-    for place in ALL:
-        if not place.exists():
-            raise UserError(f"{place}: not found; run `dvc repro`, which makes it first")
+    for path in ALL:
+        if not path.exists():
+            raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
+    stages = read_lock()
     return Inputs(
-        config=read_json(MODEL / "config.json"),
-        samples=read_json(SAMPLES),
-        train=read_side(TRAIN_TOKENS),
-        validation=read_side(VALIDATION_TOKENS),
+        config=read_json(MODEL / CONFIG),
+        samples=read_samples(),
+        train=read_split(TRAIN_TOKENS),
+        validation=read_split(VALIDATION_TOKENS),
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
-        evaluation=read_json(EVALUATE_REPORT),
+        facts=training_facts(),
+        recorded=Recorded(
+            training=recorded_params(stages, MODEL).get("train", {}),
+            cleaning=recorded_params(stages, Path("data/clean/train")).get("clean", {}),
+            versions=recorded_params(stages, MODEL, "versions.yaml"),
+        ),
+        evaluation=read_evaluation(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
 
 
-def read_side(folder: Path) -> Side:
+def training_facts() -> Facts | None:
+    """What training reported of its machine; None where the report belongs to other weights than those in model/."""
+    if not TRAIN_SPEED.exists():
+        return None
+    facts: Facts = read_json(TRAIN_SPEED)
+    return facts if facts.pop("weights_sha256", None) == weights_sha256() else None
+
+
+def read_split(folder: Path) -> Split:
     """Count a token store's documents by source and by licence."""
     store = TokenStore(folder)
-    side = Side(Amount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
+    split = Split(Amount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
     for info in store.document_infos():
-        for amount in (side.sources[info["source"], info["revision"]], side.licenses[info["license"]]):
+        for amount in (split.sources[info["source"], info["revision"]], split.licenses[info["license"]]):
             amount.documents += 1
             amount.bytes += info["bytes"]
-    return side
+    return split

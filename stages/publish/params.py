@@ -1,4 +1,4 @@
-"""What a published model is called, where it goes, and what its card says."""
+"""What a published model is called, where it goes, under which conditions, and what its card says."""
 
 from typing import Annotated, Self
 
@@ -7,13 +7,24 @@ from pydantic import Field, model_validator
 from stages.runtime.section import Section
 
 
+class GateParams(Section):
+    """Conditions on the evaluation. If one does not hold, nothing is published."""
+
+    bits_per_byte_at_most: Annotated[float, Field(gt=0)] | None
+    """Of the held-out split; null sets no limit."""
+    allow_worse: bool
+    """Whether `main` may move to a model with more bits per byte than the one it leads to now."""
+    tolerance: Annotated[float, Field(ge=0)]
+    """In bits per byte: a model that is worse by at most so much does not count as worse."""
+
+
 class PublishParams(Section):
     """The section `publish` of params.yaml."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")]
     """Of the model: the card's title, and its folder below `folder`."""
     folder: Annotated[str, Field(min_length=1)]
-    """Where revisions are kept if `repository` is null; relative to the project."""
+    """Keeps the receipt, and the revisions if `repository` is null; relative to the project."""
     repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]{0,95}$")] | None
     """`owner/name` on the Hugging Face Hub; null publishes to `folder`. Needs a token with write access in HF_TOKEN."""
     private: bool
@@ -26,6 +37,8 @@ class PublishParams(Section):
     """By which the Hub finds it."""
     description: Annotated[str, Field(min_length=1)]
     """The card's first paragraph."""
+    gate: GateParams
+    """Conditions on the evaluation."""
 
     @model_validator(mode="after")
     def _name_is_no_parent(self) -> Self:

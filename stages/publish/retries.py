@@ -1,14 +1,21 @@
-"""Which of the Hub's failures pass, and how often to try again.
+"""Which of the Hub's failures are transient, how often a call is retried, and how long anything may take.
 
-huggingface_hub retries uploads by itself, but not what creates repositories, branches, commits and tags.
+huggingface_hub 2.4.0 retries uploads itself, but not the calls that create repositories, branches, commits and tags,
+and its HTTP client has no timeout. hf_xet, which uploads large files, raises Python's own exceptions.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from concurrent.futures import Future
+from json import JSONDecodeError
+from typing import Any, TypeVar
 
 from httpx2 import TransportError
+from huggingface_hub import constants, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils._http import default_client_factory
 
 Result = TypeVar("Result")
 
@@ -16,12 +23,51 @@ ATTEMPTS = 5
 FIRST_WAIT_SECONDS = 0.5
 """Doubled from attempt to attempt."""
 
-PASSING_STATUS = {408, 409, 412, 429, 500, 502, 503, 504}
-"""409: another write was under way. 412: the branch has moved on."""
+TRANSIENT_STATUS = {408, 409, 412, 429, 500, 502, 503, 504}
+"""409: another write was in progress. 412: the branch has moved."""
+
+REQUEST_SECONDS = 60.0
+"""Of silence until a request is given up."""
+
+BASE_SECONDS, SLOWEST_BYTES_PER_SECOND = 600.0, 250_000
+"""A publication may take so long, plus its size at this rate."""
+
+XET_SETTINGS = {
+    "HF_XET_CLIENT_CONNECT_TIMEOUT": "20s",
+    "HF_XET_CLIENT_READ_TIMEOUT": "60s",
+    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
+    "HF_XET_TELEMETRY_ENABLED": "false",
+}
+"""hf_xet's own settings, which it reads from the environment; a user's values are kept."""
+
+HubError = (
+    HfHubHTTPError,
+    TransportError,
+    JSONDecodeError,  # something between here and the Hub answered instead of it, e.g. a captive portal
+    RuntimeError,  # an upload failed
+    ConnectionError,  # hf_xet
+    TimeoutError,  # hf_xet
+    PermissionError,  # hf_xet: the storage refused the token
+)
+"""What the clients raise."""
 
 
-HubError = (HfHubHTTPError, TransportError, RuntimeError)
-"""What the client raises; a RuntimeError where an upload failed."""
+class TimeLimitError(Exception):
+    """A publication took longer than `time_limit` allows."""
+
+
+def configure_clients() -> None:
+    """Give every request a timeout, and send no telemetry."""
+
+    def with_timeout() -> Any:
+        client = default_client_factory()
+        client.timeout = REQUEST_SECONDS
+        return client
+
+    set_client_factory(with_timeout)
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    for name, value in XET_SETTINGS.items():
+        os.environ.setdefault(name, value)
 
 
 def underlying(error: BaseException) -> BaseException:
@@ -29,12 +75,12 @@ def underlying(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
 
 
-def passes(error: BaseException) -> bool:
+def transient(error: BaseException) -> bool:
     """Whether the same call may succeed later."""
     reason = underlying(error)
     if isinstance(reason, HfHubHTTPError):
-        return reason.response.status_code in PASSING_STATUS
-    return isinstance(reason, TransportError)
+        return reason.response.status_code in TRANSIENT_STATUS
+    return not isinstance(reason, PermissionError)
 
 
 def waits() -> Iterator[float]:
@@ -48,11 +94,34 @@ def retried(call: Callable[[], Result]) -> Result:
         try:
             return call()
         except HubError as error:
-            if not passes(error):
+            if not transient(error):
                 raise
-            print(
-                f"the Hub did not answer as it should ({type(underlying(error)).__name__}); trying again in {wait:g} s",
-                flush=True,
-            )
+            print(f"a call to the Hub failed ({type(underlying(error)).__name__}); retrying in {wait:g} s", flush=True)
         time.sleep(wait)
     return call()
+
+
+def time_limit(size: int) -> float:
+    """Seconds that a publication of `size` bytes may take."""
+    return BASE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
+
+
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """The result of a call. Raises TimeLimitError after `seconds`, also while compiled code is waiting.
+
+    The call is then abandoned in its thread, which ends with the process.
+    """
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeLimitError
+    return outcome.result()

@@ -1,17 +1,15 @@
-"""The files of a revision, and its name, which is their content's."""
+"""The files of a revision, and its name, which is derived from their content."""
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from stages.formats.model_folder import weight_files
+from stages.formats.provenance import PROVENANCE
 from stages.runtime.hashes import file_sha256
 
-CARD = "README.md"
-PROVENANCE = "provenance.json"
-
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
-"""Of the model folder: weights, configuration, tokenizer. No pickle, which could run code where it is loaded."""
+"""Of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
 
 NAME_DIGITS = 16
 
@@ -21,11 +19,16 @@ class Revision:
     """What is to be published."""
 
     name: str
-    """Of content alone: sha256 of the files' names and hashes, without the provenance, which is observed."""
+    """sha256 of the files' names and hashes, without the provenance, which is observed."""
     files: dict[str, Path]
-    """Path in the revision -> where the file lies now; the provenance last."""
+    """Path in the revision -> the file on this machine; the provenance last."""
     sha256: dict[str, str]
-    """Path in the revision -> sha256, the provenance not counted."""
+    """Path in the revision -> sha256, without the provenance."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.stat().st_size for file in self.files.values())
 
 
 def name_revision(files: dict[str, Path], provenance: Path) -> Revision:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from stages.publish.gate import EXIT_REFUSED
 from stages.runtime.entry import EXIT_UNAVAILABLE
 from tests.hub_server import READER, WRITER, Fault, Hub, Repository
 from tests.small_project import ROOT
-from tests.trained_project import write_model, write_sections
+from tests.trained_project import PUBLISH, write_model, write_sections
 
 NAME = "me/model"
-RECEIPT = Path("data/receipt.json")
+RECEIPT = Path("published/tiny/receipt.json")
 COMMIT_TO_BRANCH = "POST /api/models/me/model/commit/run-"
 
 
@@ -26,13 +27,12 @@ def repository_named(project: Path) -> None:
 
 
 def environment(hub: Hub, **changes: str) -> dict[str, str]:
-    """Nothing of this machine's but where Python lies."""
+    """Nothing of this machine's but the path of Python. Large files go by LFS; `HF_HUB_DISABLE_XET=""` takes Xet."""
     settings = {
         "HF_ENDPOINT": hub.endpoint,
         "HF_TOKEN": WRITER,
         "HF_HOME": str(hub.folder.parent / "home"),
         "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "PYTHONPATH": str(ROOT),
         "PATH": os.environ["PATH"],
@@ -75,7 +75,7 @@ def test_a_repository_is_made_private_and_gets_branch_tag_and_main(hub: Hub) -> 
 
     repository = hub.repositories[NAME]
     assert repository.private
-    assert receipt["place"] == NAME
+    assert receipt["location"] == NAME
     require_complete(repository, receipt)
     order = [line for line in hub.log if line.startswith("POST /api/models") and "preupload" not in line]
     assert [line.split("/")[5] for line in order] == ["branch", "commit", "tag", "commit"]
@@ -129,14 +129,60 @@ def test_a_second_revision_replaces_the_first_on_main_and_both_keep_their_tags(p
     assert repository.tree("main") != repository.tree(first["commit"])
 
 
-def test_files_of_an_earlier_revision_do_not_linger_on_main(hub: Hub) -> None:
+def test_main_loses_files_of_the_revision_before_and_keeps_those_of_others(project: Path, hub: Hub) -> None:
+    (project / "model/vocabulary.txt").write_text("old\n")
     published(hub)
-    hub.repositories[NAME].commit("main", {"OLD.md": b"old"}, [], "by hand")
-    RECEIPT.unlink()
+    hub.repositories[NAME].commit("main", {"NOTES.md": b"by hand"}, [], "by hand")
+    (project / "model/vocabulary.txt").unlink()
 
-    receipt = published(hub)
+    result = publish(hub)
 
-    assert set(hub.repositories[NAME].tree("main")) == {".gitattributes", "provenance.json", *receipt["sha256"]}
+    assert result.returncode == 0, result.stderr
+    assert f"{NAME}: main keeps files that were not published from here: NOTES.md" in result.stdout
+    main, revision = hub.repositories[NAME].tree("main"), json.loads(RECEIPT.read_text())
+    assert set(main) == {".gitattributes", "NOTES.md", "provenance.json", *revision["sha256"]}
+    assert "NOTES.md" not in hub.repositories[NAME].tree(revision["revision"])
+
+
+def test_the_first_publication_to_a_repository_with_files_keeps_them_and_says_what_it_replaces(hub: Hub) -> None:
+    hub.repositories[NAME] = Repository(hub.folder / NAME, private=True)
+    hub.repositories[NAME].commit("main", {"README.md": b"# mine", "paper.pdf": b"pdf"}, [], "by hand")
+
+    result = publish(hub)
+
+    assert result.returncode == 0, result.stderr
+    assert f"{NAME}: main keeps files that were not published from here: paper.pdf" in result.stdout
+    assert f"{NAME}: main had its own README.md: replaced, still in the repository's history" in result.stdout
+    assert "paper.pdf" in hub.repositories[NAME].tree("main")
+
+
+def test_a_model_that_others_have_published_is_not_replaced_unless_allowed(hub: Hub) -> None:
+    repository = hub.repositories[NAME] = Repository(hub.folder / NAME, private=True)
+    before = repository.commit("main", {"pytorch_model.bin": b"theirs"}, [], "by hand")
+
+    refused = publish(hub)
+
+    assert refused.returncode == EXIT_REFUSED
+    assert "main holds a model without an evaluation to compare with" in refused.stderr
+    assert repository.refs("heads") == {"main": before}
+    write_sections(Path(), publish__repository=NAME, publish__gate=PUBLISH["gate"] | {"allow_worse": True})
+    published(hub)
+
+
+def test_a_worse_model_does_not_move_main_and_nothing_is_sent(project: Path, hub: Hub) -> None:
+    first = published(hub)
+    write_model(project, seed=1)
+    report = Path("reports/evaluate.json")
+    report.write_text(json.dumps(json.loads(report.read_text()) | {"bits_per_byte": 99.0}))
+    uploads = hub.requests("PUT|commit/")
+
+    for _ in range(2):
+        result = publish(hub)
+        assert result.returncode == EXIT_REFUSED
+        assert "the model has 99 bits per byte, main has " in result.stderr
+
+    assert hub.requests("PUT|commit/") == uploads
+    require_complete(hub.repositories[NAME], first)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +201,7 @@ def test_files_of_an_earlier_revision_do_not_linger_on_main(hub: Hub) -> None:
         "POST .*/commit/main",
     ],
 )
-def test_a_failure_that_passes_is_outlived_with_one_commit_a_branch(hub: Hub, pattern: str) -> None:
+def test_a_transient_failure_is_retried_and_makes_one_commit_a_branch(hub: Hub, pattern: str) -> None:
     hub.faults.append(Fault(pattern, "500"))
 
     receipt = published(hub)
@@ -177,7 +223,7 @@ def test_an_answer_that_is_lost_makes_no_second_commit(hub: Hub, pattern: str) -
 
 
 @pytest.mark.parametrize("pattern", ["PUT /", COMMIT_TO_BRANCH])
-def test_a_connection_that_breaks_during_the_upload_is_made_again(hub: Hub, pattern: str) -> None:
+def test_an_upload_whose_connection_breaks_is_retried(hub: Hub, pattern: str) -> None:
     hub.faults.append(Fault(pattern, "cut"))
 
     receipt = published(hub)
@@ -196,10 +242,10 @@ def test_a_branch_that_moved_meanwhile_is_read_again_before_it_is_written(hub: H
     name = f"run-{receipt['revision']}" if branch == "run-" else "main"
     assert hub.requests(f"POST /api/models/me/model/commit/{branch}") == 2
     assert repository.commit_count(name) == 3
-    assert "OTHER.md" not in repository.tree("main")
+    assert ("OTHER.md" in repository.tree("main")) == (branch == "main")  # of others, so it is kept
 
 
-def test_a_run_that_was_killed_is_taken_up_where_it_stood(hub: Hub) -> None:
+def test_a_run_that_failed_continues_where_it_stopped(hub: Hub) -> None:
     hub.faults.append(Fault("POST .*/tag/", "500", times=5))
     assert publish(hub).returncode == EXIT_UNAVAILABLE
     assert not RECEIPT.exists()
@@ -235,20 +281,20 @@ def test_a_kill_during_the_upload_leaves_main_as_it_was(project: Path, hub: Hub)
     assert repository.tree("main") == repository.tree(second["commit"])
 
 
-def test_a_hub_that_stays_broken_is_said_with_what_to_do(hub: Hub) -> None:
+def test_a_hub_that_stays_broken_ends_in_one_message(hub: Hub) -> None:
     hub.faults.append(Fault("POST .*/branch/", "500", times=99))
 
     result = publish(hub)
 
     assert result.returncode == EXIT_UNAVAILABLE
     assert result.stderr == (
-        f"error: publish.repository = {NAME}: the Hub keeps answering with status 500; run the same command again "
-        "later, what has arrived is not sent twice\n"
+        f"error: publish.repository = {NAME}: the Hub keeps answering with status 500; run the same command again, "
+        "files that arrived are not sent twice\n"
     )
     assert hub.requests("POST .*/branch/") == 5
 
 
-def test_a_hub_that_is_not_there_is_said_with_its_address(hub: Hub) -> None:
+def test_a_hub_that_cannot_be_reached_is_named_with_its_address(hub: Hub) -> None:
     hub.__exit__()
 
     result = publish(hub)
@@ -291,7 +337,7 @@ def test_a_token_that_is_stored_on_the_machine_is_not_used(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(("token", "status"), [(READER, 403), ("hf_unknown", 401)])
-def test_a_token_that_may_not_write_is_said_and_never_shown(hub: Hub, token: str, status: int) -> None:
+def test_a_token_without_write_access_is_reported_and_never_shown(hub: Hub, token: str, status: int) -> None:
     result = publish(hub, HF_TOKEN=token)
 
     assert result.returncode == 2
@@ -321,3 +367,100 @@ def test_the_token_is_in_nothing_that_is_left_behind(project: Path, hub: Hub) ->
 
     for path in project.rglob("*"):
         assert not path.is_file() or WRITER.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("pattern", ["POST /api/repos/create", "GET .*/refs", "GET .*/tree/", COMMIT_TO_BRANCH])
+def test_a_login_page_that_answers_instead_of_the_hub_is_a_transient_failure(hub: Hub, pattern: str) -> None:
+    hub.faults.append(Fault(pattern, "portal"))
+
+    require_complete(hub.repositories[NAME], published(hub)) if hub.repositories else published(hub)
+
+    assert hub.faults[0].times == 0
+
+
+def test_a_network_that_asks_to_log_in_is_named(hub: Hub) -> None:
+    hub.faults.append(Fault("POST", "portal", times=99))
+
+    result = publish(hub)
+
+    assert result.returncode == EXIT_UNAVAILABLE
+    assert f"{hub.endpoint} does not answer as a Hub does (a login page of the network?)" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_no_telemetry_is_sent_and_no_variable_is_needed_for_that(hub: Hub) -> None:
+    published(hub)
+
+    assert [agent for agent in hub.user_agents if "torch" in agent or "agent/" in agent] == []
+
+
+def test_a_server_that_never_answers_is_given_up(hub: Hub) -> None:
+    hub.faults.append(Fault(COMMIT_TO_BRANCH, "silence"))
+    code = "from stages.publish import retries, __main__; retries.REQUEST_SECONDS = 1.0; __main__.main()"
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment(hub), capture_output=True, text=True, check=False, timeout=100
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert "a call to the Hub failed (ReadTimeout); retrying" in result.stdout
+    require_complete(hub.repositories[NAME], json.loads(RECEIPT.read_text()))
+
+
+def test_a_publication_ends_after_its_time_limit_whatever_it_waits_for(hub: Hub) -> None:
+    hub.faults.append(Fault("GET .*/refs", "silence", times=99))
+    code = (
+        "from stages.publish import retries, __main__; from stages.runtime.entry import run_stage\n"
+        "retries.BASE_SECONDS = 3.0; run_stage(__main__.main)"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment(hub), capture_output=True, text=True, check=False, timeout=50
+    )
+
+    assert result.returncode == EXIT_UNAVAILABLE
+    assert "not finished after 0 minutes; run the same command again" in result.stderr
+
+
+XET = {"HF_HUB_DISABLE_XET": "", "HF_XET_CLIENT_RETRY_MAX_DURATION": "1s", "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1"}
+
+
+def test_the_default_upload_path_of_the_client_is_xet_and_works(hub: Hub) -> None:
+    receipt = published(hub, **XET)
+
+    assert hub.requests("xet-write-token") >= 1
+    assert hub.requests("PUT /") == 0
+    assert any(hub.xet_folder.rglob("*"))
+    require_complete(hub.repositories[NAME], receipt)
+
+
+@pytest.mark.parametrize("kind", ["500", "cut"])
+def test_a_failure_of_xets_token_is_retried(hub: Hub, kind: str) -> None:
+    hub.faults.append(Fault("xet-write-token", kind, times=3))
+
+    receipt = published(hub, **XET)
+
+    assert hub.faults[0].times == 0
+    require_complete(hub.repositories[NAME], receipt)
+
+
+def test_xet_storage_that_cannot_be_reached_ends_in_one_message(hub: Hub) -> None:
+    hub.xet_storage = "http://127.0.0.1:9"
+
+    result = publish(hub, **XET)
+
+    assert result.returncode == EXIT_UNAVAILABLE
+    assert f"error: publish.repository = {NAME}: cannot reach {hub.endpoint} or its storage (" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "main" in hub.repositories[NAME].refs("heads")
+    assert hub.repositories[NAME].commit_count("main") == 1
+
+
+def test_a_token_server_that_stays_broken_ends_in_one_message(hub: Hub) -> None:
+    hub.faults.append(Fault("xet-write-token", "500", times=99))
+
+    result = publish(hub, **XET)
+
+    assert result.returncode == EXIT_UNAVAILABLE
+    assert "500 Internal Server Error" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,47 @@
+"""The receipt of a publication: which revision is published where. publish writes it, people and flows read it.
+
+It is in the folder of the published model, so that deleting `published/` deletes the receipt too, and DVC notices.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.formats.reports import write_json
+
+RECEIPT = "receipt.json"
+
+
+class Receipt(BaseModel):
+    """What the last run of publish did."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    destination: Literal["folder", "hub", "none"]
+    """`none`: nothing was published."""
+    location: str
+    """The model's folder, or `owner/name` on the Hub."""
+    revision: str | None = None
+    """The name of the revision that `main` leads to."""
+    commit: str | None = None
+    """On the Hub: the commit that the revision's tag names."""
+    sha256: dict[str, str] = {}
+    """File of the revision -> sha256; without the provenance, which is observed anew by each publication."""
+    reason: str | None = None
+    """Why nothing was published."""
+
+
+def receipt_path(folder: str, name: str) -> Path:
+    """Where the receipt of `publish.name` is, below `publish.folder`."""
+    return Path(folder) / name / RECEIPT
+
+
+def write_receipt(path: Path, receipt: Receipt) -> None:
+    """Write a receipt, without the fields that have no value."""
+    write_json(path, receipt.model_dump(mode="json", exclude_none=True))
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a receipt."""
+    return Receipt.model_validate_json(path.read_bytes())

@@ -1,0 +1,170 @@
+"""The model card: what the model is, how to use it, how good it is, what it was made from.
+
+Names, headers and model output come from the corpus and are escaped; the text of `publish` is the publisher's Markdown.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from stages.formats.evaluation import Evaluation
+from stages.formats.markdown import code_block, escape, table
+from stages.formats.samples import Sample
+from stages.publish.card.data import data
+from stages.publish.card.training import accepted, reproduction, training
+from stages.publish.inputs import Inputs
+from stages.publish.params import PublishParams
+
+SAMPLES_SHOWN = 5
+
+METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
+BASELINES = {"gzip_9": "gzip -9", "xz_9": "xz -9"}
+
+
+def write_card(params: PublishParams, inputs: Inputs) -> str:
+    """README.md as the Hub reads it: YAML front matter, then Markdown."""
+    sections = (
+        introduction(params, inputs),
+        loading(params),
+        intended_use(inputs.validation.sources),
+        evaluation(inputs.evaluation),
+        samples(inputs.samples),
+        data(inputs),
+        training(inputs),
+        reproduction(inputs),
+        accepted(inputs.accepted),
+        citation(params),
+    )
+    return f"---\n{metadata(params, inputs.evaluation).to_yaml()}\n---\n\n" + "\n".join(filter(None, sections))
+
+
+def metadata(params: PublishParams, evaluation: Evaluation) -> ModelCardData:
+    """The card's front matter, with the metrics as the Hub's model-index."""
+    values = evaluation.model_dump()
+    results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type="held-out",
+            dataset_name="held-out documents",
+            dataset_split="validation",
+            metric_type=name,
+            metric_name=title,
+            metric_value=values[name],
+        )
+        for name, title in METRICS.items()
+    ]
+    return ModelCardData(
+        language=list(params.language),
+        license=params.license,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=list(params.tags),
+        model_name=params.name,
+        eval_results=results,
+    )
+
+
+def introduction(params: PublishParams, inputs: Inputs) -> str:
+    """Title, description, and the sizes in one sentence."""
+    return (
+        f"# {params.name}\n\n{params.description}\n\n"
+        f"A causal language model of type {escape(str(inputs.config['model_type']))} with "
+        f"{inputs.training['parameters']:,} parameters and a vocabulary of {inputs.config['vocab_size']:,} tokens, "
+        f"trained from scratch on {inputs.train.total.bytes:,} bytes of text.\n"
+    )
+
+
+def loading(params: PublishParams) -> str:
+    """Code that runs wherever the reader is."""
+    if params.repository is None:
+        name, comment = ".", "  # the path of the folder that holds this card"
+        revisions = "Each folder in `revisions/` is a revision and loads by its path; the link `main` leads to one."
+    else:
+        name, comment = params.repository, ""
+        revisions = (
+            'Each tag of the repository is a revision: `from_pretrained(name, revision="TAG")` loads it. A tag never '
+            "moves; `main` does."
+        )
+    return f"""## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+name = {json.dumps(name)}{comment}
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForCausalLM.from_pretrained(name)
+prompt = tokenizer("def fibonacci(", return_tensors="pt")
+print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100, do_sample=True)[0]))
+```
+
+{revisions}
+"""
+
+
+def intended_use(sources: Mapping[tuple[str, str], Any]) -> str:
+    """What the model is for, and what it should not be used for."""
+    count = len({source for source, _ in sources})
+    return (
+        "## Intended use and limitations\n\n"
+        "For research on language models and their training. Not for decisions about people, and not for code that "
+        "runs unreviewed.\n\n"
+        "- It continues text. It follows no instructions, and its output may be wrong, insecure or biased.\n"
+        "- It may repeat training text word for word; the licences below apply to such text.\n"
+        f"- It was evaluated on documents of {count:,} {'source' if count == 1 else 'sources'}. The intervals cover "
+        "the choice of documents like these, not other sources, and not the random seed of the training.\n"
+    )
+
+
+def evaluation(report: Evaluation) -> str:
+    """The metrics with their intervals, compressors on the same bytes, and bits per byte of each source."""
+    values = report.model_dump()
+    rows = [
+        (title, f"{values[name]:g}", "{:g} to {:g}".format(*report.interval_95[name]))
+        for name, title in METRICS.items()
+    ]
+    rows += [
+        (f"{title} (bits per byte)", f"{report.baselines_bits_per_byte[name]:g}", "")
+        for name, title in BASELINES.items()
+    ]
+    per_source = [(name, f"{value:g}") for name, value in sorted(report.bits_per_byte_per_source.items())]
+    counts = report.samples
+    functions = ""
+    if counts.functions:
+        functions = (
+            f"\nOf {counts.functions} held-out function headers, {counts.parsed} were completed to valid Python "
+            f"({counts.parsed_share:.0%}). Valid Python is a matter of grammar: no completion was run.\n"
+        )
+    return (
+        f"## Evaluation\n\n{table(('', 'value', '95 % interval'), rows)}\n"
+        f"Over {report.documents:,} held-out documents, {report.tokens:,} tokens, {report.bytes:,} bytes. "
+        f"{report.convention}\n\n{table(('held-out source', 'bits per byte'), per_source)}{functions}"
+    )
+
+
+def samples(entries: list[Sample]) -> str:
+    """The first completions, unedited: they are in random order already."""
+    blocks = [
+        f"{escape(entry.source)} {escape(entry.path)}, line {entry.line} "
+        f"({'parses' if entry.parses else 'does not parse'}"
+        f"{'' if entry.body.strip() else '; the model wrote no body'}):\n\n" + code_block(entry.signature + entry.body)
+        for entry in entries[:SAMPLES_SHOWN]
+    ]
+    if not blocks:
+        return ""
+    return (
+        "## Samples\n\nFunctions of held-out files, completed from their header; chosen at random, unedited.\n\n"
+        + "\n".join(blocks)
+    )
+
+
+def citation(params: PublishParams) -> str:
+    """A BibTeX entry; the revision makes it precise."""
+    where = f"  url = {{https://huggingface.co/{params.repository}}},\n" if params.repository else ""
+    key = "".join(character for character in params.name if character.isalnum())
+    return (
+        "## Citation\n\n```bibtex\n"
+        f"@misc{{{key},\n  title = {{{params.name}}},\n{where}"
+        "  note = {Revision: see `revision` in provenance.json}\n}\n```\n"
+    )

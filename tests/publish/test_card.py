@@ -1,0 +1,190 @@
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+from stages.formats.reports import read_json, write_json
+from stages.publish.__main__ import main
+from stages.publish.card.values import flat, shown
+from tests.trained_project import write_sections
+
+MAIN = Path("published/tiny/main")
+
+LOCK = {
+    "clean": {
+        "outs": [{"path": "data/clean/train"}],
+        "params": {"params.yaml": {"clean": {"near_duplicates": {"similarity": 0.85}, "decontamination": None}}},
+    },
+    "train": {
+        "outs": [{"path": "model"}],
+        "params": {
+            "params.yaml": {"train": {"seed": 7, "optimizer": {"name": "muon", "betas": [0.9, 0.95]}}},
+            "versions.yaml": {"torch": "2.13.0"},
+        },
+    },
+}
+
+
+def card() -> str:
+    """The card of a publication."""
+    main()
+    return (MAIN / "README.md").read_text()
+
+
+def test_the_hub_can_read_the_metrics_in_the_card(project: Path) -> None:
+    card()
+
+    evaluation = json.loads(Path("reports/evaluate.json").read_text())
+    loaded = ModelCard.load(MAIN / "README.md")
+    assert loaded.data.license == "apache-2.0"
+    values = {result.metric_type: result.metric_value for result in loaded.data.eval_results}
+    assert values == {name: evaluation[name] for name in ("loss", "perplexity", "bits_per_byte")}
+
+
+def test_the_card_reports_data_metrics_samples_and_limits(project: Path) -> None:
+    text = card()
+
+    samples = json.loads(Path("data/samples.json").read_text())
+    counts = json.loads(Path("reports/tokenize.json").read_text())
+    assert "A model for tests." in text
+    assert f"| MIT | {counts['train']['documents']} | {counts['train']['bytes']:,} |" in text
+    assert f"| MIT | {counts['validation']['documents']} | {counts['validation']['bytes']:,} |" in text
+    assert "| training loss | 5.5 |" in text
+    assert "| gzip -9 (bits per byte) |" in text
+    assert "| mine | " in text  # bits per byte of each source
+    assert all(sample["signature"] in text for sample in samples)
+    assert "filters dropped 1 (generated)" in text
+    for heading in ("Use", "Intended use and limitations", "Evaluation", "Data", "Training", "Reproduce", "Citation"):
+        assert f"\n## {heading}\n" in text
+
+
+def test_hyper_parameters_versions_and_cleaning_are_those_that_dvc_recorded(project: Path) -> None:
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": LOCK}))
+
+    text = card()
+
+    assert "| seed | 7 |" in text
+    assert "| optimizer.betas | 0.9, 0.95 |" in text
+    assert "| torch | 2.13.0 |" in text
+    assert "Near-duplicates were removed by MinHash (similarity: 0.85)." in text
+    assert "(no decontamination)" in text
+
+
+def test_what_is_not_recorded_is_not_made_up(project: Path) -> None:
+    text = card()
+
+    assert "The hyper-parameters are not recorded in dvc.lock." in text
+    assert "The hardware of the training is not recorded for these weights." in text
+    assert "How duplicates and evaluation data were removed is not recorded in dvc.lock." in text
+
+
+def test_the_card_promises_equal_bits_only_under_its_conditions(project: Path) -> None:
+    text = card()
+
+    assert "On CPUs of the same kind, with the same number of processes and threads" in text
+    assert "On GPUs sums have no fixed order" in text
+    assert "If `git.dirty` is false there" in text
+
+
+def test_nothing_from_the_corpus_becomes_markup(project: Path) -> None:
+    hostile = "`x`|\n# y <img src=https://evil.example/p> [z](https://evil.example)"
+    documents = next(Path("data/tokens/validation").glob("*.documents.jsonl"))
+    entries = [json.loads(line) for line in documents.read_text().splitlines()]
+    documents.write_text(
+        "".join(json.dumps(entry | {"source": hostile, "license": hostile}) + "\n" for entry in entries)
+    )
+    report = read_json(Path("reports/evaluate.json"))
+    write_json(Path("reports/evaluate.json"), report | {"bits_per_byte_per_source": {hostile: 1.0}})
+    samples = read_json(Path("data/samples.json"))
+    escape_fence = {"source": hostile, "path": hostile, "signature": "```\n# out", "body": "\n````\n# out\n"}
+    write_json(Path("data/samples.json"), [sample | escape_fence for sample in samples])
+    clean = read_json(Path("reports/clean.json"))
+    write_json(Path("reports/clean.json"), clean | {"dropped": {hostile: {"documents": 1, "bytes": 1}}})
+
+    body = card().split("---\n", 2)[2]
+
+    tokens = MarkdownIt("commonmark").enable("table").parse(body)
+    headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    assert [heading for heading in headings if "y" in heading.split() or heading == "out"] == []
+    kinds = {child.type for token in tokens for child in token.children or []}
+    assert not kinds & {"html_inline", "link_open", "image"}
+    rows = [token for token in tokens if token.type == "inline" and "evil.example" in token.content]
+    assert len(rows) >= 4
+
+
+def test_a_completion_without_a_body_is_shown_as_such(project: Path) -> None:
+    samples = read_json(Path("data/samples.json"))
+    write_json(Path("data/samples.json"), [sample | {"body": "\n", "parses": False} for sample in samples])
+
+    assert "(does not parse; the model wrote no body)" in card()
+
+
+def test_the_code_of_the_card_runs_in_the_folder_it_came_with(project: Path, tmp_path: Path) -> None:
+    text = card()
+    elsewhere = tmp_path / "downloaded"
+    shutil.copytree(MAIN, elsewhere)
+    code = next(token.content for token in MarkdownIt().parse(text) if token.info == "python")
+    (tmp_path / "home").mkdir()
+
+    result = subprocess.run(
+        [sys.executable, "-c", code.replace("max_new_tokens=100", "max_new_tokens=2")],
+        cwd=elsewhere,
+        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("def fibonacci(")
+
+
+def test_the_card_of_a_repository_loads_by_its_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sections(project, publish__repository="me/model")
+    monkeypatch.setattr("stages.publish.hub.publish_to_hub", stop_with_the_card)
+
+    with pytest.raises(RuntimeError) as stopped:
+        main()
+
+    assert 'name = "me/model"' in str(stopped.value)
+    assert "Each tag of the repository is a revision" in str(stopped.value)
+    assert "url = {https://huggingface.co/me/model}" in str(stopped.value)
+
+
+def stop_with_the_card(revision: object, *_: object, **__: object) -> None:
+    raise RuntimeError(revision.files["README.md"].read_text())  # type: ignore[attr-defined]
+
+
+def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
+    entry = {
+        "stage": "clean",
+        "because": "a comment",
+        "changes": ["stages/clean/verdicts.py modified in remarks only"],
+        "same_syntax_tree": True,
+        "by": "Ada",
+        "date": "2026-01-02",
+    }
+    Path("accepted.yaml").write_text(yaml.safe_dump([entry]))
+
+    row = (
+        "| clean | stages/clean/verdicts.py modified in remarks only | same syntax tree | a comment | Ada, 2026-01-02 |"
+    )
+    assert row in card()
+
+
+def test_nested_parameters_become_dotted_rows() -> None:
+    values = {"a": {"b": [1, 2], "c": {}}, "d": None, "e": True, "f": 1200}
+
+    assert [(name, shown(value)) for name, value in flat(values)] == [
+        ("a.b", "1, 2"),
+        ("a.c", "{}"),
+        ("d", "none"),
+        ("e", "yes"),
+        ("f", "1,200"),
+    ]

@@ -1,0 +1,142 @@
+"""Publishing is an effect, not a result: driven by DVC, with the stage of the real dvc.yaml without its code deps."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.plan.graph import make_plan
+from stages.publish.gate import EXIT_REFUSED
+from tests.small_project import ROOT
+from tests.trained_project import PUBLISH, write_sections
+
+PUBLISHED = Path("published/tiny")
+REFUSING = {"bits_per_byte_at_most": 0.1, "allow_worse": False, "tolerance": 0.0}
+
+
+@pytest.fixture
+def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An evaluated project under git and DVC, with the stage publish alone."""
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["publish"]
+    stage["deps"] = [dep for dep in stage["deps"] if not dep.startswith("stages/")]
+    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"publish": stage}}))
+    Path("accepted.yaml").write_text("")
+    Path(".gitignore").write_text("/published/\n/data/\n/model/\n.parrotflow/\n")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    for command in (
+        "git init -q",
+        "dvc init -q",
+        "git add -A",
+        "git -c user.name=a -c user.email=a@b commit -qm first",
+    ):
+        subprocess.run(command.split(), check=True)
+    return project
+
+
+def dvc(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def reproduce() -> subprocess.CompletedProcess[str]:
+    result = dvc("repro", "publish")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+def describe(description: str) -> None:
+    write_sections(Path(), publish__description=description)
+
+
+def receipt() -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((PUBLISHED / "receipt.json").read_text())
+    return result
+
+
+def require_agreement(description: str) -> None:
+    """The receipt, main and what was asked for are the same; and every command says that nothing is left to do."""
+    assert (PUBLISHED / "main").readlink().name == receipt()["revision"]
+    assert f"\n{description}\n" in (PUBLISHED / "main/README.md").read_text()
+    assert "didn't change, skipping" in reproduce().stdout
+    assert [stage.state for stage in make_plan(["publish"])] == ["clean"]
+
+
+def test_main_and_the_receipt_follow_what_is_asked_for_also_back_to_an_earlier_revision(pipeline: Path) -> None:
+    for description in ("AAA", "BBB", "AAA"):
+        describe(description)
+        assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+
+        reproduce()
+
+        require_agreement(description)
+
+
+@pytest.mark.parametrize("deleted", ["published", "published/tiny"])
+def test_a_publication_that_was_deleted_is_made_again(pipeline: Path, deleted: str) -> None:
+    describe("AAA")
+    reproduce()
+    first = receipt()
+    shutil.rmtree(deleted)
+    assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+
+    reproduce()
+
+    assert receipt() == first
+    require_agreement("AAA")
+
+
+def test_an_old_commit_that_is_checked_out_is_published_again(pipeline: Path) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for description in ("AAA", "BBB"):
+        describe(description)
+        reproduce()
+        subprocess.run(["git", *identity, "commit", "-qam", description], check=True)
+    subprocess.run(["git", "checkout", "-q", "HEAD^"], check=True)
+    dvc("checkout")
+
+    reproduce()
+
+    require_agreement("AAA")
+
+
+def test_an_experiment_in_a_temporary_workspace_publishes_nothing_until_it_is_applied(pipeline: Path) -> None:
+    for path in ("data", "model"):  # a real pipeline restores these from the cache
+        subprocess.run(["git", "add", "-f", path], check=True)
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "inputs"], check=True)
+    describe("AAA")
+    reproduce()
+    before = receipt()
+
+    result = dvc("exp", "run", "--temp", "-n", "trial", "-S", "publish.description=BBB")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "not published: this is an experiment's temporary workspace" in result.stdout
+    assert receipt() == before
+    require_agreement("AAA")
+
+    assert dvc("exp", "apply", "trial").returncode == 0
+    assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+    reproduce()
+    require_agreement("BBB")
+
+
+def test_the_gate_holds_for_plain_dvc_and_opens_when_its_limit_is_raised(pipeline: Path) -> None:
+    write_sections(pipeline, publish__gate=REFUSING)
+
+    refused = dvc("repro", "publish")
+
+    assert refused.returncode != 0
+    assert f"exited with {EXIT_REFUSED}" in refused.stderr
+    assert "error: publish.gate.bits_per_byte_at_most = 0.1: the model has " in refused.stdout + refused.stderr
+    assert not PUBLISHED.exists()
+
+    write_sections(pipeline, publish__gate=PUBLISH["gate"] | {"bits_per_byte_at_most": 100.0})
+    reproduce()
+    assert receipt()["destination"] == "folder"

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from stages.formats.evaluation import read_evaluation
+from stages.formats.reports import read_json, write_json
+from stages.publish.__main__ import main
+from stages.publish.gate import EXIT_REFUSED, RefusedError
+from tests.trained_project import PUBLISH, write_model, write_sections
+
+REPORT = Path("reports/evaluate.json")
+PUBLISHED = Path("published/tiny")
+
+
+def publish_with(bits_per_byte: float, seed: int = 0) -> None:
+    """Publish another model with that evaluation."""
+    write_model(Path(), seed=seed)
+    write_json(REPORT, read_json(REPORT) | {"bits_per_byte": bits_per_byte})
+    main()
+
+
+def published() -> float:
+    return read_evaluation(PUBLISHED / "main/evaluation.json").bits_per_byte
+
+
+def test_the_first_publication_needs_no_predecessor(project: Path) -> None:
+    publish_with(5.0)
+
+    assert published() == 5.0
+
+
+def test_a_worse_model_does_not_move_main_also_after_a_failure_and_a_lost_receipt(project: Path) -> None:
+    publish_with(2.0)
+
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=r"published/tiny: the model has 3 bits per byte, main has 2;"):
+            publish_with(3.0, seed=1)
+        (PUBLISHED / "receipt.json").unlink(missing_ok=True)
+
+    assert published() == 2.0
+    assert RefusedError.exit_code == EXIT_REFUSED
+
+
+def test_an_equal_or_better_model_moves_main(project: Path) -> None:
+    for seed, value in enumerate((2.0, 2.0, 1.5)):
+        publish_with(value, seed)
+
+        assert published() == value
+
+
+def test_a_worse_model_moves_main_where_that_is_allowed_or_tolerated(project: Path) -> None:
+    publish_with(2.0)
+    write_sections(project, publish__gate=PUBLISH["gate"] | {"tolerance": 0.5})
+    publish_with(2.5, seed=1)
+    assert published() == 2.5
+
+    write_sections(project, publish__gate=PUBLISH["gate"] | {"allow_worse": True})
+    publish_with(9.0, seed=2)
+    assert published() == 9.0
+
+
+@pytest.mark.parametrize("damage", ["missing", "unreadable"])
+def test_the_gate_fails_closed_where_the_published_evaluation_cannot_be_read(project: Path, damage: str) -> None:
+    publish_with(2.0)
+    report = PUBLISHED / "main/evaluation.json"
+    report.unlink()
+    if damage == "unreadable":
+        report.write_text("{")
+
+    with pytest.raises(RefusedError, match="main holds a model without an evaluation to compare with"):
+        publish_with(1.0, seed=1)
+
+
+def test_the_refusal_says_where_the_held_out_data_differ(project: Path) -> None:
+    publish_with(2.0)
+    write_json(REPORT, read_json(REPORT) | {"documents": 1})
+
+    with pytest.raises(RefusedError, match=r"main has 2 \(on other held-out documents\)"):
+        publish_with(3.0, seed=1)
+
+
+def test_a_value_that_is_not_a_number_never_passes(project: Path) -> None:
+    text = REPORT.read_text()
+    REPORT.write_text(text.replace(f'"bits_per_byte": {read_json(REPORT)["bits_per_byte"]}', '"bits_per_byte": null'))
+
+    with pytest.raises(Exception, match=r"reports/evaluate.json: bits_per_byte"):
+        main()

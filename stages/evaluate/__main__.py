@@ -5,7 +5,6 @@ not the result.
 """
 
 import os
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +18,19 @@ from stages.evaluate.params import EvaluateParams
 from stages.evaluate.samples.completion import complete_headers
 from stages.evaluate.samples.headers import choose_headers
 from stages.evaluate.samples.page import samples_page
-from stages.formats.documents import read_documents, require_documents
+from stages.formats.documents import CLEAN, read_documents, require_documents
 from stages.formats.evaluation import write_evaluation
 from stages.formats.model_folder import MODEL
 from stages.formats.samples import SAMPLES_PAGE, write_samples
-from stages.formats.tokens import TokenStore
+from stages.formats.splits import VALIDATION
+from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
-DOCUMENTS = Path("data/clean/validation")
-TOKENS = Path("data/tokens/validation")
+HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
+HELD_OUT_TOKENS = TOKENS / VALIDATION
 
 BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 DEFAULT_BATCH = 16
@@ -39,8 +39,8 @@ DEFAULT_BATCH = 16
 def main() -> None:
     params = read_section("evaluate", EvaluateParams)
     require_locked("numpy", "pyarrow", "safetensors", "tokenizers", "torch", "transformers")
-    require_documents(DOCUMENTS)
-    store = TokenStore(TOKENS)
+    require_documents(HELD_OUT_DOCUMENTS)
+    store = TokenStore(HELD_OUT_TOKENS)
     model = open_model(MODEL)
     tokenizer = open_tokenizer(MODEL)
     context_length, stride = window_sizes(params, model)
@@ -48,8 +48,10 @@ def main() -> None:
 
     nats = score_documents(model, store, context_length, stride, batch_size())
     require_finite(nats)
-    baselines = compress(document.text for document in read_documents(DOCUMENTS))
-    headers = choose_headers(read_documents(DOCUMENTS), params.samples.count, params.samples.header_bytes, params.seed)
+    baselines = compress(document.text for document in read_documents(HELD_OUT_DOCUMENTS))
+    headers = choose_headers(
+        read_documents(HELD_OUT_DOCUMENTS), params.samples.count, params.samples.header_bytes, params.seed
+    )
     samples = complete_headers(model, tokenizer, headers, params.samples, params.seed)
 
     scores = document_scores(nats, store)
@@ -90,8 +92,8 @@ def require_vocabulary(model: PreTrainedModel, store: TokenStore) -> None:
     known: int = model.config.vocab_size
     if known < store.manifest.vocab_size:
         raise UserError(
-            f"{MODEL} has a vocabulary of {known} tokens, {TOKENS} of {store.manifest.vocab_size}: they were made "
-            "with different tokenizers; run `dvc repro`"
+            f"{MODEL} has a vocabulary of {known} tokens, {HELD_OUT_TOKENS} of {store.manifest.vocab_size}: they were "
+            "made with different tokenizers; run `dvc repro`"
         )
 
 

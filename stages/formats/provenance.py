@@ -57,7 +57,7 @@ class Provenance(BaseModel):
     """The parameters of this publication."""
     versions: dict[str, str]
     """Library -> locked version."""
-    training: dict[str, str | int | float | bool] | None
+    training: dict[str, str | int | float | bool | None] | None
     """Hardware, processes, threads, precision and speed of the run that made these weights; None if not recorded."""
     published_from: dict[str, str | int | None]
     """Python, system and cores of the machine that published."""

@@ -3,28 +3,27 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from stages.formats.evaluation import EVALUATE_REPORT, Evaluation, read_evaluation
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
-from stages.formats.reports import read_json
+from stages.formats.reports import REPORTS, read_json
 from stages.formats.samples import SAMPLES, Sample, read_samples
-from stages.formats.tokens import TokenStore
-from stages.publish.lock import read_lock, recorded_params
+from stages.formats.splits import TRAIN, VALIDATION
+from stages.formats.tokens import TOKENS, TokenStore
+from stages.publish.lock import read_lock, recorded_section, recorded_versions
 from stages.runtime.entry import UserError
 
-TRAIN_TOKENS = Path("data/tokens/train")
-VALIDATION_TOKENS = Path("data/tokens/validation")
-CLEAN_REPORT = Path("reports/clean.json")
-TRAIN_REPORT = Path("reports/train.json")
-TRAIN_SPEED = Path("reports/train_speed.json")
+CLEAN_REPORT = REPORTS / "clean.json"
+TRAIN_REPORT = REPORTS / "train.json"
+TRAIN_SPEED = REPORTS / "train_speed.json"
 ACCEPTED = Path("accepted.yaml")
 
-ALL = (MODEL, SAMPLES, TRAIN_TOKENS, VALIDATION_TOKENS, CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT)
+ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT)
 
-Facts = dict[str, str | int | float | bool]
+Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
 
 @dataclass
@@ -84,15 +83,15 @@ def read_inputs() -> Inputs:
     return Inputs(
         config=read_json(MODEL / CONFIG),
         samples=read_samples(),
-        train=read_split(TRAIN_TOKENS),
-        validation=read_split(VALIDATION_TOKENS),
+        train=read_split(TOKENS / TRAIN),
+        validation=read_split(TOKENS / VALIDATION),
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
         facts=training_facts(),
         recorded=Recorded(
-            training=recorded_params(stages, MODEL).get("train", {}),
-            cleaning=recorded_params(stages, Path("data/clean/train")).get("clean", {}),
-            versions=recorded_params(stages, MODEL, "versions.yaml"),
+            training=recorded_section(stages, "train"),
+            cleaning=recorded_section(stages, "clean"),
+            versions=recorded_versions(stages, MODEL),
         ),
         evaluation=read_evaluation(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],

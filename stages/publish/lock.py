@@ -21,13 +21,20 @@ def read_lock(path: Path = LOCK) -> Stages:
     return stages
 
 
-def recorded_params(stages: Stages, output: Path, file: str = "params.yaml") -> dict[str, Any]:
-    """The parameters that the maker of `output` ran with, as its lock entry records them; empty where none does."""
-    for stage in stages.values():
-        if any(out["path"] == output.as_posix() for out in stage.get("outs", [])):
-            params: dict[str, Any] = stage.get("params", {}).get(file, {})
-            return params
-    return {}
+def recorded_section(stages: Stages, name: str) -> dict[str, Any]:
+    """A section of params.yaml as the stage that depends on it last ran with; empty where none is recorded."""
+    recorded = (stage.get("params", {}).get("params.yaml", {}) for stage in stages.values())
+    section: dict[str, Any] = next((params[name] for params in recorded if name in params), {})
+    return section
+
+
+def recorded_versions(stages: Stages, output: Path) -> dict[str, str]:
+    """Library -> version, of those that the maker of `output` depends on; empty where none is recorded."""
+    makers = (
+        stage for stage in stages.values() if any(out["path"] == output.as_posix() for out in stage.get("outs", []))
+    )
+    versions: dict[str, str] = next(makers, {}).get("params", {}).get("versions.yaml", {})
+    return versions
 
 
 def not_in_lock(stages: Stages, inputs: Iterable[str]) -> list[str]:

@@ -4,9 +4,9 @@
 #     apt-get install --yes slurm-wlm munge
 #     deploy/slurm/try_on_one_node.sh
 #
-# Starts munge, the controller and the node's daemon with a configuration in .parrotflow/slurm, submits the script, waits
-# for the job, shows its log and stops what it started. With PREEMPT_AFTER=SECONDS it asks the job to stop so long after
-# its training began, as Slurm does before it takes a node away: the job queues itself again and goes on.
+# Starts munge, the controller and the daemons of NODES nodes (default 1) with a configuration in .parrotflow/slurm, submits
+# the script, waits for the job, shows its log and stops what it started. With PREEMPT_AFTER=SECONDS it asks the job to stop
+# so long after its training began, as Slurm does before it takes a node away: the job is requeued and continues.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 state=$PWD/.parrotflow/slurm
@@ -48,7 +48,7 @@ until sinfo --noheader --format=%T 2>/dev/null | grep -q idle; do sleep 1; done
 job=$(sbatch --parsable "$@" deploy/slurm/train.sbatch)
 echo "job $job"
 if [ -n "${PREEMPT_AFTER:-}" ]; then
-    until grep -q "^step " ".parrotflow/slurm-$job.log" 2>/dev/null; do sleep 1; done
+    until grep -q "^step " "slurm-$job.log" 2>/dev/null; do sleep 1; done
     sleep "$PREEMPT_AFTER"
     scancel --signal=TERM --batch "$job"
     until squeue --noheader --job "$job" --format=%T | grep -q PENDING; do sleep 1; done
@@ -56,5 +56,5 @@ if [ -n "${PREEMPT_AFTER:-}" ]; then
     scontrol update JobId="$job" StartTime=now
 fi
 while squeue --noheader --job "$job" 2>/dev/null | grep -q .; do sleep 2; done
-cat ".parrotflow/slurm-$job.log"
+cat "slurm-$job.log"
 scontrol show job "$job" | grep -E "JobState|ExitCode"

@@ -68,11 +68,13 @@ def metadata(params: PublishParams, evaluation: Evaluation) -> ModelCardData:
 
 def introduction(params: PublishParams, inputs: Inputs) -> str:
     """Title, description, and the sizes in one sentence."""
+    recorded = inputs.recorded.training
+    start = escape(f"from the weights of {recorded['start_from']}") if recorded.get("start_from") else "from scratch"
     return (
         f"# {params.name}\n\n{params.description}\n\n"
         f"A causal language model of type {escape(str(inputs.config['model_type']))} with "
         f"{inputs.training['parameters']:,} parameters and a vocabulary of {inputs.config['vocab_size']:,} tokens, "
-        f"trained from scratch on {inputs.train.total.bytes:,} bytes of text.\n"
+        f"trained {start if recorded else ''} on {inputs.train.total.bytes:,} bytes of text.\n".replace("  ", " ")
     )
 
 

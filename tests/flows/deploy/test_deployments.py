@@ -1,8 +1,6 @@
-"""The deployments that stand in the project name things that exist."""
+"""The deployments of the project name things that exist."""
 
 import inspect
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +33,3 @@ def test_one_deployment_is_nightly_and_one_on_demand() -> None:
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
     assert "schedules" not in on_demand
-
-
-def test_the_batch_script_is_valid_shell_and_uses_what_exists() -> None:
-    script = ROOT / "deploy/slurm/train.sbatch"
-
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    text = script.read_text(encoding="utf-8")
-    assert "dvc repro tokenize" in text
-    assert set(re.findall(r"python -m (stages\.\w+)", text)) == {"stages.train"}
-
-
-def test_the_kubernetes_job_is_valid_and_changes_lines_that_the_preset_has() -> None:
-    service, job = yaml.safe_load_all((ROOT / "deploy/kubernetes/train.yaml").read_text(encoding="utf-8"))
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
-    script = job["spec"]["template"]["spec"]["containers"][0]["args"][0]
-    preset = (ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8")
-
-    for line in re.findall(r"s/\^(\w+):\.\*/", script):
-        assert re.search(rf"^{line}:", preset, re.MULTILINE), line
-    assert job["spec"]["completions"] == yaml.safe_load(preset)["num_machines"]

@@ -1,9 +1,12 @@
 """The command line, `parrotflow --help`. What is heavy is imported where it is used."""
 
+import ast
 import json
 import subprocess
 import sys
-from importlib import import_module
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import cyclopts
@@ -49,10 +52,12 @@ def run(
     if dry:
         why(*targets, force=force, downstream=downstream)
         return
-    from flows.run import early_start as ahead
+    from flows.run.pipeline_run import run_pipeline
+    from flows.run.scheduler import RunOptions
 
-    options = {"force": force, "downstream": downstream, "keep_going": keep_going, "pull": pull, "wait": wait}
-    ahead.run(lambda: import_module("flows.pipeline").run_here, targets, **options)
+    result = run_pipeline(RunOptions(targets, force, downstream, keep_going, pull, wait))
+    if result.state in ("Failed", "Cancelled"):
+        raise SystemExit(1)
 
 
 @app.command
@@ -162,29 +167,6 @@ def confirmed() -> bool:
 
 
 @app.command
-def sample(prompt: str, *options: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> None:
-    """Continue a prompt with the trained model. For options see `python -m stages.evaluate.commands.sample --help`."""
-    run_module("stages.evaluate.commands.sample", prompt, *options)
-
-
-@data.command
-def whatif(*changes: str) -> None:
-    """What other thresholds of `clean` would drop, e.g. filters.line_length_maximum=500. Nothing is changed."""
-    run_module("stages.clean.commands.whatif", *changes)
-
-
-@data.command
-def where(*options: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> None:
-    """The documents that a training step saw: --step N [--row R]."""
-    run_module("stages.train.commands.trace", *options)
-
-
-def run_module(module: str, *arguments: str) -> None:
-    """Run a stage's own command as a child, and leave as it left."""
-    raise SystemExit(subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode)
-
-
-@app.command
 def serve(*, port: int = 4200) -> None:
     """Run the deployments of prefect.yaml on this machine: on their schedules, and from Prefect's pages.
 
@@ -193,11 +175,45 @@ def serve(*, port: int = 4200) -> None:
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    from flows.deploy.serve import serve_deployments, server
+    from flows.deploy.serve import serve_deployments
+    from flows.show.server import server
 
     with server(port) as address:
-        print(f"Prefect's pages: {address.removesuffix('/api')} (Ctrl-C ends)", flush=True)
+        print_address(address.pages, address.auth)
         serve_deployments()
+
+
+@app.command
+def ui(*, port: int = 4200) -> None:
+    """Open Prefect's pages on this machine, with the runs so far, until Ctrl-C.
+
+    Parameters
+    ----------
+    port
+        Of the pages, on loopback.
+    """
+    import signal
+
+    from flows.show.past_runs import import_past_runs
+    from flows.show.server import server
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with server(port) as address:
+            print_address(address.pages, address.auth)
+            imported = import_past_runs(address)
+            if imported:
+                print(f"{imported} earlier runs are in the pages now", flush=True)
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+
+
+def print_address(pages: str, auth: str) -> None:
+    """Say where the pages are, and the password that they ask for, once in each browser."""
+    print(f"Prefect's pages: {pages} (Ctrl-C ends)", flush=True)
+    if auth:
+        print(f"Password: {auth}", flush=True)
 
 
 @app.command
@@ -219,9 +235,40 @@ def doctor() -> None:
         raise SystemExit(1)
 
 
+def add_stage_commands() -> None:
+    """Add the commands that stages bring along: each module `stages/STAGE/commands/NAME.py`.
+
+    A module may say `COMMAND = "GROUP NAME"` to be found elsewhere than under its own name. It parses its options and
+    prints its help by itself.
+    """
+    for path in sorted(path for root in stage_folders() for path in Path(root).glob("*/commands/[!_]*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assigned = (line for line in tree.body if isinstance(line, ast.Assign))
+        named = {ast.unparse(line.targets[0]): ast.unparse(line.value) for line in assigned}
+        *group, name = named.get("COMMAND", path.stem).strip("'").split()
+        module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
+        summary = (ast.get_docstring(tree) or name).splitlines()[0]
+        parent = data if group == ["data"] else app
+        parent.command(partial(run_module, module), name=name, help=summary, help_flags=[], version_flags=[])
+
+
+def stage_folders() -> list[str]:
+    """Where the package of stages is."""
+    found = find_spec("stages")
+    return list(found.submodule_search_locations or ()) if found else []
+
+
+def run_module(
+    module: str, *options: Annotated[str, cyclopts.Parameter(show=False, allow_leading_hyphen=True)]
+) -> None:
+    """Run a stage's own command as a child, and exit as it did."""
+    raise SystemExit(subprocess.run([sys.executable, "-m", module, *options], check=False).returncode)
+
+
 def main() -> None:
     """The console script."""
     prepare_environment()
+    add_stage_commands()
     run_stage(app)
 
 

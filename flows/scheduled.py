@@ -1,7 +1,7 @@
 """A run that nobody watches: the flow of the deployments in prefect.yaml, and of `parrotflow serve`.
 
 Checkout, pull, pipeline (with its gate), push, commit. Each is a task, so that each is seen, and tried again where that
-can help. Results are never lost for want of a network: what could not be pushed is pushed by the next run.
+can help. No result is lost because a network fails: what could not be pushed is pushed by the next run.
 """
 
 import os
@@ -30,6 +30,12 @@ from flows.project.compose import composed_text, write_params  # noqa: E402
 from flows.run.run_lock import run_lock  # noqa: E402
 from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
 
+SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
+"""The git repository, address or path, that deployments run; unset, the folder in which the worker runs."""
+
+CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
+"""Where deployments keep their checkout from run to run."""
+
 CHECKOUT = ".parrotflow/checkout"
 
 RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
@@ -38,7 +44,6 @@ RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
 
 @flow(name="scheduled", persist_result=False)
 def scheduled(
-    source: str = ".",
     branch: str = "main",
     results_branch: str | None = None,
     targets: list[str] | None = None,
@@ -46,33 +51,42 @@ def scheduled(
     pull: bool = True,
     push: bool = True,
     publish: bool = True,
-    folder: str = CHECKOUT,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
 ) -> State[Any]:
     """Bring a checkout up to date, run what changed, push the results.
 
-    `source` is a git repository (address or path), `branch` what is run, `results_branch` where dvc.lock and reports
-    are committed: `results`, or `runs/NAME` where `overrides` (as `parrotflow params` takes them) make it another
-    experiment. `targets` are stages; without `publish` those behind a gate are left out. `pull` and `push` use the DVC
-    remote and its run-cache. `folder` keeps the checkout from run to run.
+    `branch` is run, `results_branch` is where dvc.lock and reports are committed: `results`, or `runs/NAME` where
+    `overrides` (as `parrotflow params` takes them) make it another experiment. `targets` are stages; without `publish`
+    those behind a gate are left out. `pull` and `push` use the DVC remote and its run-cache. Which repository is run is
+    no parameter, since its code is executed: the environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
     logger, name = get_run_logger(), flow_run.name or "run"
+    source = os.environ.get(SOURCE_VARIABLE) or "."
     address = str(Path(source).absolute()) if Path(source).exists() else source
-    place, kept = Path(folder).absolute(), results_branch or (f"runs/{name}" if overrides else "results")
+    folder = Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT).absolute()
+    kept = results_branch or (f"runs/{name}" if overrides else "results")
     try:
-        with run_lock(name, wait=True, folder=place):
-            patient(checkout_task, retry_delays_seconds)(place, address, branch, kept)
-            os.chdir(place)
+        require_names(branch, kept, *(targets or ()))
+        with run_lock(name, wait=True, folder=folder):
+            with_retries(checkout_task, retry_delays_seconds)(folder, address, branch, kept)
+            os.chdir(folder)
             if overrides:
                 write_params(composed_text(overrides))
             check_params()
             remote = has_remote()
-            pulled = pull and remote and succeeds(patient(pull_task, retry_delays_seconds), targets)
-            result = pipeline(wanted(targets, publish), pull=pulled, wait=True, return_state=True)
+            pulled = pull and remote and succeeds(with_retries(pull_task, retry_delays_seconds), targets)
+            stages = wanted(targets, publish)
+            if stages is not None and not stages:
+                return Completed(message="every stage that was asked for is behind a gate, and publish is off")
+            result = pipeline(stages, pull=pulled, wait=True, return_state=True)
             if not result.is_completed():
                 return result
-            pushed = not (push and remote) or succeeds(patient(push_task, retry_delays_seconds))
-            commit = patient(commit_task, retry_delays_seconds)(place, f"Results of {name}", kept)
+            pushed = not (push and remote) or succeeds(with_retries(push_task, retry_delays_seconds))
+            commit = commit_task(folder, f"Results of {name}")
+            if not succeeds(with_retries(push_commits_task, retry_delays_seconds), folder, kept):
+                return Failed(
+                    message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
+                )
     except UserError as error:
         logger.error("%s", error)
         return Failed(message=str(error))
@@ -82,14 +96,21 @@ def scheduled(
     return Completed(name=result.name, message=result.message)
 
 
-def patient(work: Any, delays_seconds: Sequence[float]) -> Any:
-    """A task that Prefect tries again after each delay, where the failure may pass by itself."""
+def require_names(*names: str) -> None:
+    """Raise UserError for a branch or a stage that git or DVC would take for an option."""
+    for name in names:
+        if name.startswith("-") or ".." in name:
+            raise UserError(f"`{name}`: not the name of a branch or a stage")
+
+
+def with_retries(work: Any, delays_seconds: Sequence[float]) -> Any:
+    """A task that Prefect tries again after each delay, where the failure is transient."""
     return work.with_options(
-        retries=len(delays_seconds), retry_delay_seconds=list(delays_seconds), retry_condition_fn=may_pass
+        retries=len(delays_seconds), retry_delay_seconds=list(delays_seconds), retry_condition_fn=is_transient
     )
 
 
-def may_pass(work: Any, task_run: Any, state: State[Any]) -> bool:
+def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
     """Whether a task failed because a remote did not answer."""
     try:
         state.result()
@@ -105,10 +126,10 @@ def succeeds(work: Any, *arguments: Any) -> bool:
     return bool(work(*arguments, return_state=True).is_completed())
 
 
-def wanted(targets: Sequence[str] | None, publish: bool) -> list[str]:
-    """The stages to run: the targets, or all; without `publish` none that a gate guards."""
+def wanted(targets: Sequence[str] | None, publish: bool) -> list[str] | None:
+    """The stages to run: the targets, or None for all; without `publish` those that no gate guards, maybe none."""
     if publish:
-        return list(targets or ())
+        return list(targets) if targets else None
     plan = make_plan(targets or ())
     guarded: set[str] = set()
     for stage in plan:
@@ -136,9 +157,15 @@ def push_task() -> None:
 
 
 @task(name="commit", cache_policy=NO_CACHE, persist_result=False)
-def commit_task(folder: Path, message: str, results_branch: str) -> str | None:
-    """Commit dvc.lock and reports to the branch of results."""
-    return checkout.commit_results(folder, message, results_branch)
+def commit_task(folder: Path, message: str) -> str | None:
+    """Commit dvc.lock and reports to the branch of results, in the checkout."""
+    return checkout.commit_results(folder, message)
+
+
+@task(name="push commits", cache_policy=NO_CACHE, persist_result=False)
+def push_commits_task(folder: Path, results_branch: str) -> None:
+    """Bring the commits of this run, and of earlier ones that failed to, to git's remote."""
+    checkout.push_commits(folder, results_branch)
 
 
 def has_remote() -> bool:

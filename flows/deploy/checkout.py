@@ -1,19 +1,24 @@
 """The checkout that a deployment works in: brought up to its branches, and what came of a run committed to one.
 
-It belongs to the deployment alone, and lies apart from where people work. What a killed run left in tracked files is
-undone: DVC's run-cache and the checkpoints, which git does not track, give all of it back.
+It belongs to the deployment alone and is apart from where people work; a clone that a person made is refused. What a
+killed run left in tracked files is undone: DVC's run-cache and the checkpoints, which git does not track, restore it.
 """
 
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stages.runtime.entry import UnavailableError, UserError
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from ruamel.yaml import YAML
 
-RESULTS = ("reports/", "params.yaml")
+from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.section import PARAMS_FILE
+
 WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
-"""What a run may change among the tracked files, by the start and by the end of their paths; anything else is not
-committed, and said."""
+
+MARK = ".git/parrotflow-checkout"
+"""Tells a checkout of ours from a person's clone."""
 
 COMMITTER = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhost")
 """Where git has no identity on this machine."""
@@ -22,35 +27,65 @@ COMMITTER = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhos
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
     """Clone or update; afterwards HEAD is `results_branch` with `branch` merged into it. Returns HEAD's commit.
 
-    Raises UnavailableError where `source` does not answer, UserError where a branch is missing or cannot be merged.
+    Commits of earlier runs that were not pushed are kept. Raises UnavailableError where `source` does not answer,
+    UserError where a branch is missing or cannot be merged.
     """
     if not (folder / ".git").exists():
         folder.mkdir(parents=True, exist_ok=True)
         _git(folder, "init", "--quiet")
         _git(folder, "remote", "add", "origin", source)
+        (folder / MARK).touch()
+    if not (folder / MARK).exists():
+        raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
     _git(folder, "remote", "set-url", "origin", source)
     _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
     if not _exists(folder, f"origin/{branch}"):
         raise UserError(f"{source}: no branch `{branch}`; name one that exists")
-    start = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
-    _git(folder, "checkout", "--quiet", "--force", "-B", results_branch, start)
-    # Where both sides have results, this branch's stand: what they do not fit is computed again.
-    merge = [*_committer(folder), "merge", "--quiet", "-X", "ours", "-m", f"Take {branch} in", f"origin/{branch}"]
-    try:
-        _git(folder, *merge)
-    except UserError as error:
-        _git(folder, "merge", "--abort")
-        raise UserError(f"{results_branch} cannot take {branch} in: {error}; merge them by hand once") from None
+    pushed = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
+    if _exists(folder, f"refs/heads/{results_branch}"):
+        _git(folder, "checkout", "--quiet", "--force", results_branch)
+        merge(folder, pushed)
+    else:
+        _git(folder, "checkout", "--quiet", "--force", "-B", results_branch, pushed)
+    merge(folder, f"origin/{branch}")
     return head(folder)
 
 
-def commit_results(folder: Path, message: str, results_branch: str) -> str | None:
-    """Commit what a run changed and push it, never by force; the commit, or None where nothing changed.
+def merge(folder: Path, other: str) -> None:
+    """Merge a branch into HEAD. Raises UserError where a person has to.
 
-    Raises UserError where files changed that are no results, or where the branch has moved on meanwhile.
+    The files of results, dvc.lock among them, are taken whole from HEAD: entries of two sides merged as text would
+    claim results that nobody computed. What HEAD's results do not fit is computed again, or restored from the cache.
     """
-    changed = _changed(folder)
-    others = [path for path in changed if not path.startswith(RESULTS) and not path.endswith(WRITTEN_BY_DVC)]
+    if _succeeds(folder, "merge-base", "--is-ancestor", other, "HEAD"):
+        return
+    if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", other):
+        _git(folder, "merge", "--quiet", "--ff-only", other)
+        return
+    outs = uncached_outs(folder)
+    results = [path for path in _git(folder, "ls-files", "-z").split("\0") if is_result(path, outs)]
+    _succeeds(folder, *_committer(folder), "merge", "--quiet", "--no-commit", "--no-ff", other)
+    if results:
+        _git(folder, "checkout", "--quiet", "HEAD", "--", *results)
+    unmerged = _git(folder, "diff", "--name-only", "--diff-filter=U").splitlines()
+    # Deleted here and changed there.
+    for path in [path for path in unmerged if is_result(path, outs)]:
+        _git(folder, "rm", "--quiet", "--force", "--", path)
+        unmerged.remove(path)
+    if unmerged:
+        _git(folder, "merge", "--abort")
+        raise UserError(f"{other} cannot be merged: conflicts in {', '.join(unmerged[:5])}; merge them by hand once")
+    _git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
+
+
+def commit_results(folder: Path, message: str) -> str | None:
+    """Commit what a run changed; the commit, or None where nothing changed.
+
+    Raises UserError where files changed that are no results.
+    """
+    # Overrides are written to params.yaml.
+    changed, results = _changed(folder), (*uncached_outs(folder), str(PARAMS_FILE))
+    others = [path for path in changed if not is_result(path, results)]
     if others:
         raise UserError(
             f"{folder}: {', '.join(others[:5])} changed during the run and are no results; nothing committed"
@@ -59,8 +94,49 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
         return None
     _git(folder, "add", "--all", "--", *changed)
     _git(folder, *_committer(folder), "commit", "--quiet", "-m", message)
-    _git(folder, "push", "--quiet", "origin", f"HEAD:refs/heads/{results_branch}", unavailable=True)
     return head(folder)
+
+
+def push_commits(folder: Path, results_branch: str) -> None:
+    """Push the branch of results, never by force; where it has moved on meanwhile, after merging.
+
+    Raises UnavailableError where the remote does not answer; the commits stay in the checkout.
+    """
+    remote = f"origin/{results_branch}"
+    _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
+    if _exists(folder, remote):
+        if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", remote):
+            return
+        merge(folder, remote)
+    elif not _changed_since_the_start(folder):
+        return
+    _git(folder, "push", "--quiet", "origin", f"HEAD:refs/heads/{results_branch}", unavailable=True)
+
+
+def _changed_since_the_start(folder: Path) -> bool:
+    """Whether HEAD has commits that no branch of the remote has."""
+    return bool(_git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"))
+
+
+def uncached_outs(folder: Path) -> tuple[str, ...]:
+    """The outputs, metrics and plots of dvc.yaml that DVC does not cache, so that git tracks them.
+
+    Raises UserError where dvc.yaml cannot be read.
+    """
+    try:
+        with Repo(str(folder)) as repo:
+            outs = [Path(out.fs_path).relative_to(repo.root_dir) for out in repo.index.outs if not out.use_cache]
+    except (DvcException, ValueError) as error:
+        raise UserError(f"{folder}: {error}") from None
+    top_level = YAML(typ="safe").load(folder / "dvc.yaml") or {}
+    declared = [entry for kind in ("metrics", "plots") for entry in top_level.get(kind) or ()]
+    paths = [next(iter(entry)) if isinstance(entry, dict) else entry for entry in declared]
+    return (*(out.as_posix() for out in outs), *paths)
+
+
+def is_result(path: str, results: Sequence[str]) -> bool:
+    """Whether a run may have written a tracked file."""
+    return path.endswith(WRITTEN_BY_DVC) or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
 def head(folder: Path) -> str:
@@ -74,8 +150,11 @@ def _changed(folder: Path) -> list[str]:
 
 
 def _exists(folder: Path, name: str) -> bool:
-    command = ["git", "rev-parse", "--quiet", "--verify", name]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+    return _succeeds(folder, "rev-parse", "--quiet", "--verify", name)
+
+
+def _succeeds(folder: Path, *arguments: str) -> bool:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 def _committer(folder: Path) -> Sequence[str]:

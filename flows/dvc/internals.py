@@ -43,10 +43,15 @@ def active_graph(repo: Repo) -> Any:
     return get_active_graph(repo.index.graph)
 
 
+def is_restorable(stage: PipelineStage) -> bool:
+    """Whether DVC restores results of this stage at all; not where it has no dependencies."""
+    return bool(_can_hash(stage))
+
+
 def run_cache_entry(stage: PipelineStage) -> Stage | None:
     """What the run-cache holds for the inputs as they are now; None where nothing is known for them."""
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
-    if not all(dep.exists for dep in files) or not _can_hash(stage):
+    if not all(dep.exists for dep in files) or not is_restorable(stage):
         return None
     stage.save_deps()
     entry = stage.repo.stage_cache._load(stage)

@@ -19,7 +19,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc.internals import active_graph, locked_repo, run_cache_entry
+from flows.dvc.internals import active_graph, is_restorable, locked_repo, run_cache_entry
 from flows.dvc.lock_file import located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
@@ -274,7 +274,8 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
 
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     """Whether the cache has the results for the inputs as they are now."""
-    if all(reason.kind == "output" for reason in reasons) and stage.outs_cached():
+    # DVC restores nothing for a stage that has no dependencies.
+    if all(reason.kind == "output" for reason in reasons) and is_restorable(stage) and stage.outs_cached():
         return True
     # Metrics that are not cached as outputs lie in the run-cache.
     entry = run_cache_entry(stage)

@@ -29,25 +29,57 @@ class Check(BaseModel):
     not_below: str | None = Field(None, pattern=r"^[^:]+:[^:]+$")
     """The same for a metric of which more is better."""
     tolerance: Annotated[float, Field(ge=0)] = 0.0
-    """By so much `not_above` and `not_below` may be missed."""
+    """How far the metric may lie beyond `not_above` or `not_below`."""
+
+
+class Curves(BaseModel):
+    """A figure of curves that a stage writes while it works."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    y: str = ""
+    """What the vertical axis shows, with its unit."""
+    series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
+    """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column."""
+
+
+class Show(BaseModel):
+    """What a run shows of a stage, once it is up to date. Where a file or a key does not exist, nothing is shown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
+    """Label -> FILE:KEY of a JSON file: under the summary of a run."""
+    curves: tuple[Curves, ...] = ()
+    """An image in Prefect's pages."""
+    card: str = ""
+    """Path of a Markdown file, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
+    link: str = ""
+    """An address, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
+    next: str = ""
+    """A line for the end of a successful run: what to try next."""
 
 
 class Policy(BaseModel):
-    """Timeout, retries, resources and gate of one stage."""
+    """Timeout, retries, resources, gate and pages of one stage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Then the stage and all that it started are ended, and it has failed."""
     retries: Annotated[int, Field(ge=0)] = 0
-    """After failures that pass by themselves (a network, a service): no other failure is tried again."""
+    """After transient failures (a network, a service); no other failure is tried again."""
     retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0
     resources: tuple[str, ...] = ()
     """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
+    secrets: tuple[str, ...] = ()
+    """Environment variables for this stage and no other that does not name them too; they are never shown."""
     gate: tuple[Check, ...] = ()
     """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
     approval: bool = False
-    """Whether a person has to say yes in Prefect's UI before the stage runs; needs a server."""
+    """Whether a person has to say yes before the stage runs: in Prefect's pages, else in the terminal."""
+    show: Show = Show()
 
 
 def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:

@@ -1,12 +1,13 @@
 """The quality gate: does a result meet the conditions under which the next stage may run?"""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from dvc.repo import Repo
 
 from flows.plan.policy import Check
+from flows.show.metrics import read_key
 from stages.runtime.entry import UserError
 
 
@@ -17,7 +18,7 @@ class Verdict:
     metric: str
     value: float
     condition: str
-    """In words, with the bound's value."""
+    """With the bound's value."""
     holds: bool
 
 
@@ -36,27 +37,49 @@ def _judge(check: Check) -> Iterator[Verdict]:
     if check.at_least is not None:
         yield Verdict(name, value, f"at least {check.at_least:g}", value >= check.at_least)
     allowed = f" (tolerance {check.tolerance:g})" if check.tolerance else ""
-    if check.not_above and (bound := read_value(check.not_above)) is not None:
+    if check.not_above and (bound := read_value(check.not_above, recorded=True)) is not None:
         yield Verdict(
             name, value, f"not above {bound:g}, as {check.not_above}{allowed}", value <= bound + check.tolerance
         )
-    if check.not_below and (bound := read_value(check.not_below)) is not None:
+    if check.not_below and (bound := read_value(check.not_below, recorded=True)) is not None:
         yield Verdict(
             name, value, f"not below {bound:g}, as {check.not_below}{allowed}", value >= bound - check.tolerance
         )
 
 
-def read_value(place: str) -> float | None:
-    """The number at FILE:KEY; None where the file does not exist. Raises UserError where the key holds no number."""
-    file, _, key = place.partition(":")
-    if not Path(file).exists():
-        return None
-    value: Any = json.loads(Path(file).read_text(encoding="utf-8"))
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+def read_value(location: str, *, recorded: bool = False) -> float | None:
+    """The number at FILE:KEY; None where the file does not exist. Raises UserError where the key holds no number.
+
+    With `recorded`, a file that is missing is read as dvc.lock records it.
+    """
+    file, _, key = location.partition(":")
+    path = Path(file)
+    if not path.exists():
+        found = recorded_file(file) if recorded else None
+        if found is None:
+            return None
+        path = found
+    value = read_key(path, key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"dvc.yaml: gate on `{place}`: no number stands there")
+        raise UserError(f"dvc.yaml: gate on `{location}`: the value there is not a number")
     return float(value)
+
+
+def recorded_file(file: str) -> Path | None:
+    """An output of a stage as DVC's cache has it; None where no stage has ever written it.
+
+    DVC deletes the outputs of a stage before it runs it. If the stage then fails, the bound that its gate compares with
+    is gone from the workspace, and without it the gate would let anything pass. Raises UserError where the cache does
+    not have it either.
+    """
+    with Repo(_wait_for_lock=True) as repo:
+        out = next((out for out in repo.index.outs if str(out) == file and out.hash_info), None)
+        if out is None:
+            return None
+        path = Path(out.cache.oid_to_path(out.hash_info.value)) if out.use_cache else Path(file)
+    if not path.exists():
+        raise UserError(f"dvc.yaml: gate: {file} is recorded in dvc.lock and missing; `dvc checkout {file}`")
+    return path
 
 
 def table(verdicts: Sequence[Verdict]) -> str:

@@ -1,14 +1,14 @@
-"""One stage as a child process: streamed, timed, and ended with all that it started.
+"""One stage as a process: its output read line by line, its time limited, and ended with all that it started.
 
-`dvc repro --single-item STAGE` takes the decision and keeps the books, so that the result is that of `dvc repro`. DVC
-leaves its command alive when it is killed; therefore the child leads a session of its own and the whole group is ended.
+`dvc repro --single-item STAGE` decides whether the stage has to run and records the result, so a run ends as plain
+`dvc repro` would. DVC leaves its command alive when it is killed; therefore the whole process group is ended.
 """
 
 import contextlib
 import os
 import re
+import selectors
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,19 +16,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from flows.run.dvc_server import END, DvcServer, Request, StageProcess
 from stages.runtime.entry import EXIT_UNAVAILABLE
 
 GRACE_SECONDS = 35
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""
 
+POLL_SECONDS = 0.2
+CHUNK_BYTES = 1 << 16
+
 Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
 
 EXIT_AGAIN = 75
-"""A stage was asked to stop and has saved what it had: the same command goes on (EX_TEMPFAIL of sysexits.h)."""
+"""A stage was asked to stop and has saved its state: the same command continues (EX_TEMPFAIL of sysexits.h)."""
 
 VMSTAT = Path("/proc/vmstat")
 
-_EXIT = re.compile(r"exited with (-?\d+)")
+_EXIT = re.compile(r"exited with (-?\d+)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,109 +43,120 @@ class StageOutcome:
     result: Result
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
     gate did not let it run."""
-    seconds: float
+    seconds: float = 0.0
     message: str = ""
-    """Of a failure: the stage's own words."""
+    """Of a failure: the stage's own error message."""
     exit_code: int = 0
     """Of the stage's command; negative for a signal."""
 
     @property
-    def passing(self) -> bool:
-        """Whether the failure may pass by itself, so that a retry can help."""
+    def transient(self) -> bool:
+        """Whether the failure may go away by itself, so that a retry can help."""
         return self.result == "failed" and self.exit_code in (EXIT_UNAVAILABLE, EXIT_AGAIN)
 
 
 @dataclass
-class Children:
-    """The children that run now, so that a signal can end all of them."""
+class Lines:
+    """Splits what a descriptor gives into lines. A line that renews itself in a terminal counts with its last state."""
 
-    stopping: bool = False
-    _running: set["subprocess.Popen[bytes]"] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    on_line: Callable[[str], None]
+    rest: bytes = b""
 
-    def run(
-        self,
-        name: str,
-        start: Callable[[], "subprocess.Popen[bytes]"],
-        on_line: Callable[[str], None],
-        timeout_seconds: float | None = None,
-    ) -> StageOutcome:
-        """Run the child that `start` starts to its end, giving each line of its output to `on_line`."""
-        began, kills_before = time.perf_counter(), memory_kills()
-        with self._lock:
-            if self.stopping:
-                return StageOutcome(name, "stopped", 0.0)
-            process = start()
-            self._running.add(process)
-        lines: list[str] = []
-        late = threading.Event()
-        timer = threading.Timer(timeout_seconds or threading.TIMEOUT_MAX, self._end_late, [process, late])
-        if timeout_seconds is not None:
-            timer.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                # A line that renews itself in a terminal counts with its last state.
-                text = line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
-                lines.append(text)
-                on_line(text)
-            code = process.wait()
-        finally:
-            timer.cancel()
-            with self._lock:
-                self._running.discard(process)
-        outcome = read_outcome(name, code, lines, time.perf_counter() - began, self.stopping)
-        if late.is_set() and outcome.result == "failed":
-            words = f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
-            return replace(outcome, message=words, exit_code=0)
-        if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-            return replace(outcome, message=killed_words(memory_kills() > kills_before))
-        return outcome
+    def feed(self, chunk: bytes) -> None:
+        """Take some bytes; none at all mean the end."""
+        *whole, self.rest = (self.rest + chunk).split(b"\n")
+        if not chunk and self.rest:
+            whole, self.rest = [self.rest], b""
+        for line in whole:
+            self.on_line(line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2])
 
-    def _end_late(self, process: "subprocess.Popen[bytes]", late: threading.Event) -> None:
-        late.set()
-        end_groups([process])
+
+@dataclass
+class StageRunner:
+    """Runs stages, each in the thread that asks for it, until `stop` is called."""
+
+    server: DvcServer
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """TERM to every group, KILL to those that have not ended `GRACE_SECONDS` later."""
-        with self._lock:
-            self.stopping = True
-            processes = list(self._running)
-        end_groups(processes)
+        """End what runs (TERM, later KILL), and start nothing more."""
+        self.stopping.set()
+
+    def run(
+        self, request: Request, on_line: Callable[[str], None], timeout_seconds: float | None = None
+    ) -> StageOutcome:
+        """Run a stage to its end, giving each line that its command prints to `on_line`."""
+        if self.stopping.is_set():
+            return StageOutcome(request.stage, "stopped")
+        began, kills_before = time.perf_counter(), memory_kills()
+        lines: list[str] = []
+        messages: list[str] = []
+
+        def take_line(line: str) -> None:
+            lines.append(line)
+            del lines[:-100]
+            on_line(line)
+
+        def take_message(message: str) -> None:
+            messages.append(message)
+            if message.startswith("WARNING: "):
+                on_line(message.removeprefix("WARNING: "))
+
+        process = self.server.start(request)
+        late = self._read_to_the_end(process, Lines(take_line), Lines(take_message), timeout_seconds)
+        outcome = read_outcome(request.stage, messages, lines, time.perf_counter() - began)
+        if self.stopping.is_set() and outcome.result == "failed":
+            return replace(outcome, result="stopped", message="")
+        if late and outcome.result == "failed":
+            message = f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
+            return replace(outcome, message=message, exit_code=0)
+        if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+            return replace(outcome, message=describe_kill(memory_kills() > kills_before))
+        return outcome
+
+    def _read_to_the_end(
+        self, process: StageProcess, output: Lines, messages: Lines, timeout_seconds: float | None
+    ) -> bool:
+        """Read until the process has ended, ending its group where that is asked for; whether it took too long.
+
+        A command's background process may keep the output open for ever, so its end is not waited for.
+        """
+        deadline = time.monotonic() + (timeout_seconds or threading.TIMEOUT_MAX)
+        kill_at: float | None = None
+        has_ended = late = False
+        with selectors.DefaultSelector() as selector:
+            for descriptor, lines in ((process.output, output), (process.messages, messages)):
+                os.set_blocking(descriptor, False)
+                selector.register(descriptor, selectors.EVENT_READ, lines)
+            while not has_ended or (kill_at is not None and group_lives(process.pid)):
+                for key, _ in selector.select(POLL_SECONDS):
+                    chunk = os.read(key.fd, CHUNK_BYTES)
+                    key.data.feed(chunk)
+                    if not chunk:
+                        selector.unregister(key.fd)
+                        has_ended |= key.fd == process.messages
+                now = time.monotonic()
+                late |= now > deadline and not self.stopping.is_set()
+                if kill_at is None and (late or self.stopping.is_set()):
+                    kill_at = now + GRACE_SECONDS
+                    signal_group(process.pid, signal.SIGTERM)
+                elif kill_at is not None and now > kill_at:
+                    signal_group(process.pid, signal.SIGKILL)
+                if has_ended and not selector.get_map():
+                    time.sleep(0.01)
+            with contextlib.suppress(BlockingIOError):
+                while chunk := os.read(process.output, CHUNK_BYTES):
+                    output.feed(chunk)
+            output.feed(b"")
+        os.close(process.output)
+        os.close(process.messages)
+        return late
 
 
-def end_groups(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """TERM to the groups that the processes lead, KILL to those that have not ended `GRACE_SECONDS` later."""
-    groups = [process.pid for process in processes]
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline and any(map(group_lives, groups)):
-        for process in processes:
-            process.poll()
-        time.sleep(0.1)
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-
-
-def memory_kills() -> int:
-    """How many processes Linux has killed for memory so far; 0 where it does not tell."""
-    if not VMSTAT.exists():
-        return 0
-    lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
-    return next((int(value) for name, value in lines if name == "oom_kill"), 0)
-
-
-def killed_words(for_memory: bool) -> str:
-    """Why a stage got SIGKILL, and what to do."""
-    if not for_memory:
-        return "was killed (SIGKILL) from outside; the same command goes on"
-    return (
-        "was killed because the memory ran out; give it more, or lower PARROTFLOW_WORKERS (data stages) or "
-        "PARROTFLOW_MICRO_BATCH (training); the same command goes on"
-    )
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, if it still has a member."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 def group_lives(group: int) -> bool:
@@ -153,23 +168,43 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def repro_arguments(stage: str, *, force: bool = False, pull: bool = False) -> list[str]:
-    """DVC's arguments to bring one stage up to date. `--wait-for-lock`: others may work beside it."""
-    options = [*(["--force"] if force else []), *(["--pull"] if pull else [])]
-    return ["--wait-for-lock", "repro", "--single-item", *options, stage]
+def memory_kills() -> int:
+    """How many processes Linux has killed for lack of memory so far; 0 where it does not count them."""
+    if not VMSTAT.exists():
+        return 0
+    lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
+    return next((int(value) for name, value in lines if name == "oom_kill"), 0)
 
 
-def read_outcome(name: str, code: int, lines: Sequence[str], seconds: float, stopping: bool) -> StageOutcome:
-    """What became of a stage, from DVC's exit code and words."""
-    if code and stopping:
-        return StageOutcome(name, "stopped", seconds)
+def describe_kill(for_memory: bool) -> str:
+    """Why a stage got SIGKILL, and what to do."""
+    if not for_memory:
+        return "was killed (SIGKILL) from outside; the same command continues"
+    return (
+        "was killed because the memory ran out; give it more, or lower PARROTFLOW_WORKERS (data stages) or "
+        "PARROTFLOW_MICRO_BATCH (training); the same command continues"
+    )
+
+
+def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], seconds: float) -> StageOutcome:
+    """What became of a stage, from DVC's messages; of a failure the stage's own last error, else DVC's.
+
+    An error of a stage is a line `error: ...` with the lines after it.
+    """
+    if not messages or not messages[-1].startswith(END):
+        return StageOutcome(name, "failed", seconds, describe_kill(False), -signal.SIGKILL)
+    code = int(messages[-1].removeprefix(END))
     if code:
-        exits = [int(found.group(1)) for line in lines if (found := _EXIT.search(line))]
-        own = [line for line in lines if line.startswith("error: ")]
-        words = own or [line for line in lines if line.startswith("ERROR: ")] or list(lines[-1:])
-        return StageOutcome(name, "failed", seconds, "\n".join(words), exits[-1] if exits else code)
-    if any("is cached - skipping run" in line for line in lines):
+        # DVC's message, which may have several lines, ends with the command's exit code.
+        first = next((number for number, message in enumerate(messages) if message.startswith("ERROR: ")), 0)
+        failure = "\n".join(message for message in messages[first:-1])
+        found = _EXIT.search(failure)
+        errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+        own = "\n".join(lines[errors[-1] :] if errors else lines[-1:])
+        message = own if found and own else failure
+        return StageOutcome(name, "failed", seconds, message, int(found.group(1)) if found else code)
+    if any("is cached - skipping run" in message for message in messages):
         return StageOutcome(name, "restored", seconds)
-    if any(line.startswith("Running stage") for line in lines):
+    if any(message.startswith("Running stage") for message in messages):
         return StageOutcome(name, "ran", seconds)
     return StageOutcome(name, "unchanged", seconds)

@@ -1,7 +1,8 @@
 """One run at a time in a workspace: the second waits, or is refused with the first one's name.
 
-The lock is the kernel's (flock): it goes with the processes that hold it, however they end. A run hands it down to its
-stages, so that one which outlives a killed run is waited for too. What stands in the file only tells who it is.
+The lock is the kernel's (flock), so it ends with the processes that hold it, however they end. The commands of a run's
+stages inherit it: one that outlives a killed run still keeps the workspace locked. A run that ends by itself releases
+the lock, whatever its stages have left in the background. The text in the file only names the holder.
 """
 
 import fcntl
@@ -22,20 +23,24 @@ _held: dict[Path, int] = {}
 
 @contextmanager
 def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterator[None]:
-    """Hold a workspace; what this process holds already, it holds on. Raises UserError that names the run which holds
-    it, unless `wait`.
+    """Lock a workspace; within a lock that this process already holds, do nothing.
+
+    Raises UserError that names the run which holds it, unless `wait`.
     """
     path = (folder / LOCK).absolute()
     if path in _held:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    ignored = path.with_name(".gitignore")
+    if not ignored.exists():
+        ignored.write_text("*\n", encoding="utf-8")
     with path.open("a+", encoding="utf-8") as file:
         while not _locked(file.fileno()):
             file.seek(0)
             holder = _describe(file.read())
             if not wait:
-                raise UserError(f"{holder} works in this folder; wait for it (--wait), or end it")
+                raise UserError(f"{holder} is using this folder; wait for it (--wait), or end it")
             time.sleep(0.5)
         file.truncate(0)
         file.write(json.dumps({"name": name, "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}))
@@ -46,10 +51,11 @@ def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterato
         finally:
             del _held[path]
             file.truncate(0)
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def handed_down() -> list[int]:
-    """The descriptors of the locks that this process holds, for its children."""
+def held_locks() -> list[int]:
+    """The descriptors of the locks that this process holds."""
     return list(_held.values())
 
 

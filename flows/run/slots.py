@@ -1,10 +1,8 @@
 """How many stages run at once, and which never together."""
 
 import os
-import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from stages.runtime.entry import UserError
@@ -15,39 +13,27 @@ RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
 
 @dataclass
 class Slots:
-    """Taken all at once or not at all, so that a stage that waits for a resource keeps no other from running."""
+    """Taken with all resources or not at all, so that a stage that waits for a resource blocks no other."""
 
     stages_at_once: int
     capacity: Mapping[str, int] = field(default_factory=dict)
     """Of the named resources; 1 for those that are not named."""
     _used: Counter[str] = field(default_factory=Counter)
     _running: int = 0
-    _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    @contextmanager
-    def taken(self, resources: Collection[str], given_up: Callable[[], bool]) -> Iterator[bool]:
-        """Wait for a slot and all the resources, then hold them; False where `given_up` came true first."""
-        with self._changed:
-            while not self._free(resources):
-                if given_up():
-                    break
-                self._changed.wait(0.2)
-            got = not given_up()
-            if got:
-                self._running += 1
-                self._used.update(set(resources))
-        try:
-            yield got
-        finally:
-            if got:
-                with self._changed:
-                    self._running -= 1
-                    self._used.subtract(set(resources))
-                    self._changed.notify_all()
-
-    def _free(self, resources: Collection[str]) -> bool:
+    def take(self, resources: Collection[str]) -> bool:
+        """Take a slot and the resources, if all of them are free."""
         fits = all(self._used[name] < self.capacity.get(name, 1) for name in resources)
-        return fits and self._running < self.stages_at_once
+        if not fits or self._running >= self.stages_at_once:
+            return False
+        self._running += 1
+        self._used.update(set(resources))
+        return True
+
+    def give_back(self, resources: Collection[str]) -> None:
+        """Free what was taken."""
+        self._running -= 1
+        self._used.subtract(set(resources))
 
 
 def slots_of_this_machine() -> Slots:

@@ -4,6 +4,7 @@ Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
 """
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 
@@ -18,6 +19,9 @@ EXIT_UNAVAILABLE = 69
 
 EXIT_DISK_FULL = 28
 """No space left (errno ENOSPC): free some and run the same command again."""
+
+EXIT_BROKEN_PIPE = 141
+"""The reader of the output has gone, as shells report it."""
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells report it."""
@@ -61,6 +65,10 @@ def run_stage(main: Callable[[], None]) -> None:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Nobody reads any more (`| head`). What is still buffered must go somewhere, or Python complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

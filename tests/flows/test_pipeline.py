@@ -1,4 +1,4 @@
-"""A real Prefect run of a pipeline of shell commands."""
+"""Runs of pipelines of shell commands, from the command line."""
 
 import os
 import signal
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.run.record import RUNS, recorded_runs
 from tests.flows.plan.test_graph import MATRIX
 from tests.flows.toy import make_toy
 
@@ -48,7 +49,7 @@ def environment(home: Path) -> dict[str, str]:
     return values | {"HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
 
 
-COMMAND = [sys.executable, "-m", "flows.pipeline"]
+COMMAND = [sys.executable, "-m", "flows.cli", "run"]
 
 
 def toy(folder: Path, dvc_yaml: str) -> Path:
@@ -76,7 +77,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes by Linux's /proc")
-def test_sigterm_ends_the_stage_the_flow_and_the_server(tmp_path: Path) -> None:
+def test_sigterm_ends_the_run_and_all_that_it_started(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", SLOW)
     (tmp_path / "home").mkdir()
     process = subprocess.Popen(
@@ -84,7 +85,7 @@ def test_sigterm_ends_the_stage_the_flow_and_the_server(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if b"sleep 600" in line:
+        if b"started" in line:
             break
 
     process.send_signal(signal.SIGTERM)
@@ -110,12 +111,16 @@ def test_independent_stages_run_side_by_side_and_a_second_run_runs_none(tmp_path
     assert "started" not in second.stdout
 
 
-def test_homes_stay_inside_the_project(tmp_path: Path) -> None:
+def test_a_run_in_a_terminal_leaves_a_record_and_starts_nothing_of_prefect(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
+    (folder / ".gitignore").unlink()
 
-    assert run(folder).returncode == 0
+    done = run(folder)
 
-    assert (folder / ".parrotflow" / "prefect" / "prefect.db").is_file()
+    assert done.stdout.splitlines()[-1] == "To look at this run and earlier ones: parrotflow ui"
+    (record,) = recorded_runs(folder / RUNS)
+    assert '"RunEnded"' in record.read_text().splitlines()[-1]
+    assert not (folder / ".parrotflow" / "prefect").exists()
     assert not (tmp_path / "home" / ".prefect").exists()
     status = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
     assert ".parrotflow" not in status.stdout
@@ -146,10 +151,10 @@ def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> 
 
     assert result.returncode == 2
     assert result.stderr.strip().splitlines() == ["error: params.yaml: nonesuch: no stage has such a section"]
-    assert not (folder / ".parrotflow" / "prefect" / "prefect.db").exists()
+    assert not (folder / RUNS).exists()
 
 
-def test_a_matrix_of_several_files_runs_under_prefect_as_under_dvc(tmp_path: Path) -> None:
+def test_a_matrix_of_several_files_runs_as_under_dvc(tmp_path: Path) -> None:
     folder, other = (toy(tmp_path / name, MATRIX) for name in ("prefect", "dvc"))
     for made in (folder, other):
         (made / "more").mkdir()

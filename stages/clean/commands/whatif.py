@@ -21,6 +21,9 @@ from stages.formats.ledger import KEPT, read_ledger
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import check_section, read_params_file
 
+COMMAND = "data whatif"
+"""Under `parrotflow`."""
+
 EXAMPLES = 5
 
 

@@ -17,6 +17,9 @@ from stages.train.data.batches import rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
+COMMAND = "data trace"
+"""Under `parrotflow`."""
+
 TOKENS = Path("data/tokens/train")
 
 

@@ -1,76 +1,148 @@
+"""A stage as a process, run by DVC: its outcome, its lines, its end."""
+
+import contextlib
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flows.run.process import Children, StageOutcome, group_lives, read_outcome, repro_arguments
-from flows.run.warm_dvc import WarmDvc, start
+from flows.run.dvc_server import END, DvcServer, Request
+from flows.run.process import Lines, StageOutcome, StageRunner, group_lives, read_outcome
 from tests.flows.toy import make_toy
 
+STAGE = "stages:\n  one: {{cmd: {cmd}, outs: [out.txt]}}\n"
 
-def run(folder: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> tuple[StageOutcome, list[str]]:
-    monkeypatch.chdir(folder)
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        yield StageRunner(server)
+
+
+def run(runner: StageRunner, folder: Path, stage: str) -> tuple[StageOutcome, list[str]]:
     lines: list[str] = []
-    return Children().run(stage, lambda: WarmDvc().start(repro_arguments(stage)), lines.append), lines
+    return runner.run(Request(stage), lines.append), lines
 
 
-def test_a_stage_runs_once_and_is_unchanged_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = make_toy(tmp_path / "toy")
-
-    assert run(toy, "first", monkeypatch)[0].result == "ran"
-    assert run(toy, "first", monkeypatch)[0].result == "unchanged"
-    (toy / "first.txt").unlink()
-    (toy / "dvc.lock").unlink()
-    assert run(toy, "first", monkeypatch)[0].result == "restored"
+def toy(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = make_toy(folder, STAGE.format(cmd="sh script.sh"))
+    (made / "script.sh").write_text(script)
+    monkeypatch.chdir(made)
+    return made
 
 
-def test_a_failure_carries_the_stages_own_words_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = make_toy(tmp_path / "toy", "stages:\n  bad:\n    cmd: sh bad.sh\n    outs: [x]\n")
-    (toy / "bad.sh").write_text("echo 'error: corpus: nothing there' >&2\nexit 7\n")
+def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy")
+    monkeypatch.chdir(folder)
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        runner = StageRunner(server)
 
-    outcome, lines = run(toy, "bad", monkeypatch)
+        assert run(runner, folder, "first")[0].result == "ran"
+        assert run(runner, folder, "first")[0].result == "unchanged"
+        (folder / "first.txt").unlink()
+        (folder / "dvc.lock").unlink()
+        assert run(runner, folder, "first")[0].result == "restored"
 
-    assert (outcome.result, outcome.message, outcome.exit_code) == ("failed", "error: corpus: nothing there", 7)
-    assert "error: corpus: nothing there" in lines
+
+def in_folder(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> tuple[StageOutcome, list[str]]:
+    made = toy(folder, script, monkeypatch)
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        return run(StageRunner(server), made, "one")
+
+
+def test_a_failure_carries_the_stages_own_error_and_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, lines = in_folder(tmp_path / "toy", "echo 'error: corpus: not found' >&2\nexit 7\n", monkeypatch)
+
+    assert (outcome.result, outcome.message, outcome.exit_code) == ("failed", "error: corpus: not found", 7)
+    assert lines == ["error: corpus: not found"]
+
+
+def test_an_error_of_several_lines_keeps_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "printf 'error: the Hub refused:\\nno such repository\\n'; exit 2"
+
+    outcome, _ = in_folder(tmp_path / "toy", script, monkeypatch)
+
+    assert outcome.message == "error: the Hub refused:\nno such repository"
+
+
+def test_the_exit_code_is_dvcs_and_not_a_number_that_the_stage_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "echo 'worker 3 exited with 69'; exit 4"
+
+    outcome, lines = in_folder(tmp_path / "toy", script, monkeypatch)
+
+    assert outcome.exit_code == 4
+    assert not outcome.transient
+    assert lines == ["worker 3 exited with 69"]
+
+
+def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["Running stage 'nine':", "Verifying the checkpoint", "To track progress, look here", "ERROR: not one"]
+    script = "".join(f'echo "{line}"\n' for line in said) + "echo 1 > out.txt\n"
+
+    outcome, lines = in_folder(tmp_path / "toy", script, monkeypatch)
+
+    assert outcome.result == "ran"
+    assert lines == said
+
+
+def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+
+    outcome, lines = in_folder(tmp_path / "toy", "sleep 30 &\necho $!\ntouch out.txt\n", monkeypatch)
+    subprocess.run(["kill", lines[0]], check=True)
+
+    assert outcome.result == "ran"
+    assert time.monotonic() - began < 20
 
 
 def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:
     lines: list[str] = []
+    split = Lines(lines.append)
+    for chunk in (b"10 %\r50", b" %\r100 %", b"\nhalf", b""):
+        split.feed(chunk)
 
-    Children().run("x", lambda: start([sys.executable, "-c", "print('10 %\\r50 %\\r100 %')"]), lines.append)
-
-    assert lines == ["100 %"]
+    assert lines == ["100 %", "half"]
 
 
-def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path) -> None:
-    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read(); "
-    script += "import time; time.sleep(600)"
-    children, lines = Children(), []
+def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy(tmp_path / "toy", "sleep 600 &\necho $!\nsleep 600\n", monkeypatch)
     outcomes: list[StageOutcome] = []
-    command = [sys.executable, "-c", script]
-    thread = threading.Thread(target=lambda: outcomes.append(children.run("x", lambda: start(command), lines.append)))
-    thread.start()
-    while not lines:
-        time.sleep(0.02)
-    (process,) = children._running
+    lines: list[str] = []
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        runner = StageRunner(server)
+        thread = threading.Thread(target=lambda: outcomes.append(runner.run(Request("one"), lines.append)))
+        thread.start()
+        while not lines:
+            time.sleep(0.02)
 
-    children.stop()
-    thread.join(timeout=30)
+        runner.stop()
+        thread.join(timeout=40)
 
     assert outcomes[0].result == "stopped"
-    assert not group_lives(process.pid)
+    assert not group_lives(int(lines[0]))
     assert subprocess.run(["ps", "-p", lines[0]], check=False, capture_output=True).returncode == 1
 
 
-def test_nothing_starts_after_stop() -> None:
-    children = Children()
-    children.stop()
+def test_nothing_starts_after_stop(runner: StageRunner) -> None:
+    runner.stop()
 
-    assert children.run("x", lambda: start(["false"]), print).result == "stopped"
+    assert runner.run(Request("one"), print).result == "stopped"
 
 
-def test_without_words_of_its_own_the_last_line_speaks() -> None:
-    assert read_outcome("x", 1, ["a", "b"], 0.0, stopping=False).message == "b"
+def test_without_an_error_of_its_own_the_last_line_counts() -> None:
+    messages = ["Running stage 'x':", "ERROR: failed to reproduce 'x': failed to run: sh x, exited with 1", f"{END}255"]
+
+    assert read_outcome("x", messages, ["a", "b"], 0.0).message == "b"
+
+
+def test_dvc_that_was_killed_is_no_success() -> None:
+    assert read_outcome("x", ["Running stage 'x':", "> sh x"], [], 0.0).result == "failed"

@@ -1,0 +1,215 @@
+"""DVC for the stages of a run: one process imports it and forks itself for each stage.
+
+Importing DVC takes 0.4 s, twice what it then does for a trivial stage. The server is forked from the run itself, which
+has DVC imported for its plan; a process with several threads must not fork, so there (under Prefect) a new process is
+started instead. Each stage gets a process with a session of its own, so that everything that it starts can be ended
+together.
+
+A request is a line of JSON on a socket, with descriptors: where the stage's command writes, where DVC itself writes,
+and the workspace's lock. The command inherits the lock: if the run and DVC are killed, the workspace stays locked for
+as long as the command lives.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+# Imported before the fork, so that no stage has to.
+import dvc.commands.repro
+import dvc.lock
+import dvc.repo.reproduce
+import dvc.stage.cache
+import dvc.stage.run
+from dvc.cli import main as dvc_main
+
+from flows.dvc.cache import drop_damaged
+from flows.run.run_lock import held_locks
+
+LONGEST_REQUEST, MOST_LOCKS = 1 << 20, 16
+
+LOCK_POLL_SECONDS = 0.05
+
+END = "\0end "
+"""Before DVC's exit code, in the last message; a process without such a message was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Bring one stage up to date."""
+
+    stage: str
+    force: bool = False
+    pull: bool = False
+    check_cache: bool = False
+    """Whether its result may come from DVC's cache, so that damaged entries are to be dropped first."""
+    environment: dict[str, str | None] = field(default_factory=dict)
+    """Variables to set for this stage; None removes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageProcess:
+    """A stage that is being brought up to date. It leads a session and a process group of its own."""
+
+    pid: int
+    output: int
+    """Descriptor of what the stage's command prints."""
+    messages: int
+    """Descriptor of what DVC itself prints; at its end the process has ended."""
+
+
+class DvcServer:
+    """The process that forks; it ends when it is closed, or when the run that started it has ended."""
+
+    def __init__(self, *, fork: bool | None = None) -> None:
+        """Without `fork`, fork where this process has one thread."""
+        self._socket, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with theirs:
+            self._forked = threading.active_count() == 1 if fork is None else fork
+            if self._forked:
+                self._pid = os.fork()
+                if self._pid == 0:
+                    self._socket.close()
+                    for lock in held_locks():
+                        os.close(lock)
+                    os.setsid()
+                    _serve_and_exit(theirs)
+            else:
+                command = [sys.executable, "-m", "flows.run.dvc_server"]
+                self._process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
+
+    def start(self, request: Request) -> StageProcess:
+        """Have a stage brought up to date in a new process."""
+        output, to_output = os.pipe()
+        messages, to_messages = os.pipe()
+        try:
+            with self._lock:
+                line = json.dumps(asdict(request)).encode() + b"\n"
+                socket.send_fds(self._socket, [line], [to_output, to_messages, *held_locks()])
+                pid = int(self._socket.recv(32))
+        finally:
+            os.close(to_output)
+            os.close(to_messages)
+        return StageProcess(pid, output, messages)
+
+    def close(self) -> None:
+        """Let it end."""
+        self._socket.close()
+        if self._forked:
+            os.waitpid(self._pid, 0)
+        else:
+            self._process.wait()
+
+
+def _serve_and_exit(requests: socket.socket) -> None:
+    """Serve, and leave without running what belongs to the process that was forked."""
+    code = 1
+    try:
+        _redirect(os.open(os.devnull, os.O_RDWR), 0, 1, 2)
+        serve(requests)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a process for each request until the other end is closed."""
+    # The kernel then reaps the stages' processes by itself.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    while True:
+        line, descriptors, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_LOCKS + 2)
+        if not line:
+            return
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _bring_up_to_date_and_exit(Request(**json.loads(line)), *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        requests.sendall(f"{pid}".encode())
+
+
+def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *locks: int) -> None:
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _redirect(messages, 1, 2)
+        sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)
+        for name, value in request.environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        with dvc_prints_to(sys.stdout), commands_get(output, locks):
+            code = bring_up_to_date(request)
+        print(f"{END}{code}", flush=True)
+    finally:
+        os._exit(code)
+
+
+def bring_up_to_date(request: Request) -> int:
+    """`dvc repro --single-item STAGE`; its exit code."""
+    if request.check_cache and (damaged := drop_damaged(request.stage)):
+        print(f"WARNING: damaged in DVC's cache, dropped there: {', '.join(damaged)}")
+    # Other stages may work in the same repository, so DVC waits for its lock.
+    arguments = ["--wait-for-lock", "repro", "--single-item"]
+    arguments += [*(["--force"] if request.force else []), *(["--pull"] if request.pull else []), request.stage]
+    # A sixth of it is the interval at which DVC looks whether the lock is free.
+    dvc.lock.DEFAULT_TIMEOUT = 6 * LOCK_POLL_SECONDS
+    return int(dvc_main(arguments))
+
+
+@contextmanager
+def dvc_prints_to(stream: object) -> Iterator[None]:
+    """While within, DVC's own messages go to `stream`, uncoloured."""
+    for name in ("dvc", "dvc_objects", "dvc_data"):
+        logging.getLogger(name).setLevel(logging.INFO)
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(stream)
+                handler.formatter.log_colors = False  # type: ignore[union-attr]
+    yield
+
+
+@contextmanager
+def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
+    """While within, the commands of stages print to `output`, not where DVC prints, and inherit the locks.
+
+    DVC has no setting for either: it passes to `subprocess.Popen` what `dvc.stage.run.prepare_kwargs` returns.
+    """
+    original = dvc.stage.run.prepare_kwargs
+
+    def prepare_kwargs(*arguments: object, **options: object) -> dict[str, object]:
+        redirected = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "pass_fds": locks}
+        return {**original(*arguments, **options), **redirected}
+
+    dvc.stage.run.prepare_kwargs = prepare_kwargs
+    try:
+        yield
+    finally:
+        dvc.stage.run.prepare_kwargs = original
+
+
+def _redirect(target: int, *descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.dup2(target, descriptor)
+    if target not in descriptors:
+        os.close(target)
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=os.dup(0)) as own:
+        _serve_and_exit(own)

@@ -1,0 +1,126 @@
+"""One run from its start to its end: lock, checks, plan, schedule, record, summary; for `parrotflow run` and flows."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from flows.dvc.lock_file import sort_lock_file
+from flows.dvc.rwlock import forget_zombies, remove_torn_table
+from flows.plan.graph import Plan, make_plan
+from flows.plan.history import remember_code, remember_seconds
+from flows.plan.params import check_params
+from flows.project.accept import drop_entries, drop_expired
+from flows.run.approval import ask
+from flows.run.dvc_server import DvcServer
+from flows.run.process import StageOutcome
+from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageStarted
+from flows.run.run_lock import run_lock
+from flows.run.scheduler import GOOD, RunOptions, Scheduler
+from flows.show.artifacts import run_artifacts
+from flows.show.metrics import all_metrics
+from flows.show.recording import Recording
+from flows.show.terminal import Terminal
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    state: Literal["Completed", "Refused", "Failed", "Cancelled"]
+    """Refused, by a gate or a person, is no failure."""
+    message: str
+
+
+def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_run: str | None = None) -> RunResult:
+    """Bring the stages of dvc.yaml up to date. Faults of the parameters are reported before anything starts.
+
+    `flow_run`: Prefect's id, where Prefect started this run. Raises UserError.
+    """
+    with run_lock(name, wait=options.wait), contextlib.closing(DvcServer()) as server:
+        check_params()
+        if remove_torn_table():
+            print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
+        forget_zombies()
+        drop_expired()
+        plan = make_plan(options.targets, force=options.force, downstream=options.downstream)
+        for warning in plan.warnings:
+            print(f"warning: {warning}", flush=True)
+        terminal = Terminal(plan)
+        if not plan.to_do:
+            terminal.summary({})
+            return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
+        before = all_metrics(plan)
+        with recorded(plan, options, flow_run) as (record, recording):
+
+            def on_event(event: Event) -> None:
+                record.write(event)
+                terminal.on_event(event)
+                if isinstance(event, StageStarted):
+                    # Not before: a first stage is not to wait for a recorder that starts.
+                    recording.start()
+
+            approve = partial(ask, record=record.path, recorded=recording.has_server, say=terminal.say)
+            scheduler = Scheduler(plan, options, server, on_event, start_recorder_and(approve, recording))
+            try:
+                with terminal:
+                    outcomes = scheduler.run()
+            except BaseException as error:
+                record.write(RunEnded(state="Failed", message=str(error) or type(error).__name__))
+                raise
+            for file in plan.dvc_files:
+                sort_lock_file(Path(file))
+            remember_code(Path(file) for stage in plan for file in stage.code)
+            for outcome in outcomes.values():
+                if outcome.result == "ran":
+                    remember_seconds(outcome.name, outcome.seconds)
+                    drop_entries(outcome.name)
+            result = run_result(plan, outcomes, cancelled=scheduler.cancelled)
+            for artifact in run_artifacts(plan, outcomes, before):
+                record.write(artifact)
+            record.write(RunEnded(state=result.state, message=result.message))
+            terminal.summary(outcomes)
+    for line in recording.last_lines(flow_run):
+        terminal.say(line)
+    return result
+
+
+def run_result(plan: Plan, outcomes: dict[str, StageOutcome], *, cancelled: bool) -> RunResult:
+    """How a run ended, from how its stages did."""
+    if cancelled:
+        return RunResult("Cancelled", "stopped; the same command continues")
+    failed = [outcome for outcome in outcomes.values() if outcome.result not in (*GOOD, "refused")]
+    if failed:
+        return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
+    refused = [outcome for outcome in outcomes.values() if outcome.result == "refused"]
+    if refused:
+        return RunResult("Refused", refused[0].message)
+    return RunResult("Completed", f"{len(plan.to_do)} of {len(plan.stages)} stages were not up to date")
+
+
+@contextlib.contextmanager
+def recorded(plan: Plan, options: RunOptions, flow_run: str | None) -> Iterator[tuple[RunRecord, Recording]]:
+    """The record of a run, and what follows it."""
+    with contextlib.closing(RunRecord()) as record:
+        stages = tuple(
+            RecordedStage(name=stage.name, state=stage.state, why=stage.why, upstream=stage.upstream) for stage in plan
+        )
+        record.write(
+            RunStarted(run=record.run, pid=os.getpid(), options=asdict(options), stages=stages, flow_run=flow_run)
+        )
+        yield record, Recording(record.path)
+
+
+def start_recorder_and(
+    approve: Callable[[str, Callable[[], bool]], str], recording: Recording
+) -> Callable[[str, Callable[[], bool]], str]:
+    """`approve`, with a recorder that asks in Prefect's pages, also where no stage has started yet."""
+
+    def start_and_approve(stage: str, given_up: Callable[[], bool]) -> str:
+        recording.start()
+        return approve(stage, given_up)
+
+    return start_and_approve

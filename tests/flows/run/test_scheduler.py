@@ -1,0 +1,423 @@
+"""The scheduler on real runs: retries, timeouts, resources, gates, approvals, secrets, as `meta.flow` says."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.plan.policy import Check, Policy, read_policy
+from flows.run.gate import judge, table
+from flows.run.slots import Slots, slots_of_this_machine
+from stages.runtime.entry import UserError
+from tests.flows.test_pipeline import run, toy
+from tests.flows.toy import make_toy
+
+FLAKY = """\
+stages:
+  fetch:
+    cmd: sh fetch.sh
+    outs: [data.txt]
+    meta: {flow: {retries: 2, retry_delay_seconds: 0}}
+"""
+
+SLOW = """\
+stages:
+  slow:
+    cmd: sleep 60 && touch slow.txt
+    outs: [slow.txt]
+    meta: {flow: {timeout_seconds: 1}}
+"""
+
+GATED = """\
+stages:
+  measure:
+    cmd: cp value.json metrics.json
+    deps: [value.json]
+    metrics: [metrics.json]
+  publish:
+    cmd: cp metrics.json receipt.json
+    deps: [metrics.json]
+    outs: [receipt.json]
+    meta:
+      flow:
+        gate:
+          - {metric: "metrics.json:loss", at_most: 2.0, not_above: "receipt.json:loss", tolerance: 0.1}
+  tell:
+    cmd: cp receipt.json told.json
+    deps: [receipt.json]
+    outs: [told.json]
+"""
+
+
+def test_a_failure_that_may_pass_is_tried_again(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FLAKY)
+    (folder / "fetch.sh").write_text("echo try >> tries\n[ $(wc -l < tries) -ge 3 ] || exit 69\necho 1 > data.txt\n")
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (folder / "tries").read_text() == "try\n" * 3
+
+
+def test_a_mistake_is_not_tried_again(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FLAKY)
+    (folder / "fetch.sh").write_text("echo try >> tries\nexit 2\n")
+
+    assert run(folder).returncode == 1
+    assert (folder / "tries").read_text() == "try\n"
+
+
+def test_retries_end(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FLAKY)
+    (folder / "fetch.sh").write_text("echo try >> tries\necho 'error: no answer' >&2\nexit 69\n")
+
+    result = run(folder)
+
+    assert result.returncode == 1
+    assert (folder / "tries").read_text() == "try\n" * 3
+    assert result.stdout.count("error: no answer") == 4  # three tries, and the summary
+
+
+def test_a_stage_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", SLOW)
+    began = time.monotonic()
+
+    result = run(folder)
+
+    assert result.returncode == 1
+    assert time.monotonic() - began < 45
+    assert "took longer than timeout_seconds = 1 (meta.flow in dvc.yaml) and was ended" in result.stdout
+    assert not (folder / "slow.txt").exists()
+
+
+def test_a_stage_that_was_killed_says_so(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: kill -9 $$, outs: [one.txt]}\n")
+
+    result = run(folder)
+
+    assert result.returncode == 1
+    assert "was killed (SIGKILL) from outside; the same command continues" in result.stdout
+
+
+def test_a_gate_that_refuses_is_seen_and_no_failure(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", GATED)
+    (folder / "value.json").write_text('{"loss": 2.5}')
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "| loss | 2.5 | at most 2 | NO |" in result.stdout
+    assert not (folder / "receipt.json").exists()
+    assert not (folder / "told.json").exists()
+
+    (folder / "value.json").write_text('{"loss": 1.5}')
+    assert run(folder).returncode == 0
+    assert json.loads((folder / "told.json").read_text()) == {"loss": 1.5}
+
+    (folder / "value.json").write_text('{"loss": 1.7}')
+    worse = run(folder)
+    assert worse.returncode == 0
+    assert "| loss | 1.7 | not above 1.5, as receipt.json:loss (tolerance 0.1) | NO |" in worse.stdout
+    assert json.loads((folder / "receipt.json").read_text()) == {"loss": 1.5}
+
+
+def test_the_second_run_in_a_folder_is_refused_with_the_firsts_name(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: sleep 60 && touch slow.txt, outs: [slow.txt]}\n")
+    first = subprocess.Popen([sys.executable, "-m", "flows.cli", "run"], cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    for line in first.stdout:
+        if "started" in line:
+            break
+
+    second = run(folder)
+    first.terminate()
+    first.wait()
+
+    assert second.returncode == 2
+    assert f"(process {first.pid}, since 20" in second.stderr
+    assert "is using this folder; wait for it (--wait), or end it" in second.stderr
+
+
+def test_a_lock_of_a_process_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
+    (folder / ".parrotflow").mkdir()
+    (folder / ".parrotflow" / "run.lock").write_text('{"name": "gone", "pid": 1, "since": "2020"}')
+
+    assert run(folder).returncode == 0
+
+
+def test_a_policy_with_an_unknown_key_is_refused_by_stage_and_key() -> None:
+    with pytest.raises(UserError, match=r"dvc.yaml: train.meta.flow.timeout: Extra inputs are not permitted"):
+        read_policy("train", {"flow": {"timeout": 3}})
+    assert read_policy("train", {"owner": "me"}) == Policy()
+
+
+def test_a_gate_on_what_is_not_there_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    with pytest.raises(UserError, match=r"gate on `m\.json:loss`: no such file"):
+        judge([Check(metric="m.json:loss", at_most=1)])
+    Path("m.json").write_text('{"loss": {"a": "x"}}')
+    with pytest.raises(UserError, match="is not a number"):
+        judge([Check(metric="m.json:loss.a", at_most=1)])
+    Path("m.json").write_text('{"loss": {"a": 2}}')
+    verdicts = judge([Check(metric="m.json:loss.a", at_least=1, at_most=1, not_below="absent.json:x")])
+    assert [verdict.holds for verdict in verdicts] == [False, True]
+    assert table(verdicts).count("\n") == 3
+
+
+def test_stages_that_share_a_resource_run_one_after_the_other_and_block_no_others() -> None:
+    slots = Slots(stages_at_once=2, capacity={"memory": 2})
+
+    assert slots.take(["gpu"])
+    assert not slots.take(["gpu"])
+    assert slots.take(["memory"])
+    assert not slots.take([])
+    slots.give_back(["gpu"])
+    assert slots.take(["gpu"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PARROTFLOW_STAGES_AT_ONCE", "0"), ("PARROTFLOW_RESOURCES", "gpu=x"), ("PARROTFLOW_RESOURCES", "gpu")],
+)
+def test_settings_that_are_no_numbers_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=f"{name}: `{value}`: expected a whole number from 1 on"):
+        slots_of_this_machine()
+
+
+def test_capacities_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "PARROTFLOW_RESOURCES", "gpu=2,memory=1")
+    assert slots_of_this_machine().capacity == {"gpu": 2, "memory": 1}
+
+
+FAILING_PUBLICATION = """\
+stages:
+  publish:
+    cmd: sh publish.sh
+    deps: [metrics.json]
+    outs: [receipt.json]
+    meta:
+      flow:
+        retries: 1
+        retry_delay_seconds: 0
+        gate: [{metric: "metrics.json:loss", not_above: "receipt.json:loss"}]
+"""
+
+
+def test_a_bound_holds_after_a_failure_deleted_the_file_that_it_is_read_from(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FAILING_PUBLICATION)
+    (folder / "publish.sh").write_text("cp metrics.json receipt.json\n")
+    (folder / "metrics.json").write_text('{"loss": 1.0}')
+    assert run(folder).returncode == 0
+
+    (folder / "metrics.json").write_text('{"loss": 0.9}')
+    (folder / "publish.sh").write_text("exit 69\n")
+    assert run(folder).returncode == 1
+    assert not (folder / "receipt.json").exists()
+
+    (folder / "metrics.json").write_text('{"loss": 5.0}')
+    (folder / "publish.sh").write_text("cp metrics.json receipt.json\n")
+    refused = run(folder)
+
+    assert "| loss | 5 | not above 1, as receipt.json:loss | NO |" in refused.stdout
+    assert not (folder / "receipt.json").exists()
+
+
+def test_a_failed_attempt_that_changes_the_gates_metric_is_a_failure_and_no_refusal(tmp_path: Path) -> None:
+    gated = FAILING_PUBLICATION.replace('not_above: "receipt.json:loss"', "at_most: 2")
+    folder = toy(tmp_path / "toy", gated)
+    (folder / "metrics.json").write_text('{"loss": 1.0}')
+    (folder / "publish.sh").write_text("echo '{\"loss\": 9}' > metrics.json\nexit 69\n")
+
+    result = run(folder)
+
+    assert result.returncode == 1
+    assert "publish failed" in result.stdout
+    assert result.stdout.count("publish │ started") == 2
+
+
+def test_a_gate_whose_metric_is_missing_fails_with_the_reason(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FAILING_PUBLICATION.replace("deps: [metrics.json]", "deps: [publish.sh]"))
+    (folder / "publish.sh").write_text("cp source.txt receipt.json\n")
+
+    result = run(folder)
+
+    assert result.returncode == 1
+    assert "gate on `metrics.json:loss`: no such file" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+TWO = """\
+stages:
+  flaky:
+    cmd: sh flaky.sh
+    outs: [flaky.txt]
+    meta: {flow: {retries: 1, retry_delay_seconds: 3}}
+  other: {cmd: date +%s.%N > other.txt && sleep 1, outs: [other.txt]}
+"""
+
+
+def test_a_stage_that_waits_for_its_retry_holds_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_STAGES_AT_ONCE", "1")
+    folder = toy(tmp_path / "toy", TWO)
+    (folder / "flaky.sh").write_text("date +%s.%N >> times\n[ $(wc -l < times) = 2 ] || exit 69\ncp times flaky.txt\n")
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout
+    first, second = map(float, (folder / "times").read_text().split())
+    assert first < float((folder / "other.txt").read_text()) < second
+    assert second - first >= 3
+    assert "next attempt in 3 s" in result.stdout
+
+
+def test_a_stage_with_a_colon_in_its_name_runs(tmp_path: Path) -> None:
+    folder = toy(
+        tmp_path / "toy",
+        "stages:\n  each:\n    foreach: {'a:b': 1}\n    do:\n      cmd: echo ${key} > out.txt\n      outs: [out.txt]\n",
+    )
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert " s in total" in result.stdout
+    assert "Everything is up to date." in run(folder).stdout
+
+
+SECRETS = """\
+stages:
+  plain: {cmd: env > plain.txt, outs: [plain.txt]}
+  publish: {cmd: env > publish.txt && echo token is $HF_TOKEN, outs: [publish.txt], meta: {flow: {secrets: [HF_TOKEN]}}}
+"""
+
+
+def test_a_secret_reaches_the_stage_that_names_it_alone_and_is_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
+    folder = toy(tmp_path / "toy", SECRETS)
+
+    result = run(folder)
+
+    assert "HF_TOKEN=a-secret-of-mine" in (folder / "publish.txt").read_text()
+    assert "HF_TOKEN" not in (folder / "plain.txt").read_text()
+    assert "token is [HF_TOKEN]" in result.stdout
+    for record in (folder / ".parrotflow/runs").iterdir():
+        assert "a-secret-of-mine" not in record.read_text()
+
+
+APPROVED = """\
+stages:
+  publish: {cmd: cp source.txt out.txt, deps: [source.txt], outs: [out.txt], meta: {flow: {approval: true}}}
+"""
+
+
+def test_an_approval_that_nobody_can_give_refuses_and_says_what_to_do(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", APPROVED)
+
+    result = run(folder)
+
+    assert result.returncode == 0
+    assert "neither a terminal nor a Prefect server to ask in" in result.stdout
+    assert not (folder / "out.txt").exists()
+
+
+@pytest.mark.parametrize(("typed", "published"), [(b"y\n", True), (b"n\n", False), (b"\x03", False)])
+def test_an_approval_is_asked_for_in_the_terminal_and_ctrl_c_ends_it(
+    tmp_path: Path, typed: bytes, published: bool
+) -> None:
+    folder = toy(tmp_path / "toy", APPROVED)
+
+    said, code = in_terminal(folder, typed)
+
+    assert "run it? [y/N]" in said
+    assert (folder / "out.txt").exists() == published
+    assert code == (1 if typed == b"\x03" else 0)
+
+
+def test_what_is_only_restored_needs_no_approval(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", APPROVED)
+    in_terminal(folder, b"y\n")
+    (folder / "out.txt").unlink()
+
+    result = run(folder)
+
+    assert "restored" in result.stdout
+    assert (folder / "out.txt").exists()
+
+
+def in_terminal(folder: Path, typed: bytes) -> tuple[str, int]:
+    """A run in a terminal of its own, in which something is typed once it asks; what it printed, and its exit code."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execv(sys.executable, [sys.executable, "-m", "flows.cli", "run"])
+    said = b""
+    while chunk := _read(terminal):
+        said += chunk
+        if typed and b"[y/N]" in said:
+            os.write(terminal, typed)
+            typed = b""
+    return said.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+SHOWN = """\
+stages:
+  measure:
+    cmd: sh measure.sh
+    deps: [measure.sh]
+    metrics: [loss.json: {cache: false}]
+    meta:
+      flow:
+        show:
+          metrics: {loss: "loss.json:held_out.loss", speed: "loss.json:speed"}
+          next: "Try it: cat loss.json"
+"""
+
+
+def test_a_run_shows_the_metrics_that_dvc_yaml_names_and_a_failed_one_shows_no_earlier_ones(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", SHOWN)
+    (folder / "measure.sh").write_text('echo \'{"held_out": {"loss": 1.25}, "speed": 0}\' > loss.json\n')
+    good = run(folder).stdout
+    (folder / "measure.sh").write_text("exit 2\n")
+    bad = run(folder).stdout
+
+    assert "in total. loss 1.25\n" in good
+    assert "Try it: cat loss.json" in good
+    assert "loss 1.25" not in bad
+    assert "Try it" not in bad
+
+
+def test_20000_lines_hold_nothing_up(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: seq 20000 && echo 1 > one.txt, outs: [one.txt]}\n")
+    began = time.monotonic()
+
+    result = run(folder)
+
+    assert result.returncode == 0
+    assert result.stdout.count("one │ ") == 20002
+    assert time.monotonic() - began < 30
+
+
+def test_a_run_whose_output_nobody_reads_continues(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: seq 2000 && echo 1 > one.txt, outs: [one.txt]}\n")
+    command = f"{sys.executable} -m flows.cli run | head -n 1"
+
+    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=folder, capture_output=True, check=False)
+
+    assert (folder / "one.txt").exists()
+    assert result.returncode == 0
+    assert b"Traceback" not in result.stderr

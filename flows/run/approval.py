@@ -24,7 +24,8 @@ def ask(stage: str, given_up: Callable[[], bool], record: Path, *, recorded: boo
             for message in replies(record):
                 if message.get("approval") == stage:
                     return "" if message["answer"] else "not approved"
-                recorded &= "unreachable" not in message
+                if "page" in message or "unreachable" in message:
+                    recorded = "page" in message
             if not recorded:
                 break
             time.sleep(POLL_SECONDS)

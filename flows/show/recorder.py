@@ -18,7 +18,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -85,10 +85,13 @@ class UnreachableError(Exception):
 class Api:
     """The calls of Prefect's REST API that a recorder needs; each is tried again while the server is away."""
 
-    def __init__(self, server: ServerAddress) -> None:
-        self.address = server
-        self._client = httpx.Client(base_url=server.api, headers=server.headers(), timeout=20, trust_env=False)
-        self._patience = CONNECT_SECONDS
+    def __init__(self, server: ServerAddress, on_silence: Callable[[str], None] = print) -> None:
+        """`on_silence` is told once if the server does not answer at first."""
+        self.address, self._on_silence = server, on_silence
+        self._client = httpx.Client(
+            base_url=server.api, headers=server.headers(), timeout=httpx.Timeout(20, connect=5), trust_env=False
+        )
+        self._patience, self._has_answered, self._told = CONNECT_SECONDS, False, False
 
     def post(self, path: str, body: Any) -> Any:
         """Send a request until it is answered. Raises UnreachableError; httpx.HTTPStatusError where it is refused."""
@@ -106,11 +109,14 @@ class Api:
                 # 503: the server's SQLite is busy.
                 if response.status_code < 500:
                     response.raise_for_status()
-                    self._patience = PATIENCE_SECONDS
+                    self._patience, self._has_answered = PATIENCE_SECONDS, True
                     return response.json() if response.content else None
                 problem = f"{self.address.api}: {response.status_code}"
             except httpx.TransportError as error:
                 problem = f"{self.address.api}: {str(error) or type(error).__name__}"
+            if not (self._has_answered or self._told):
+                self._told = True
+                self._on_silence(problem)
             if time.monotonic() > deadline:
                 raise UnreachableError(problem)
             time.sleep(0.5)
@@ -342,7 +348,8 @@ def follow(record: Path, server: ServerAddress, *, live: bool) -> str:
 
     `live`: the run is this process's parent, which is told of cancellations. Otherwise the record is read once.
     """
-    recorder, offset, asked = Recorder(Api(server), record), 0, time.monotonic()
+    api = Api(server, lambda problem: reply(record, unreachable=problem))
+    recorder, offset, asked = Recorder(api, record), 0, time.monotonic()
     while True:
         # Asked before reading: what a run wrote before its end is read in any case.
         run_lives = live and recorder.started is not None and os.getppid() == recorder.started.pid

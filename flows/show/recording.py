@@ -29,7 +29,7 @@ class Recording:
 
     @property
     def has_server(self) -> bool:
-        """Whether the run is recorded."""
+        """Whether a server is to show the run."""
         return self.server is not None
 
     def start(self) -> None:
@@ -52,9 +52,12 @@ class Recording:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(FLOW_END_SECONDS if flow_run else END_SECONDS)
-        told = list(replies(self.record))
-        for message in told:
-            if "unreachable" in message:
-                yield f"Prefect's server does not answer ({message['unreachable']}); this run is recorded on disk only"
-        page = next((message["page"] for message in told if "page" in message), None)
+        told: dict[str, str] = {}
+        for message in replies(self.record):
+            if "page" in message or "unreachable" in message:
+                told = message
+        if self._process is not None and "page" not in told:
+            problem = told.get("unreachable", self.server.api if self.server else "")
+            yield f"warning: Prefect's server does not answer ({problem}); this run is recorded on disk only"
+        page = told.get("page")
         yield f"In Prefect's pages: {page}" if page else "To look at this run and earlier ones: parrotflow ui"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.run.record import RUNS, parse, recorded_runs
+from flows.run.record import RUNS, parse, recorded_runs, replies
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, toy
 
@@ -118,7 +118,7 @@ def test_a_run_that_is_killed_ends_as_crashed_and_leaves_no_recorder(server: Ope
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: sleep 5 && echo 1 > one.txt, outs: [one.txt]}\n")
     process = subprocess.Popen(RUN, cwd=folder, env=server.environment, stdout=subprocess.PIPE, text=True)
     record = wait_until(lambda: recorded_runs(folder / RUNS), 30)[0]
-    wait_until(lambda: "page" in record.with_name(f"{record.stem}.replies.jsonl").read_text(), 30)
+    wait_until(lambda: any("page" in message for message in replies(record)), 30)
 
     process.kill()
     process.wait()

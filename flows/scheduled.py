@@ -162,7 +162,7 @@ def commit_task(folder: Path, message: str) -> str | None:
     return checkout.commit_results(folder, message)
 
 
-@task(name="push commits", cache_policy=NO_CACHE, persist_result=False)
+@task(name="git push", cache_policy=NO_CACHE, persist_result=False)
 def push_commits_task(folder: Path, results_branch: str) -> None:
     """Bring the commits of this run, and of earlier ones that failed to, to git's remote."""
     checkout.push_commits(folder, results_branch)

@@ -217,7 +217,8 @@ def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_
 
 
 def test_a_damaged_cache_entry_is_not_restored_but_computed_again(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo right > one.txt, outs: [one.txt]}\n")
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: cp right.txt one.txt, deps: [right.txt], outs: [one.txt]}\n")
+    (folder / "right.txt").write_text("right\n")
     assert run(folder).returncode == 0
     (folder / "one.txt").unlink()
     entry = next(path for path in (folder / ".dvc/cache/files/md5").rglob("*") if path.is_file())

@@ -21,7 +21,6 @@ def project(tmp_path: Path) -> Path:
     folder = make_pipeline(tmp_path / "project", documents=20)
     shutil.copytree(ROOT / "flows", folder / "flows", ignore=shutil.ignore_patterns("__pycache__"))
     text = (ROOT / "prefect.yaml").read_text().replace('cron: "0 2 * * *"', "interval: 12")
-    text = text.replace('source: "."', f'source: "{tmp_path / "origin.git"}"')
     (folder / "prefect.yaml").write_text(text.replace("timezone: UTC", "anchor_date: '2026-01-01T00:00:00+00:00'"))
     run([sys.executable, "-m", "dvc", "remote", "add", "-d", "store", str(tmp_path / "store")], folder)
     git(folder, "branch", "-M", "main")
@@ -57,7 +56,7 @@ def ended(server: Operated, flow: str = "scheduled") -> list[dict[str, Any]]:
 def test_a_schedule_fires_runs_what_new_data_affects_pushes_commits_and_then_runs_nothing(
     project: Path, tmp_path: Path
 ) -> None:
-    with operated(tmp_path / "home") as server:
+    with operated(tmp_path / "home", PARROTFLOW_SOURCE=str(tmp_path / "origin.git")) as server:
         server.prefect(project, "work-pool", "create", "parrotflow", "--type", "process")
         server.prefect(project, "deploy", "--name", "nightly")
         with worker(server, project, "parrotflow"):

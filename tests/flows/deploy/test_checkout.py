@@ -1,0 +1,164 @@
+"""The checkout of a deployment: what it takes from each side, and that nothing computed is lost."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.deploy.checkout import bring_up_to_date, commit_results, merge, push_commits
+from flows.scheduled import require_names, wanted
+from stages.runtime.entry import UnavailableError, UserError
+from tests.flows.toy import make_toy
+
+DVC_YAML = """\
+stages:
+  one:
+    cmd: sh one.sh
+    deps: [one.sh]
+    outs: [one.txt]
+    metrics: [scores/one.json: {cache: false}]
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "change")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The bare repository that a deployment runs; `work` beside it is a person's clone."""
+    work = make_toy(tmp_path / "work", DVC_YAML)
+    commit(work, dvc_lock="line\n" * 9, scores__one_json="1\n", one_sh="a\n")
+    git(work, "branch", "-M", "main")
+    git(tmp_path, "clone", "-q", "--bare", "work", "origin.git")
+    git(work, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    return tmp_path / "origin.git"
+
+
+def checkout(source: Path) -> Path:
+    folder = source.parent / "checkout"
+    bring_up_to_date(folder, str(source), "main", "results")
+    return folder
+
+
+def at_origin(source: Path, path: str, branch: str = "results") -> str:
+    return git(source, "show", f"{branch}:{path}")
+
+
+def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    commit(folder, dvc_lock="ours\n" + "line\n" * 8, scores__one_json="2\n")
+    commit(work, dvc_lock="line\n" * 8 + "theirs\n", scores__one_json="3\n", one_sh="b\n")
+    git(work, "push", "-q", "origin", "main")
+
+    bring_up_to_date(folder, str(source), "main", "results")
+
+    assert (folder / "dvc.lock").read_text() == "ours\n" + "line\n" * 8
+    assert (folder / "scores/one.json").read_text() == "2\n"
+    assert (folder / "one.sh").read_text() == "b\n"
+
+
+def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    commit(folder, one_sh="ours\n")
+    commit(work, one_sh="theirs\n")
+    git(work, "push", "-q", "origin", "main")
+    git(folder, "fetch", "-q")
+
+    with pytest.raises(UserError, match="conflicts in one.sh; merge them by hand"):
+        merge(folder, "origin/main")
+    assert (folder / "one.sh").read_text() == "ours\n"
+
+
+def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "dvc.lock").write_text("computed\n")
+    commit_results(folder, "Results of one")
+    away = source.rename(source.with_name("away"))
+    with pytest.raises(UnavailableError):
+        push_commits(folder, "results")
+    with pytest.raises(UnavailableError):
+        push_commits(folder, "results")
+
+    away.rename(source)
+    bring_up_to_date(folder, str(source), "main", "results")
+    push_commits(folder, "results")
+
+    assert at_origin(source, "dvc.lock") == "computed"
+
+
+def test_a_branch_that_has_moved_on_is_merged_and_nothing_of_either_side_is_lost(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "dvc.lock").write_text("first\n")
+    commit_results(folder, "Results of one")
+    push_commits(folder, "results")
+    work = source.parent / "work"
+    git(work, "fetch", "-q")
+    git(work, "checkout", "-q", "-b", "results", "origin/results")
+    commit(work, note_txt="by hand\n")
+    git(work, "push", "-q", "origin", "results")
+    (folder / "dvc.lock").write_text("second\n")
+    commit_results(folder, "Results of two")
+
+    push_commits(folder, "results")
+
+    assert at_origin(source, "dvc.lock") == "second"
+    assert at_origin(source, "note.txt") == "by hand"
+
+
+def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:
+    folder = checkout(source)
+
+    assert commit_results(folder, "Results of one") is None
+    push_commits(folder, "results")
+
+    assert "results" not in git(source, "branch", "--list", "results")
+
+
+def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "scores/one.json").write_text("4\n")
+    assert commit_results(folder, "Results")
+
+    (folder / "one.sh").write_text("changed by a stage\n")
+    with pytest.raises(UserError, match=r"one.sh changed during the run and are no results"):
+        commit_results(folder, "Results")
+
+
+def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:
+    mine = source.parent / "work"
+    (mine / "one.sh").write_text("not committed\n")
+
+    with pytest.raises(UserError, match="a clone that no deployment made"):
+        bring_up_to_date(mine, str(source), "main", "results")
+
+    assert (mine / "one.sh").read_text() == "not committed\n"
+
+
+GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"
+
+
+def test_without_publishing_a_guarded_target_means_nothing_and_not_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy", GUARDED + "  other: {cmd: echo 2 > two.txt, outs: [two.txt]}\n"))
+
+    assert wanted(["publish"], publish=False) == []
+    assert wanted(None, publish=False) == ["other"]
+    assert wanted(None, publish=True) is None
+
+
+@pytest.mark.parametrize("name", ["--upload-pack=x", "a..b"])
+def test_a_branch_that_git_would_take_for_an_option_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="not the name of a branch"):
+        require_names(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.measurements import RESULTS, Figure
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
-NOT_BENCHMARKS = {"__init__", "__main__", "figures"}
+NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 
 
 def names() -> list[str]:

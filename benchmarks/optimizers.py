@@ -22,7 +22,8 @@ from benchmarks.runs.training import run_training, training_project
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.runtime.section import read_section
-from stages.train.data.batches import IGNORED, epoch_order, read_ahead, read_rows, rows_of_step
+from stages.train.data.batches import IGNORED, epoch_order, read_rows
+from stages.train.data.micro_batches import Share, micro_batches
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
@@ -84,7 +85,7 @@ def ours(steps: int, optimizer: str, learning_rate: float | None = None, warmup_
     changes: dict[str, Any] = {"max_steps": steps, "optimizer__name": optimizer}
     changes |= {"evaluate_every_steps": steps, "evaluation_sequences": EVALUATION_SEQUENCES}
     if learning_rate is not None:
-        changes["optimizer__learning_rate"] = learning_rate
+        changes[f"optimizer__{optimizer}_learning_rate"] = learning_rate
     if warmup_steps is not None:
         changes["schedule__warmup_steps"] = min(warmup_steps, steps // 2)
     with tempfile.TemporaryDirectory() as folder:
@@ -106,13 +107,17 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
     optimizer = model.configure_optimizers(0.1, learning_rate, (0.9, 0.99), "cpu")
     compiled: Any = torch.compile(model, dynamic=False)
     index = build_packing(training, length, params.packing)
-    wanted = (rows_of_step(params.seed, step, params.global_batch_size, index.rows) for step in range(steps))
-    for step, batch in enumerate(read_ahead(training, index, wanted, length)):
+    whole = Share(0, 1, params.global_batch_size)
+    params = params.model_copy(update={"max_steps": steps})
+    for batch in micro_batches(training, index, params, whole, first_step=0):
+        step = batch.step
         decayed = 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * ((step + 1) / (warmup + 1) if step < warmup else decayed)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            _, loss = compiled(torch.from_numpy(batch.inputs), as_nanogpt_targets(torch.from_numpy(batch.targets)))
+            _, loss = compiled(
+                torch.from_numpy(batch.rows.inputs), as_nanogpt_targets(torch.from_numpy(batch.rows.targets))
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -122,10 +127,10 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
     nats = tokens = 0.0
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         for start in range(0, len(drawn), 16):
-            batch = read_rows(held_out, index, drawn[start : start + 16], length)
-            _, loss = model(torch.from_numpy(batch.inputs), as_nanogpt_targets(torch.from_numpy(batch.targets)))
-            nats += loss.item() * batch.target_count
-            tokens += batch.target_count
+            rows = read_rows(held_out, index, drawn[start : start + 16], length)
+            _, loss = model(torch.from_numpy(rows.inputs), as_nanogpt_targets(torch.from_numpy(rows.targets)))
+            nats += loss.item() * rows.target_count
+            tokens += rows.target_count
     bits = nats / tokens / math.log(2) * held_out.manifest.tokens / held_out.manifest.bytes
     settings = f"learning rate {learning_rate}, warm-up {warmup}"
     print(f"nanoGPT, {steps} steps, {settings}: {bits:.4f} bits per byte", flush=True)

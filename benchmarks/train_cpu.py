@@ -29,11 +29,13 @@ from benchmarks.measurements import Figure, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.tokens import TokenStore
 from stages.runtime.section import read_section
-from stages.train.data.batches import Batch, read_rows, rows_of_step
+from stages.train.data.batches import Rows, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
+from stages.train.distributed.compile import should_compile
 from stages.train.launch.launcher import LaunchConfig, environment
-from stages.train.model.build import build_model
+from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
+from stages.train.model.precision import resolve_precision
 from stages.train.optim.optimizer import build_optimizers
 from stages.train.params import TrainParams
 from stages.train.worker import repeat_bits
@@ -105,6 +107,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
             "model": params.model | {"activation_function": "gelu"},  # nanoGPT knows no other
         }
     )
+    params = resolve_precision(params, "cpu")
     store = TokenStore(Path("data/tokens/train"))
     index = build_packing(store, params.sequence_length, params.packing)
     rows = rows_of_step(0, 0, params.global_batch_size, index.rows)
@@ -140,15 +143,18 @@ def figures(speeds: dict[str, list[float]]) -> list[Figure]:
     ]
 
 
-def our_step(params: TrainParams, store: TokenStore, batch: Batch) -> Step:
-    """What the training loop does in a step: compiled as by default for a run of this length, the same bits each time.
+def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
+    """What the training loop does in a step, with the precision and compilation that it takes by default on this CPU.
 
-    The peers promise no such bits and are measured without the setting that costs some speed for them.
+    It gives the same bits each time. The peers promise none and are measured without the
+    setting that costs some speed for them.
     """
     loss_of = CausalLoss(build_model(params, store.manifest), params)
-    optimizers = build_optimizers(loss_of, params.optimizer)
-    compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
+    optimizers = build_optimizers(loss_of, params)
     inputs, targets, positions = map(torch.from_numpy, (batch.inputs, batch.targets, batch.positions))
+    flops = flops_per_token(loss_of.model, params.sequence_length)
+    wanted = should_compile(params, flops, inputs.device)
+    compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False)) if wanted else loss_of
     repeat_bits(inputs.device)
 
     def step() -> None:
@@ -159,7 +165,7 @@ def our_step(params: TrainParams, store: TokenStore, batch: Batch) -> Step:
     return step
 
 
-def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Batch, best: bool) -> Step:
+def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Rows, best: bool) -> Step:
     """nanoGPT's own model and optimizer in its own loop's order."""
     model = load_nanogpt(folder, params, store.manifest.vocab_size)
     optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
@@ -179,7 +185,7 @@ def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Ba
     return step
 
 
-def trainer_step(params: TrainParams, store: TokenStore, batch: Batch, best: bool) -> Step:
+def trainer_step(params: TrainParams, store: TokenStore, batch: Rows, best: bool) -> Step:
     """transformers.Trainer's own training_step, and the optimizer as it builds it."""
     targets = torch.from_numpy(batch.targets)
     values = {"input_ids": torch.from_numpy(batch.inputs), "labels": targets, "shift_labels": targets}

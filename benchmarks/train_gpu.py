@@ -72,14 +72,14 @@ def gpt2_params(model: dict[str, Any]) -> TrainParams:
     section = read_params_file(Path("params.yaml"))["train"]
     off = {"activation_function": "gelu_pytorch_tanh", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     section |= {"model": model | off, "sequence_length": model["n_positions"], "precision": "bf16"}
-    section["optimizer"] |= {"name": "adamw", "learning_rate": 6e-4}
+    section["optimizer"] |= {"name": "adamw", "adamw_learning_rate": 6e-4}
     return TrainParams.model_validate(section)
 
 
 def our_step(params: TrainParams, device: torch.device, batches: list[torch.Tensor]) -> Step:
     """What the training loop does in a step."""
     loss_of = CausalLoss(build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ())), params).to(device)
-    optimizers = build_optimizers(loss_of, params.optimizer)
+    optimizers = build_optimizers(loss_of, params)
     compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
     positions = torch.arange(params.sequence_length, device=device).expand(len(batches[0]), -1)
     count = sum(batch[:, 1:].numel() for batch in batches)
@@ -144,7 +144,8 @@ def figures(
     """Speed, utilisation and memory, beside nanoGPT where it was given."""
     with torch.device("meta"):
         model = build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ()))
-    share = flops_per_token(model, params.sequence_length) / peak_flops(device) * 100
+    peak = peak_flops(device)
+    share = flops_per_token(model, params.sequence_length) / peak * 100 if peak else None
     peer = speeds.get("nanoGPT")
     name = "nanoGPT, compiled, bf16, fused AdamW" if peer else ""
     libraries, accelerator = ["torch", "transformers"], torch.cuda.get_device_name(device)
@@ -162,9 +163,11 @@ def figures(
             accelerator=accelerator,
         )
 
+    own_share, peer_share = ([speed * share for speed in side or []] if share else [] for side in (own, peer))
+    utilisation = [figure("MFU", own_share, peer_share or None, "%", True)] if share else []
     return [
         figure("speed", own, peer, "tokens/s", True),
-        figure("MFU", [s * share for s in own], [s * share for s in peer] if peer else None, "%", True),
+        *utilisation,
         figure("memory", [memory["ours"] / 2**30], [memory["nanoGPT"] / 2**30] if peer else None, "GiB", False),
     ]
 

@@ -33,7 +33,17 @@ SHARED_BY_ALL = (
 )
 """Writing whole files, failing clearly, hashing, reports, inputs, versions: what no stage can do without."""
 
-TRAINING_NODE = {"torch", "transformers", "accelerate", "numpy", "safetensors", "pydantic", "yaml"}
+TRAINING_NODE = {
+    "torch",
+    "transformers",
+    "accelerate",
+    "numpy",
+    "safetensors",
+    "pydantic",
+    "yaml",
+    "huggingface_hub",
+    "httpx",
+}
 """What a training node has installed, and nothing more is needed there."""
 
 TRACKERS = {"wandb", "tensorboard", "trackio", "mlflow", "fsspec"}

@@ -4,6 +4,7 @@
     config.json              the architecture
     generation_config.json   how to generate by default
     tokenizer.json, tokenizer_config.json
+    training.json            what the order of the data followed from, and the precision (resolved, never `auto`)
     step-00000100/           the same without the tokenizer, for each of train.export_steps
 
 `transformers.AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load it.
@@ -17,6 +18,7 @@ from stages.runtime.hashes import file_sha256
 
 MODEL = Path("model")
 CONFIG = "config.json"
+TRAINING_RUN = "training.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 

@@ -10,9 +10,11 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
-from stages.train.launch.checks import check_batch, check_machine, check_precision, check_store
-from stages.train.launch.launcher import device_count, launch, launch_config, restarts_allowed
+from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout
+from stages.train.launch.launcher import device_count, grace_seconds, launch, launch_config, restarts_allowed
 from stages.train.model.build import build_config, check_model
+from stages.train.model.precision import describe_precision
+from stages.train.model.source import source_folder
 from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
 
@@ -25,8 +27,9 @@ def main() -> None:
     require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
     config = launch_config()
     restarts_allowed()
+    grace_seconds()
     check_machine(config)
-    check_precision(params, config)
+    precision = describe_precision(params, config.device_type)
     check_batch(params, config)
     check_trackers(params)
     training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
@@ -35,11 +38,15 @@ def main() -> None:
     model = build_config(params, training.manifest)
     if params.start_from is None:
         check_model(model)
+    else:
+        source_folder(params.start_from, download=True)
 
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    print(f"launching {config.processes} process{many} by {config.path}{instead}", flush=True)
-    if code := launch(config):
+    for line in (*config.notes, *note_dropout(params, model)):
+        print(line, flush=True)
+    print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)
+    if code := launch(config, params):
         sys.exit(code)
 
 

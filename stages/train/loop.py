@@ -1,10 +1,11 @@
-"""The training loop: what happens in a step, and what happens between steps."""
+"""The training loop: what happens between steps (`train`), and what happens in a step (`Trainer.step`)."""
 
 import math
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from types import FrameType
 from typing import cast
 
@@ -14,15 +15,18 @@ from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.checkpoint.checkpoints import Checkpoints, Progress
-from stages.train.data.batches import Batch, read_ahead, rows_of_step
-from stages.train.data.packing import Integers, PackingIndex
-from stages.train.distributed.deterministic import TreeSum, sum_over_processes
-from stages.train.distributed.parallel import clip, gradient_traffic, norm
+from stages.train.checkpoint.checkpoints import Checkpoints
+from stages.train.checkpoint.manifest import Progress
+from stages.train.data.batches import rows_of_step
+from stages.train.data.micro_batches import MicroBatch, Share, dropout_seed, micro_batches
+from stages.train.data.packing import PackingIndex
+from stages.train.distributed.deterministic import DeterministicSum, sum_over_processes
+from stages.train.distributed.parallel import clip, exchange_gradients, norm
+from stages.train.launch.supervision import stop_is_requested
 from stages.train.model.export import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.report import Report
-from stages.train.monitoring.throughput import Clock
+from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.validation import Evaluation
 from stages.train.optim.optimizer import Optimizers
 from stages.train.optim.schedule import lr_multiplier
@@ -30,19 +34,24 @@ from stages.train.params import TrainParams
 
 
 class StopSignal:
-    """Set by SIGTERM, so that the step at hand is finished and saved first (pre-emption)."""
+    """Set by SIGTERM to this process or to the command: the current step is finished and saved first (pre-emption)."""
 
     def __init__(self) -> None:
-        self.asked = False
-        signal.signal(signal.SIGTERM, self._ask)
+        self._received = False
+        signal.signal(signal.SIGTERM, self._receive)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._received = True
+
+    @property
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return self._received or stop_is_requested()
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step leaves, on the device; reading a value waits for the step."""
+    """The results of a step, on the device: reading a value (`.item()`) waits for the step to finish."""
 
     loss: Tensor
     """Nats per token over the global batch."""
@@ -68,121 +77,88 @@ class Trainer:
     micro_batch_size: int
     """Sequences of one forward pass in one process."""
     stop: StopSignal
-    clock: Clock
+    throughput: Throughput
 
-    def own_rows(self, step: int) -> tuple[int, list[Integers]]:
-        """The place of this process's first row in the global batch of `step`, and its rows by micro-batch."""
-        share = self.params.global_batch_size // self.accelerator.num_processes
-        first = self.accelerator.process_index * share
-        rows = rows_of_step(self.params.seed, step, self.params.global_batch_size, self.index.rows)
-        stops = range(first, first + share, self.micro_batch_size)
-        return first, [rows[start : min(start + self.micro_batch_size, first + share)] for start in stops]
+    def micro_batches(self, first_step: int) -> Iterator[MicroBatch]:
+        """This process's micro-batches from `first_step` on."""
+        share = Share(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
+        return self.throughput.timed(micro_batches(self.store, self.index, self.params, share, first_step))
 
-    def batches(self, first_step: int) -> Iterator[Batch]:
-        """The micro-batches of this process from `first_step` on, read ahead."""
-        steps = range(first_step, self.params.max_steps)
-        wanted = (rows for step in steps for rows in self.own_rows(step)[1])
-        return read_ahead(self.store, self.index, wanted, self.params.sequence_length)
-
-    def step(self, step: int, batches: Iterator[Batch]) -> StepResult:
-        """One optimizer step on this process's next micro-batches."""
-        rows = rows_of_step(self.params.seed, step, self.params.global_batch_size, self.index.rows)
-        target_count = self.index.target_count(rows)
-        if self.params.deterministic_micro_batch_size is None:
-            loss = self._sum_gradients(step, batches, target_count)
-        else:
-            loss = self._sum_gradients_exactly(step, batches, target_count)
-        asked = torch.tensor(float(self.stop.asked), device=loss.device)
-        totals = self.accelerator.reduce(torch.stack([loss, asked]), "sum")
-        norm = clip(self.model, self.params.max_gradient_norm)
-        self.optimizers.step(lr_multiplier(self.params.schedule, step, self.params.max_steps))
-        self.clock.tokens += target_count
-        exact = self.params.deterministic_micro_batch_size is not None
-        return StepResult(loss if exact else totals[0], norm, totals[1])
-
-    def _sum_gradients(self, step: int, batches: Iterator[Batch], target_count: int) -> Tensor:
-        """Leave the global gradient in `.grad`; return this process's part of the loss."""
-        place, own = self.own_rows(step)
-        loss = torch.zeros((), device=self.accelerator.device)
-        for number in range(len(own)):
-            with gradient_traffic(self.model, wanted=number == len(own) - 1):
-                part = self._loss(step, place, next_timed(batches, self.clock)) / target_count
-                # DDP and FSDP take the mean over processes; the loss is a sum over the global batch.
-                torch.autograd.backward(part * self.accelerator.num_processes)
-            loss += part.detach()
-            place += len(own[number])
-        return loss
-
-    def _sum_gradients_exactly(self, step: int, batches: Iterator[Batch], target_count: int) -> Tensor:
-        """The same by a tree (stages.train.distributed.deterministic); returns the loss of the global batch."""
-        place, own = self.own_rows(step)
+    def step(self, step: int, batches: Iterable[MicroBatch]) -> StepResult:
+        """One optimizer step: forward and backward over this process's part of the global batch, clip, update."""
+        deterministic = self.params.deterministic_micro_batch_size is not None
         trained = [parameter for parameter in self.eager.parameters() if parameter.requires_grad]
-        tree = TreeSum()
-        for rows in own:
-            part = self._loss(step, place, next_timed(batches, self.clock)) / target_count
-            torch.autograd.backward(part)
-            tree.add([*(cast(Tensor, parameter.grad) for parameter in trained), part.detach()])
-            self.eager.zero_grad(set_to_none=True)
-            place += len(rows)
-        *gradients, loss = sum_over_processes(tree.result())
-        for parameter, gradient in zip(trained, gradients, strict=True):
-            parameter.grad = gradient
-        return loss
+        tree = DeterministicSum()
+        loss = torch.zeros((), device=self.accelerator.device)
+        for batch in batches:
+            torch.manual_seed(dropout_seed(self.params.seed, batch))
+            # Gradients are exchanged once per step, in the last backward pass.
+            with exchange_gradients(self.model, enabled=batch.is_last):
+                part = self.model(*self.on_device(batch)) / batch.step_targets
+                # DDP and FSDP average gradients over processes; the loss is a sum over the global batch.
+                (part if deterministic else part * self.accelerator.num_processes).backward()
+            loss += part.detach()
+            if deterministic:
+                tree.add([*(cast(Tensor, parameter.grad) for parameter in trained), part.detach()])
+                self.eager.zero_grad(set_to_none=True)
+        if deterministic:
+            *gradients, deterministic_loss = sum_over_processes(tree.result())
+            for parameter, gradient in zip(trained, gradients, strict=True):
+                parameter.grad = gradient
+        asked = torch.tensor(float(self.stop.is_set), device=loss.device)
+        loss, stop_votes = self.accelerator.reduce(torch.stack([loss, asked]), "sum")
+        gradient_norm = clip(self.model, self.params.max_gradient_norm)
+        self.optimizers.step(lr_multiplier(self.params.schedule, step, self.params.max_steps))
+        self.throughput.tokens += batch.step_targets
+        return StepResult(deterministic_loss if deterministic else loss, gradient_norm, stop_votes)
 
-    def _loss(self, step: int, place: int, batch: Batch) -> Tensor:
-        inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device, non_blocking=True)
-        targets = torch.from_numpy(batch.targets).to(self.accelerator.device, non_blocking=True)
-        positions = torch.from_numpy(batch.positions).to(self.accelerator.device, non_blocking=True)
-        # Dropout hangs on (seed, step, place in the global batch), not on the process or on what ran before.
-        torch.manual_seed(hash((self.params.seed, step, place)))
-        loss: Tensor = self.model(inputs, targets, positions)
-        return loss
+    def on_device(self, batch: MicroBatch) -> list[Tensor]:
+        """Inputs, targets and positions."""
+        arrays = (batch.rows.inputs, batch.rows.targets, batch.rows.positions)
+        return [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
 
 
-def next_timed(batches: Iterator[Batch], clock: Clock) -> Batch:
-    """The next micro-batch; the time waited for it goes to the clock."""
-    began = time.perf_counter()
-    batch = next(batches)
-    clock.data_seconds += time.perf_counter() - began
-    return batch
+class StoppedError(Exception):
+    """The run was asked to stop; `saved` says whether its state is in a checkpoint."""
 
-
-class PreemptedError(Exception):
-    """SIGTERM came; the state is saved."""
+    def __init__(self, saved: bool) -> None:
+        super().__init__()
+        self.saved = saved
 
 
 def train(
     trainer: Trainer, evaluation: Evaluation, checkpoints: Checkpoints, report: Report, progress: Progress
 ) -> Progress:
-    """Run the steps that remain. Raises PreemptedError after saving on SIGTERM, UserError where a loss is NaN."""
-    params, first = trainer.params, progress.step
-    batches = trainer.batches(first)
+    """Run the remaining steps. Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN."""
+    params, first_step = trainer.params, progress.step
     votes = torch.zeros(())
-    for step in range(first, params.max_steps):
+    for step, batches in groupby(trainer.micro_batches(first_step), key=attrgetter("step")):
         result = trainer.step(step, batches)
         done, last = step + 1, step + 1 == params.max_steps
         if done % params.log_every_steps == 0 or last:
+            # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
-            report.step(done, result.loss.item(), result.gradient_norm, done - first)
+            report.step(done, result.loss.item(), result.gradient_norm, done - first_step)
         if done % params.evaluate_every_steps == 0 or last:
-            with trainer.clock.evaluation():
-                report.held_out(done, evaluation.measure())
-        # Of the step before: reading this one's would wait for it.
+            with trainer.throughput.evaluation():
+                report.validation(done, evaluation.measure())
+        # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.item() > 0, result.stop_votes
+        if done in params.export_steps:
+            # Before the checkpoint, so that a checkpoint never claims a step whose export is missing.
+            export_step(
+                trainer.eager, trainer.accelerator, params, trainer.store.manifest, checkpoints.export_path(done)
+            )
         if done % params.checkpoint_every_steps == 0 or last or stopping:
             check_finite(trainer, step, "the loss", result.loss.item())
-            # The loss is of the weights before the step: what it made of them must not take a good checkpoint's place.
+            # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
             progress = Progress(done, result.loss.item(), params.max_steps)
-            with trainer.clock.checkpoint():
+            with trainer.throughput.checkpoint():
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
-        if done in params.export_steps:
-            place = checkpoints.export_place(done)
-            export_step(trainer.eager, trainer.accelerator, params, trainer.store.manifest, place)
         if stopping and not last:
-            checkpoints.wait()
-            raise PreemptedError
-    with trainer.clock.checkpoint():
+            raise StoppedError(saved=checkpoints.wait())
+    with trainer.throughput.checkpoint():
         checkpoints.wait()
     return progress
 
@@ -191,6 +167,7 @@ def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
     """Raise UserError that names the batch's documents where a value of a step is NaN or infinite."""
     if math.isfinite(value):
         return
+    rate = f"{trainer.params.optimizer.name}_learning_rate"
     rows = rows_of_step(trainer.params.seed, step, trainer.params.global_batch_size, trainer.index.rows)
     starts = [segment.start for row in rows for segment in trainer.index.segments(int(row))]
     numbers = sorted({trainer.store.document_at(start) for start in starts})
@@ -198,5 +175,5 @@ def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
     raise UserError(
         f"train: {what} is {value} at step {step + 1}; its batch holds {', '.join(names)}"
         f"{' and others' if len(numbers) > len(names) else ''}. The last checkpoint is kept. "
-        "Lower train.optimizer.learning_rate or raise train.schedule.warmup_steps"
+        f"Lower train.optimizer.{rate} or raise train.schedule.warmup_steps"
     )

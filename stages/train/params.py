@@ -1,9 +1,11 @@
 """The `train` section of params.yaml."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from stages.formats.model_folder import MODEL
 from stages.runtime.section import Section
 
 Positive = Annotated[int, Field(ge=1)]
@@ -16,9 +18,9 @@ class Optimizer(Section):
 
     name: Literal["adamw", "muon"]
     """adamw for everything, or muon for the matrices and adamw for embeddings, norms and biases."""
-    learning_rate: Rate
+    adamw_learning_rate: Rate
     """Peak rate of AdamW."""
-    matrix_learning_rate: Rate
+    muon_learning_rate: Rate
     """Peak rate of Muon, scaled so that AdamW's values carry over; unused by adamw."""
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     """AdamW's decay rates of the first and the second moment."""
@@ -51,14 +53,14 @@ class TrainParams(Section):
     model: dict[str, Any]
     """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""
     start_from: str | None
-    """A model folder (or Hub id) whose weights are continued; null starts from random ones."""
+    """A model folder, or `owner/name@COMMIT` of the Hub, whose weights are continued; null starts from random ones."""
     sequence_length: Annotated[int, Field(ge=2)]
     """Tokens in a training sequence."""
     packing: Literal["best_fit", "concatenate"]
     """best_fit cuts documents only where they are longer than a sequence; concatenate chops the stream."""
     attention: Literal["causal", "document"]
-    """causal looks at all that stands before in the row; document only at what is of the same document, whose positions
-    count from 0."""
+    """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
+    positions count from 0."""
     global_batch_size: Positive
     """Sequences per optimizer step, over all processes."""
     deterministic_micro_batch_size: Positive | None
@@ -72,8 +74,9 @@ class TrainParams(Section):
     """The learning rate over the steps."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
-    precision: Literal["bf16", "fp32"]
-    """Of the matrix products; weights, sums and the loss stay in fp32."""
+    precision: Literal["auto", "bf16", "fp32"]
+    """Of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 where the hardware multiplies it fast
+    (GPUs with bf16, CPUs with AMX), fp32 elsewhere."""
     gradient_checkpointing: bool
     """Recompute activations in the backward pass: less memory, about a third more compute."""
     log_every_steps: Positive
@@ -83,12 +86,19 @@ class TrainParams(Section):
     evaluation_sequences: Positive
     """Held-out sequences of each evaluation during training."""
     checkpoint_every_steps: Positive
-    """Steps between two checkpoints; a crash loses at most so many."""
+    """Steps between two checkpoints; a crash loses at most that many."""
     checkpoints_kept: Positive
-    """The newest so many stay."""
+    """How many of the newest are kept."""
     milestone_every_steps: Positive | None
-    """Checkpoints of these steps stay whatever their number; null keeps the newest only."""
+    """Checkpoints of every that many steps are never deleted; null: only the newest are kept."""
     export_steps: list[Positive]
     """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
+
+    @field_validator("start_from")
+    @classmethod
+    def _outside_own_outs(cls, value: str | None) -> str | None:
+        if value is not None and Path(value).resolve().is_relative_to(MODEL.resolve()):
+            raise ValueError(f"{MODEL}/ is what this stage writes, and DVC deletes it first; copy the model elsewhere")
+        return value

@@ -45,8 +45,8 @@ TRAIN: dict[str, Any] = {
     "max_steps": 12,
     "optimizer": {
         "name": "muon",
-        "learning_rate": 0.003,
-        "matrix_learning_rate": 0.003,
+        "adamw_learning_rate": 0.003,
+        "muon_learning_rate": 0.003,
         "betas": [0.9, 0.95],
         "epsilon": 1e-8,
         "momentum": 0.95,

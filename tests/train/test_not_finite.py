@@ -10,8 +10,7 @@ import pytest
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.checkpoints import read_progress
-from stages.train.commands.trace import origins
-from stages.train.params import TrainParams
+from stages.train.commands.trace import DataOrder, origins
 from tests.train.small_run import params, run, run_workers, write_project
 
 EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100}
@@ -24,12 +23,12 @@ def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_befor
     assert [line.split()[0] for line in said] == ["launching", "step", "error:"]
     step = int(said[-1].partition("at step ")[2].partition(";")[0])
     assert said[-1].startswith("error: train: ")
-    assert said[-1].endswith("Lower train.optimizer.learning_rate or raise train.schedule.warmup_steps")
+    assert said[-1].endswith("Lower train.optimizer.muon_learning_rate or raise train.schedule.warmup_steps")
     named = said[-1].partition("its batch holds ")[2].partition(" and others. The last checkpoint is kept. ")[0]
     store = TokenStore(project / "data/tokens/train")
     trained_on = {
         f"{origin.source}:{origin.path}"
-        for origin in origins(store, TrainParams.model_validate(params(**EXPLODES)), step)
+        for origin in origins(store, DataOrder.model_validate(params(**EXPLODES)), step)
     }
     assert len(named.split(", ")) == 8
     assert set(named.split(", ")) <= trained_on

@@ -1,6 +1,4 @@
-"""Order, packing, schedule, exact sums, curves: the parts whose arithmetic must hold for all inputs."""
-
-from pathlib import Path
+"""Order, packing, schedule, deterministic sums: the parts whose arithmetic must hold for all inputs."""
 
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.train.checkpoint.fingerprint import plateau_end
-from stages.train.data.batches import IGNORED, read_ahead, read_rows, rows_of_step
-from stages.train.data.packing import build_packing
-from stages.train.distributed.deterministic import TreeSum
-from stages.train.monitoring.curves import Curves
+from stages.train.data.batches import IGNORED, read_rows, rows_of_step
+from stages.train.data.packing import Segment, build_packing, fill_gaps
+from stages.train.distributed.deterministic import DeterministicSum
 from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import Schedule
 from tests.train.small_run import write_project
@@ -55,6 +52,14 @@ def test_best_fit_trains_on_every_token_once_and_pads_one_row_at_most(store: Tok
     assert padded <= 1
 
 
+def test_the_worked_example_of_filling_gaps() -> None:
+    rows = [[Segment(0, 3)], [Segment(10, 4)], [Segment(20, 2)]]
+    assert fill_gaps(rows, 5) == [
+        [Segment(10, 4), Segment(20, 1)],
+        [Segment(0, 3), Segment(21, 1)],
+    ]
+
+
 def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> None:
     index = build_packing(store, 32, "best_fit")
     stream = store.read(0, store.manifest.tokens)
@@ -68,13 +73,6 @@ def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> 
             assert batch.inputs[row, column] == before
             column += length
         assert (batch.targets[row, column:] == IGNORED).all()
-
-
-def test_rows_read_ahead_are_the_rows_read_one_by_one(store: TokenStore) -> None:
-    index = build_packing(store, 32, "best_fit")
-    wanted = [np.array([0, 2]), np.array([1]), np.array([3, 0])]
-    for rows, batch in zip(wanted, read_ahead(store, index, wanted, 32), strict=True):
-        assert (batch.targets == read_rows(store, index, rows, 32).targets).all()
 
 
 @given(
@@ -110,24 +108,13 @@ def test_up_to_the_end_of_the_plateau_a_longer_run_has_the_same_rates(
 @given(height=st.integers(0, 5), split=st.integers(0, 5), seed=st.integers(0, 100))
 def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: int, seed: int) -> None:
     parts = torch.randn(2**height, 7, generator=torch.Generator().manual_seed(seed))
-    alone = TreeSum()
+    alone = DeterministicSum()
     for part in parts:
         alone.add([part.clone()])
-    upper = TreeSum()
+    upper = DeterministicSum()
     for block in parts.chunk(2 ** min(split, height)):
-        own = TreeSum()
+        own = DeterministicSum()
         for part in block:
             own.add([part.clone()])
         upper.add(own.result())
     assert torch.equal(alone.result()[0], upper.result()[0])
-
-
-def test_curves_are_cut_at_a_checkpoint_even_after_half_a_line(tmp_path: Path) -> None:
-    curves = Curves(tmp_path)
-    curves.restore(None)
-    for step in (5, 10, 15):
-        curves.append(step, training_loss=1.0 / step)
-    with (tmp_path / "training_loss.tsv").open("a") as file:
-        file.write("2")
-    curves.cut_after(10)
-    assert (tmp_path / "training_loss.tsv").read_text() == "step\ttraining_loss\n5\t0.2\n10\t0.1\n"

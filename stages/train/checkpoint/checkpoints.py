@@ -1,152 +1,196 @@
-"""Checkpoints that a crash at any instant cannot spoil, written while training goes on.
+"""Checkpoints that a crash at any instant cannot damage, written while training continues.
 
-    .parrotflow/checkpoints/FINGERPRINT/step-00000100/
-        __0_0.distcp ...   sharded state (torch.distributed.checkpoint), a file per process
-        NAME.tsv           the curves so far
-        manifest.json      the step, and the sha256 of every file; written last
+    .parrotflow/checkpoints/FINGERPRINT/
+        lock                     held by the run that writes here
+        curves/                  the live curves
+        exports/step-00000100-of-500/    models of `export_steps`, until the run ends
+        step-00000100/
+            .metadata, __0_0.distcp ...  sharded state (torch.distributed.checkpoint), a file per process
+            NAME.tsv                     the curves so far
+            manifest.json                the step, and the sha256 of every file; written last
 
-The state is copied, and a thread writes the copy under another name, flushes it to the disk, gives it its manifest and
-renames it; older checkpoints go only afterwards. One that is incomplete or damaged is passed over with a warning.
+The state is copied, and a thread writes the copy to a `.partial` folder, flushes it to the disk, adds the manifest and
+renames the folder; older checkpoints are deleted only afterwards. An incomplete or damaged one is skipped with a
+warning.
 """
 
+import fcntl
 import json
 import shutil
+import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import torch.distributed as dist
 from accelerate import Accelerator
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from stages.runtime.atomic import atomic_write, flush_to_disk
+from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+from stages.train.checkpoint.fingerprint import plateau_end
+from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_progress
 from stages.train.checkpoint.mirror import Mirror
+from stages.train.checkpoint.restricted import DataOnlyPlanner
+from stages.train.distributed.agreement import count, on_main
 from stages.train.monitoring.curves import Curves
 from stages.train.optim.optimizer import Optimizers
 from stages.train.params import TrainParams
 
 CHECKPOINTS = Path(".parrotflow/checkpoints")
-MANIFEST = "manifest.json"
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands: what is not in the weights or the optimizer."""
-
-    step: int
-    """Optimizer steps done."""
-    training_loss: float
-    """Of the last step, nats per token."""
-    max_steps: int
-    """Steps that the run was to have when this was saved."""
+SHARED_WITHIN_SECONDS = 10.0
+"""How long a file of the main process may take to appear on another machine (network file systems cache folders)."""
 
 
 class Checkpoints:
     """The checkpoints of one run, in a folder named by its fingerprint."""
 
     def __init__(self, fingerprint: str, accelerator: Accelerator, params: TrainParams, mirror: Mirror) -> None:
+        """Raises UserError where another run writes to the folder, or where not all processes see it."""
         self.folder = CHECKPOINTS / fingerprint
         self.accelerator = accelerator
-        self.curves = Curves(self.folder / "curves")
-        self.kept = params.checkpoints_kept
-        self.milestones = params.milestone_every_steps
+        self.params = params
         self.mirror = mirror
+        self._lock: IO[str] | None = None
+        on_main(accelerator, self._prepare)
+        self._check_shared()
+        self.curves = Curves(self.folder / "curves")
         self._alone = accelerator.num_processes == 1
         # A group of its own: its messages must not meet those of the training.
         self._group = None if self._alone else dist.new_group(backend="gloo")
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
-        if accelerator.is_main_process:
-            for partial in self.folder.glob("*.partial"):
-                shutil.rmtree(partial, ignore_errors=True)
-        accelerator.wait_for_everyone()
+
+    def _prepare(self) -> None:
+        """Take the folder for this run and remove what a killed one left half written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.folder / "lock")
+        for left_behind in self.folder.glob("*.partial"):
+            shutil.rmtree(left_behind, ignore_errors=True)
+
+    def _check_shared(self) -> None:
+        """Raise UserError where a process does not see the main process's folder: its state would be missing there."""
+        processes = self.accelerator.num_processes
+        if processes == 1:
+            return
+        probe = on_main(self.accelerator, partial(_touch, self.folder / f"seen-{uuid.uuid4().hex}"))
+        deadline = time.monotonic() + SHARED_WITHIN_SECONDS
+        while not probe.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        seeing = count(self.accelerator, probe.exists())
+        if self.accelerator.is_main_process:
+            probe.unlink()
+        if seeing < processes:
+            raise UserError(
+                f"{CHECKPOINTS}: {processes - seeing} of {processes} processes do not see the files of the main one; "
+                "all machines need the project's folder on a shared file system"
+            )
 
     def save(self, progress: Progress, model: nn.Module, optimizers: Optimizers) -> None:
         """Begin to write a checkpoint, after the one before is done. Every process calls this."""
         self.wait()
-        place = self.folder / f"step-{progress.step:08d}"
-        partial = self.folder / f"{place.name}.partial"
-        partial.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"step-{progress.step:08d}"
+        partial_path = self.folder / f"{path.name}.partial"
+        partial_path.mkdir(parents=True, exist_ok=True)
         state = _state(model, optimizers)
-        staged = async_save(state, checkpoint_id=partial, no_dist=self._alone, process_group=self._group)
-        self._writing = self._thread.submit(self._finish, cast("Future[Any]", staged), partial, place, progress)
+        staged = async_save(state, checkpoint_id=partial_path, no_dist=self._alone, process_group=self._group)
+        self._writing = self._thread.submit(self._finish, cast("Future[Any]", staged), partial_path, path, progress)
 
-    def wait(self) -> None:
-        """Wait until the last checkpoint is written, or could not be: training goes on without it."""
+    def wait(self) -> bool:
+        """Wait until the last checkpoint is written; False where it could not be: training continues without it."""
         if self._writing is None:
-            return
+            return True
+        writing, self._writing = self._writing, None
         try:
-            self._writing.result()
+            writing.result()
         except (OSError, CheckpointException) as error:
             causes = [str(failure[0]) for failure in getattr(error, "failures", {}).values()] or [str(error)]
-            # Of a full disk torch often reports only what it stumbled over afterwards.
+            # Of a full disk torch often reports only a later consequence.
             free = f"{shutil.disk_usage(self.folder).free / 1e6:,.1f} MB are free on its disk"
-            self.accelerator.print(f"warning: a checkpoint could not be written ({causes[0]}; {free}); the run goes on")
+            self.accelerator.print(
+                f"warning: a checkpoint could not be written ({causes[0]}; {free}); the run continues"
+            )
             if self.accelerator.is_main_process:
-                for partial in self.folder.glob("*.partial"):
-                    shutil.rmtree(partial, ignore_errors=True)
-        self._writing = None
+                for left_behind in self.folder.glob("*.partial"):
+                    shutil.rmtree(left_behind, ignore_errors=True)
+            return False
+        return True
 
-    def _finish(self, staged: "Future[Any]", partial: Path, place: Path, progress: Progress) -> None:
+    def _finish(self, staged: "Future[Any]", partial_path: Path, path: Path, progress: Progress) -> None:
         staged.result()
         if not self.accelerator.is_main_process:
             return
-        self.curves.copy_to(partial)
-        files = sorted(path for path in partial.iterdir() if path.is_file())
+        self.curves.copy_to(partial_path)
+        files = sorted(file for file in partial_path.iterdir() if file.is_file())
         for file in files:
             flush_to_disk(file)
         manifest = asdict(progress) | {"sha256": {file.name: file_sha256(file) for file in files}}
-        atomic_write(partial / MANIFEST, json.dumps(manifest, indent=1))
-        shutil.rmtree(place, ignore_errors=True)
-        partial.rename(place)
+        atomic_write(partial_path / MANIFEST, json.dumps(manifest, indent=1))
+        shutil.rmtree(path, ignore_errors=True)
+        partial_path.rename(path)
         flush_to_disk(self.folder)
-        # What lies behind this step is of a longer or shorter run that this one did not go on from.
-        for old in [done for done in self._complete() if done.name <= place.name][: -self.kept]:
+        # Later steps belong to a longer or shorter run that this one did not continue.
+        for old in [done for done in self._all() if done.name <= path.name][: -self.params.checkpoints_kept]:
             if not self._is_milestone(old):
                 shutil.rmtree(old, ignore_errors=True)
-        self.mirror.push(place)
+        self.mirror.push(path)
 
-    def export_place(self, step: int) -> Path:
-        """Where the model of one of `export_steps` waits for the end of the run."""
-        return self.folder / "exports" / f"step-{step:08d}"
+    def export_path(self, step: int) -> Path:
+        """Where the model of one of `export_steps` is kept until the end of the run."""
+        return self.folder / "exports" / f"step-{step:08d}-of-{self.params.max_steps}"
 
-    def _is_milestone(self, place: Path) -> bool:
-        return self.milestones is not None and int(place.name.removeprefix("step-")) % self.milestones == 0
+    def exported(self, step: int) -> Path | None:
+        """The model of one of `export_steps`: of this run, or of one of another length that had the same weights."""
+        for path in sorted((self.folder / "exports").glob(f"step-{step:08d}-of-*")):
+            if step <= self.shared_steps(int(path.name.rpartition("-")[2])):
+                return path
+        return None
 
-    def _complete(self) -> list[Path]:
+    def shared_steps(self, max_steps: int) -> int:
+        """Up to which step a run of `max_steps` computes the same as this one."""
+        if max_steps == self.params.max_steps:
+            return max_steps
+        return min(plateau_end(self.params.schedule, steps) for steps in (max_steps, self.params.max_steps))
+
+    def _is_milestone(self, path: Path) -> bool:
+        every = self.params.milestone_every_steps
+        return every is not None and int(path.name.removeprefix("step-")) % every == 0
+
+    def _all(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if not path.name.endswith(".partial"))
 
     def latest(self, fits: Callable[[Progress], bool]) -> Path | None:
-        """The newest fitting checkpoint whose files are those of its manifest; from the mirror where none is here."""
-        if self.accelerator.is_main_process and not self._complete():
-            self.mirror.pull(self.folder)
-        self.accelerator.wait_for_everyone()
-        for place in reversed(self._complete()):
-            if fault := _fault(place):
-                self.accelerator.print(f"warning: {place} is passed over: {fault}")
-            elif fits(read_progress(place)):
-                return place
-        return None
+        """The newest intact checkpoint that fits; from the mirror if there is none here. The main process chooses."""
 
-    def load(self, place: Path, model: nn.Module, optimizers: Optimizers) -> Progress:
-        """Put a checkpoint's state into the model and the optimizers, on any number of processes."""
+        def choose() -> Path | None:
+            if not self._all():
+                self.mirror.pull(self.folder)
+            for path in reversed(self._all()):
+                if problem := fault(path):
+                    print(f"warning: {path} is skipped: {problem}", flush=True)
+                elif fits(read_progress(path)):
+                    return path
+            return None
+
+        return on_main(self.accelerator, choose)
+
+    def load(self, path: Path, model: nn.Module, optimizers: Optimizers) -> Progress:
+        """Load a checkpoint's state into the model and the optimizers, on any number of processes."""
         state = _state(model, optimizers)
-        load(state, checkpoint_id=place, no_dist=self._alone)
+        load(state, storage_reader=FileSystemReader(path), planner=DataOnlyPlanner(), no_dist=self._alone)
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
-        return read_progress(place)
-
-
-def read_progress(place: Path) -> Progress:
-    """Where a checkpoint stands."""
-    values = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-    return Progress(values["step"], values["training_loss"], values["max_steps"])
+        return read_progress(path)
 
 
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
@@ -154,13 +198,19 @@ def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     return {"model": weights, "optimizers": optimizer_state}
 
 
-def _fault(place: Path) -> str:
+def _touch(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def _locked(path: Path) -> IO[str]:
+    """A lock that the kernel releases when this process ends, however it ends."""
+    file = path.open("a", encoding="utf-8")
     try:
-        expected = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError):
-        return f"no readable {MANIFEST}"
-    for name, sha256 in expected.items():
-        file = place / name
-        if not file.is_file() or file_sha256(file) != sha256:
-            return f"{name} is missing or damaged"
-    return ""
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"{path.parent}: another training of the same parameters, data and code is running and writes here; "
+            "wait for it to end, or end it"
+        ) from None
+    return file

@@ -1,7 +1,7 @@
-"""A second home for checkpoints, for machines that vanish with their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
+"""A second copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
 
-A checkpoint's files go up first and its manifest last, so that one that has a manifest is whole. fsspec is imported
-only where a mirror is asked for.
+Files are uploaded first and the manifest last, so that a checkpoint with a manifest is complete. fsspec is imported
+only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.restricted).
 """
 
 import errno
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.runtime.entry import UnavailableError, UserError
+from stages.train.checkpoint.manifest import MANIFEST
 
 VARIABLE = "PARROTFLOW_MIRROR"
-MANIFEST = "manifest.json"
+CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
+"""Of botocore and google.auth, which are not imported here."""
 
 
 class Mirror:
@@ -31,26 +33,31 @@ class Mirror:
             except (ImportError, ValueError) as error:
                 raise UserError(f"{VARIABLE}={self.url}: cannot be used: {error}") from None
 
-    def push(self, place: Path) -> None:
-        """Copy a checkpoint up, then remove the others there. Where that fails, the run goes on without."""
+    def push(self, path: Path) -> None:
+        """Upload a checkpoint, then remove the others there. If that fails, the run continues without."""
         if self._files is None:
             return
         try:
-            self._push(place)
+            self._push(path)
         except Exception as error:  # each file system fails in its own way
-            print(f"warning: {VARIABLE}={self.url}: {place.name} is not there ({error}); the run goes on", flush=True)
+            print(
+                f"warning: {VARIABLE}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True
+            )
 
-    def _push(self, place: Path) -> None:
+    def _push(self, path: Path) -> None:
         run = f"{self._root}/{self.fingerprint}"
-        self._files.makedirs(f"{run}/{place.name}", exist_ok=True)
-        for file in sorted(place.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
-            self._files.put_file(str(file), f"{run}/{place.name}/{file.name}")
+        self._files.makedirs(f"{run}/{path.name}", exist_ok=True)
+        for file in sorted(path.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
+            self._files.put_file(str(file), f"{run}/{path.name}/{file.name}")
         for old in self._names(run):
-            if old != place.name:
+            if old != path.name:
                 self._files.rm(f"{run}/{old}", recursive=True)
 
     def pull(self, folder: Path) -> None:
-        """Copy the newest whole checkpoint down into `folder`. Raises UnavailableError where that cannot be read."""
+        """Download the newest complete checkpoint into `folder`.
+
+        Raises UserError where the credentials are refused, UnavailableError where the mirror cannot be read otherwise.
+        """
         if self._files is None:
             return
         try:
@@ -58,6 +65,8 @@ class Mirror:
         except Exception as error:  # each file system fails in its own way
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
+            if isinstance(error, PermissionError) or type(error).__name__ in CREDENTIAL_ERRORS:
+                raise UserError(f"{VARIABLE}={self.url}: the credentials are refused: {error}") from None
             raise UnavailableError(
                 f"{VARIABLE}={self.url}: cannot be read: {error}; without it the run would start afresh: "
                 f"run the same command again when it answers, or unset {VARIABLE}"

@@ -1,17 +1,24 @@
 """From a training step back to the documents that it trained on.
 
-    python -m stages.train.commands.trace --step 120 [--row 3]
+    parrotflow data trace --step 120 [--row 3]
 
-The order of the data is a pure function of (seed, step), so nothing has to be recorded for this.
+It answers for the run that made `model/`, whose seed, batch size and packing are recorded in `model/training.json`:
+the order of the data follows from these. Without a model it answers for params.yaml.
 """
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from pydantic import BaseModel
+
+from stages.formats.model_folder import MODEL, TRAINING_RUN
+from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError, run_stage
+from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
 from stages.train.data.batches import rows_of_step
 from stages.train.data.packing import build_packing
@@ -23,36 +30,63 @@ COMMAND = "data trace"
 TOKENS = Path("data/tokens/train")
 
 
+class DataOrder(BaseModel):
+    """What the order of the data follows from; the fields are those of the `train` section."""
+
+    seed: int
+    max_steps: int
+    global_batch_size: int
+    sequence_length: int
+    packing: Literal["best_fit", "concatenate"]
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A stretch of a document in a row of a global batch."""
+    """A span of a document in a row of a global batch."""
 
     row: int
-    """Place in the global batch."""
+    """Index in the global batch."""
     source: str
     path: str
     license: str
     first: int
-    """First token of the stretch, within its document."""
+    """First token of the span, within its document."""
     stop: int
-    """Behind its last one."""
+    """One after its last."""
 
 
 def main() -> None:
-    """Print a line for each stretch."""
-    parser = argparse.ArgumentParser(prog="parrotflow data where", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--step", type=int, required=True, help="from 1 on, as the curves count")
-    parser.add_argument("--row", type=int, help="a sequence of the global batch, from 0 on; all of them without")
+    """Print a line for each span."""
+    parser = argparse.ArgumentParser(prog="parrotflow data trace", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--step", type=int, required=True, help="from 1, as in the curves")
+    parser.add_argument("--row", type=int, help="a sequence of the global batch, from 0 on; default: all")
     arguments = parser.parse_args()
-    params, store = read_section("train", TrainParams), TokenStore(TOKENS)
-    check(arguments.step, arguments.row, params)
-    for origin in origins(store, params, arguments.step):
+    order, store = trained_order(), TokenStore(TOKENS)
+    check(arguments.step, arguments.row, order)
+    for origin in origins(store, order, arguments.step):
         if arguments.row in (None, origin.row):
             of = f" ({origin.license})" if origin.license else ""
             print(f"row {origin.row:>3}  {origin.source}:{origin.path}{of}  tokens {origin.first}..{origin.stop}")
 
 
-def check(step: int, row: int | None, params: TrainParams) -> None:
+def trained_order(model: Path = MODEL) -> DataOrder:
+    """The order of the run that made `model`; of params.yaml where there is none.
+
+    Raises UserError where the tokens are no longer those that it was trained on.
+    """
+    recorded = model / TRAINING_RUN
+    if not recorded.exists():
+        params = read_section("train", TrainParams)
+        return DataOrder.model_validate(params.model_dump(include=set(DataOrder.model_fields)))
+    values = read_json(recorded)
+    if values["tokens_sha256"] != file_sha256(TOKENS / "manifest.json"):
+        raise UserError(
+            f"{TOKENS}: not the tokens that {model}/ was trained on; `dvc checkout` brings back those of a commit"
+        )
+    return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields})
+
+
+def check(step: int, row: int | None, params: DataOrder) -> None:
     """Raise UserError where the run has no such step or row."""
     if not 1 <= step <= params.max_steps:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
@@ -62,19 +96,19 @@ def check(step: int, row: int | None, params: TrainParams) -> None:
         )
 
 
-def origins(store: TokenStore, params: TrainParams, step: int) -> Iterator[Origin]:
-    """The stretches that step number `step` (from 1 on) trained on, in the order of the batch."""
+def origins(store: TokenStore, params: DataOrder, step: int) -> Iterator[Origin]:
+    """The spans that step number `step` (from 1) trained on, in the order of the batch."""
     index = build_packing(store, params.sequence_length, params.packing)
     rows = rows_of_step(params.seed, step - 1, params.global_batch_size, index.rows)
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         for segment in index.segments(int(row)):
             start = segment.start
             while start < segment.start + segment.length:
-                number = store.document_at(start)
-                begin, length = int(store.document_starts[number]), int(store.document_lengths[number])
+                document = store.document_at(start)
+                begin, length = int(store.document_starts[document]), int(store.document_lengths[document])
                 stop = min(segment.start + segment.length, begin + length)
-                info = store.document_info(number)
-                yield Origin(place, info["source"], info["path"], info.get("license", ""), start - begin, stop - begin)
+                info = store.document_info(document)
+                yield Origin(number, info["source"], info["path"], info.get("license", ""), start - begin, stop - begin)
                 start = stop
 
 

@@ -1,33 +1,30 @@
 """Which rows a step trains on, and their tokens. A pure function of (seed, step): nothing to save, nothing to skip.
 
-Step s takes the places s * global_batch_size + k of the concatenated permutations of all epochs. Ranks slice the global
-batch, so the order does not hang on how many there are.
+The permutations of the rows in all epochs, one after the other, are cut into global batches. Processes take slices of
+the global batch, so the order does not depend on how many there are.
 """
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.packing import PackingIndex
+from stages.train.data.packing import Integers, PackingIndex
 
 IGNORED = -100
 """The target of a padded position (torch's cross_entropy leaves it out)."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class Rows:
     """Rows ready for the model; each array has the shape (rows, sequence_length), int64."""
 
-    inputs: npt.NDArray[np.int64]
-    targets: npt.NDArray[np.int64]
+    inputs: Integers
+    targets: Integers
     """The token that follows each input, `IGNORED` where a row is padded."""
-    positions: npt.NDArray[np.int64]
-    """Of each input in its stretch of a document: 0 where a row or a document begins."""
+    positions: Integers
+    """Of each input in its document or its part of one: 0 where a segment or a document begins."""
 
     @property
     def target_count(self) -> int:
@@ -36,45 +33,45 @@ class Batch:
 
 
 @lru_cache(maxsize=2)
-def epoch_order(seed: int, epoch: int, rows: int) -> npt.NDArray[np.int64]:
+def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
     """The permutation of the rows in one epoch (numpy's PCG64, keyed by seed and epoch)."""
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
-def rows_of_step(seed: int, step: int, global_batch_size: int, rows: int) -> npt.NDArray[np.int64]:
-    """The rows of the global batch of `step`, in order; shape (global_batch_size,)."""
-    places = np.arange(step * global_batch_size, (step + 1) * global_batch_size)
-    return np.array([epoch_order(seed, int(place) // rows, rows)[int(place) % rows] for place in places])
+def rows_of_step(seed: int, step: int, global_batch_size: int, rows: int) -> Integers:
+    """The rows of the global batch of `step` (from 0), in order; shape (global_batch_size,)."""
+    drawn = range(step * global_batch_size, (step + 1) * global_batch_size)
+    return np.array([epoch_order(seed, number // rows, rows)[number % rows] for number in drawn])
 
 
-def read_rows(store: TokenStore, index: PackingIndex, rows: npt.NDArray[np.int64], sequence_length: int) -> Batch:
-    """Gather rows from the store. The input of a document's first target is the end-of-sequence id before it."""
+def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_length: int) -> Rows:
+    """Gather rows from the store.
+
+    Five tokens as an example: documents `a b E` and `c E`, where E is the end-of-sequence id, give one row of 5
+    targets. A document's first token is predicted from the E that closes the document before it (also the first
+    document's, although nothing is stored before it):
+
+        targets    a  b  E  c  E
+        inputs     E  a  b  E  c
+        positions  0  1  2  0  1
+
+    Had packing put them the other way round, the inputs of `c E` would still begin with the E before `c` in the store.
+    """
     inputs = np.full((len(rows), sequence_length), store.manifest.eos_id, dtype=np.int64)
     targets = np.full((len(rows), sequence_length), IGNORED, dtype=np.int64)
     begins = np.zeros((len(rows), sequence_length), dtype=np.bool_)
-    for place, row in enumerate(rows):
+    for line, row in enumerate(rows):
         column = 0
         for start, length in index.segments(int(row)):
-            stretch = store.read(max(start - 1, 0), start + length)
-            targets[place, column : column + length] = stretch[-length:]
-            inputs[place, column + length - len(stretch) + 1 : column + length] = stretch[:-1]
+            # One token more than there are targets, except at the start of the store: there the input stays E.
+            span = store.read(max(start - 1, 0), start + length)
+            targets[line, column : column + length] = span[-length:]
+            inputs[line, column + length - len(span) + 1 : column + length] = span[:-1]
+            begins[line, column] = True
+            # Documents that begin within the segment: their first targets are where positions count from 0 again.
             first, stop = np.searchsorted(store.document_starts, [start + 1, start + length])
-            begins[place, column] = True
-            begins[place, column + store.document_starts[first:stop] - start] = True
+            begins[line, column + store.document_starts[first:stop] - start] = True
             column += length
+    # Each column minus the last column at or before it where something begins.
     columns = np.arange(sequence_length)
-    return Batch(inputs, targets, columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1))
-
-
-def read_ahead(
-    store: TokenStore, index: PackingIndex, wanted: Iterable[npt.NDArray[np.int64]], sequence_length: int
-) -> Iterator[Batch]:
-    """`read_rows` of each item, read in a thread while the one before is in use."""
-    with ThreadPoolExecutor(1, "batches") as thread:
-        coming = None
-        for rows in wanted:
-            current, coming = coming, thread.submit(read_rows, store, index, rows, sequence_length)
-            if current is not None:
-                yield current.result()
-        if coming is not None:
-            yield coming.result()
+    return Rows(inputs, targets, columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1))

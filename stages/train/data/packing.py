@@ -1,11 +1,12 @@
-"""Packing: which stretches of the token store make up each training row. An index, built in memory, never a copy.
+"""Packing: which spans of the token store make up each training row. An index, built in memory, never a copy.
 
 A row has `sequence_length` targets. A document of n tokens gives n targets: each of its tokens is predicted from those
 before it, the first one from the end-of-sequence id that closes the document before.
 
 `best_fit` (after Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3): documents longer than a
-row are cut into whole rows and a rest; rests and short documents go, longest first, where they leave least space.
-Unlike there, the space that remains is filled with pieces of the emptiest rows, so that no more than one row is padded.
+row are cut into whole rows and a remainder; remainders and short documents go, longest first, where
+they leave least space. Unlike there, the space that remains is filled with pieces of the emptiest rows, so that no more
+than one row is padded.
 `concatenate` chops the stream of documents every `sequence_length` tokens; what is left at its end is not trained on.
 """
 
@@ -23,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class Segment(NamedTuple):
-    """A stretch of targets in the store."""
+    """A span of targets in the store."""
 
     start: int
     """Position of the first target."""
@@ -49,7 +50,7 @@ class PackingIndex:
         return sum(int(self.lengths[self.offsets[row] : self.offsets[row + 1]].sum()) for row in rows)
 
     def segments(self, row: int) -> list[Segment]:
-        """The stretches of the store that make up a row."""
+        """The spans of the store that make up a row."""
         here = slice(self.offsets[row], self.offsets[row + 1])
         pairs = zip(self.starts[here].tolist(), self.lengths[here].tolist(), strict=True)
         return [Segment(start, length) for start, length in pairs]
@@ -63,8 +64,8 @@ def build_packing(
         rows = store.manifest.tokens // sequence_length
         starts = np.arange(rows, dtype=np.int64) * sequence_length
         return PackingIndex(starts, np.full(rows, sequence_length, dtype=np.int64), np.arange(rows + 1, dtype=np.int64))
-    full_starts, rests = cut_documents(store.document_starts, store.document_lengths, sequence_length)
-    packed = fill_gaps(pack_rests(rests, sequence_length), sequence_length)
+    full_starts, remainders = cut_documents(store.document_starts, store.document_lengths, sequence_length)
+    packed = fill_gaps(pack_remainders(remainders, sequence_length), sequence_length)
     segments = [segment for row in packed for segment in row]
     counts = np.concatenate(
         [np.ones(len(full_starts), dtype=np.int64), np.array([len(row) for row in packed], dtype=np.int64)]
@@ -86,33 +87,34 @@ def cut_documents(starts: Integers, lengths: Integers, sequence_length: int) -> 
     whole = lengths // sequence_length
     first = np.repeat(starts, whole)
     within = np.arange(len(first)) - np.repeat(np.cumsum(whole) - whole, whole)
-    rest_starts = starts + whole * sequence_length
-    rest_lengths = lengths % sequence_length
-    rests = [
+    remainder_starts = starts + whole * sequence_length
+    remainder_lengths = lengths % sequence_length
+    remainders = [
         Segment(start, length)
-        for start, length in zip(rest_starts.tolist(), rest_lengths.tolist(), strict=True)
+        for start, length in zip(remainder_starts.tolist(), remainder_lengths.tolist(), strict=True)
         if length
     ]
-    return first + within * sequence_length, rests
+    return first + within * sequence_length, remainders
 
 
-def pack_rests(rests: list[Segment], sequence_length: int) -> list[list[Segment]]:
-    """Best-fit decreasing: each rest, longest first, into the row that it leaves least space in."""
+def pack_remainders(remainders: list[Segment], sequence_length: int) -> list[list[Segment]]:
+    """Best-fit decreasing: each remainder, longest first, into the row that it leaves least space in."""
     rows: list[list[Segment]] = []
     rows_by_space: dict[int, list[int]] = {}
     spaces: list[int] = []
-    for rest in sorted(rests, key=lambda segment: (-segment.length, segment.start)):
-        place = bisect_left(spaces, rest.length)
-        if place == len(spaces):
+    for remainder in sorted(remainders, key=lambda segment: (-segment.length, segment.start)):
+        # The spaces left in rows, ascending: the first that is large enough is the one that fits best.
+        best = bisect_left(spaces, remainder.length)
+        if best == len(spaces):
             row, space = len(rows), sequence_length
             rows.append([])
         else:
-            space = spaces[place]
+            space = spaces[best]
             row = rows_by_space[space].pop()
             if not rows_by_space[space]:
-                del rows_by_space[space], spaces[place]
-        rows[row].append(rest)
-        left = space - rest.length
+                del rows_by_space[space], spaces[best]
+        rows[row].append(remainder)
+        left = space - remainder.length
         if left:
             if left not in rows_by_space:
                 insort(spaces, left)
@@ -121,7 +123,12 @@ def pack_rests(rests: list[Segment], sequence_length: int) -> list[list[Segment]
 
 
 def fill_gaps(rows: list[list[Segment]], sequence_length: int) -> list[list[Segment]]:
-    """Fill the rows that have space with pieces of the emptiest ones; all but the last become full."""
+    """Fill the rows that have space with pieces of the emptiest ones; all but the last become full.
+
+    An example with 5 targets in a row, a letter per target: the rows are `aaa`, `bbbb` and `cc`. Fullest first, `bbbb`
+    lacks one: the emptiest row, `cc`, is taken apart and gives one `c`. `aaa` lacks two: it gets the other `c` and
+    remains one short, as nothing is left to take apart. The result is `bbbbc`, `aaac`.
+    """
     waiting = deque(sorted(rows, key=lambda row: -sum(segment.length for segment in row)))
     pieces: list[Segment] = []
     filled: list[list[Segment]] = []
@@ -136,6 +143,7 @@ def fill_gaps(rows: list[list[Segment]], sequence_length: int) -> list[list[Segm
             row = [*row, taken]
             space -= taken.length
             if taken.length < piece.length:
+                # What remains of the piece is the first to fill the next row.
                 pieces.append(Segment(piece.start + taken.length, piece.length - taken.length))
         filled.append(row)
     return filled

@@ -1,6 +1,6 @@
 """The sum of gradients with the same bits on any number of processes.
 
-Floating-point addition is not associative, so a sum's bits hang on its order, and the order of a backend's all-reduce
+Floating-point addition is not associative, so a sum's bits depend on its order, and the order of a backend's all-reduce
 on the number of processes. Here the micro-batches are fixed by the parameters and summed as a full binary tree over
 their index. Process r of W holds a contiguous block of M / W micro-batches, a subtree (both are powers of two); the
 subtrees' sums are gathered and summed by the upper part of the tree, the same everywhere.
@@ -13,7 +13,7 @@ from torch import Tensor
 Gradients = list[Tensor]
 
 
-class TreeSum:
+class DeterministicSum:
     """Adds summands in the order in which they come, as a full binary tree, like the carries of a binary counter."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ def sum_over_processes(own: Gradients) -> Gradients:
     for gradient in own:
         gathered = [torch.empty_like(gradient) for _ in range(processes)]
         dist.all_gather(gathered, gradient)
-        tree = TreeSum()
+        tree = DeterministicSum()
         for part in gathered:
             tree.add([part])
         total.append(tree.result()[0])

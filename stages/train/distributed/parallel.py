@@ -57,29 +57,29 @@ def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
 
 
 @contextmanager
-def gradient_traffic(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Sum gradients over processes in the backward pass within, or keep them back (accumulation)."""
+def exchange_gradients(model: nn.Module, enabled: bool) -> Iterator[None]:
+    """Whether the backward pass within exchanges gradients between processes, or only accumulates its own."""
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(wanted)
-    with model.no_sync() if isinstance(model, DistributedDataParallel) and not wanted else nullcontext():
+        model.set_requires_gradient_sync(enabled)
+    with model.no_sync() if isinstance(model, DistributedDataParallel) and not enabled else nullcontext():
         yield
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The full value of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_weights(model: nn.Module) -> dict[str, Any]:
+def full_weights(model: nn.Module) -> dict[str, Any]:
     """All weights on the CPU of the main process; every process calls this."""
     return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
 
 def norm(model: nn.Module) -> Tensor:
     """The L2 norm of all weights."""
-    return whole(torch.nn.utils.get_total_norm(model.parameters()))
+    return full_tensor(torch.nn.utils.get_total_norm(model.parameters()))
 
 
 def clip(model: nn.Module, max_norm: float) -> Tensor:
     """Scale gradients down to a global L2 norm and return the norm that they had."""
-    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm))
+    return full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm))

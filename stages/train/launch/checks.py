@@ -1,9 +1,10 @@
 """What can be known to be wrong before a worker starts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from accelerate.utils.other import is_port_in_use
+from transformers import PreTrainedConfig
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
@@ -13,7 +14,7 @@ from stages.train.launch.launcher import LaunchConfig, device_count
 from stages.train.params import TrainParams
 
 TOKENS_AT_ONCE = 2**24
-"""Token ids in memory while a store is looked through."""
+"""Token ids in memory while a store is read through."""
 
 
 def check_machine(config: LaunchConfig) -> None:
@@ -32,17 +33,13 @@ def check_machine(config: LaunchConfig) -> None:
         )
 
 
-def check_precision(params: TrainParams, config: LaunchConfig) -> None:
-    """Raise UserError where bf16 is asked for on a GPU that has no such arithmetic. Every CPU has, many slowly."""
-    on_gpu = not config.on_cpu and torch.cuda.is_available()
-    if on_gpu and params.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError(
-            f"params.yaml: train.precision = bf16: {torch.cuda.get_device_name()} has no bf16 arithmetic; use fp32"
-        )
-
-
 def check_batch(params: TrainParams, config: LaunchConfig) -> None:
-    """Raise UserError where the global batch cannot be shared out evenly, or the exact sum has no tree."""
+    """Raise UserError where the global batch cannot be divided evenly, or the deterministic sum has no full tree."""
+    if late := [step for step in params.export_steps if step > params.max_steps]:
+        raise UserError(
+            f"params.yaml: train.export_steps: {late[0]} is beyond train.max_steps = {params.max_steps}; "
+            "remove it or train longer"
+        )
     if params.global_batch_size % config.processes:
         raise UserError(
             f"params.yaml: train.global_batch_size = {params.global_batch_size}: {config.path} starts "
@@ -50,6 +47,11 @@ def check_batch(params: TrainParams, config: LaunchConfig) -> None:
             "use a multiple, or start fewer processes"
         )
     if size := params.deterministic_micro_batch_size:
+        if config.sharded:
+            raise UserError(
+                f"params.yaml: train.deterministic_micro_batch_size = {size}: {config.path} shards the model (FSDP), "
+                "whose gradients are summed by the backend; set it to null, or launch data parallel (ddp, cpu_2)"
+            )
         if params.global_batch_size % size or not _is_power_of_two(params.global_batch_size // size):
             raise UserError(
                 f"params.yaml: train.deterministic_micro_batch_size = {size}: train.global_batch_size = "
@@ -64,7 +66,7 @@ def check_batch(params: TrainParams, config: LaunchConfig) -> None:
 
 
 def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None:
-    """Raise UserError where a side is damaged, of another tokenizer, or has not one whole sequence."""
+    """Raise UserError where a split is corrupt, of another tokenizer, or shorter than one sequence."""
     store.verify()
     if file_sha256(tokenizer / "tokenizer.json") != store.manifest.tokenizer_sha256:
         raise UserError(f"{store.folder}: made with another tokenizer than {tokenizer}; run `dvc repro tokenize`")
@@ -84,8 +86,19 @@ def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None
 def largest_id(store: TokenStore) -> int:
     """The largest token id in a store; -1 where it is empty."""
     tokens = store.manifest.tokens
-    stretches = ((start, min(start + TOKENS_AT_ONCE, tokens)) for start in range(0, tokens, TOKENS_AT_ONCE))
-    return max((int(store.read(start, stop).max()) for start, stop in stretches), default=-1)
+    spans = ((start, min(start + TOKENS_AT_ONCE, tokens)) for start in range(0, tokens, TOKENS_AT_ONCE))
+    return max((int(store.read(start, stop).max()) for start, stop in spans), default=-1)
+
+
+def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]:
+    """A line where dropout makes the result depend on how the run is launched."""
+    names = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
+    used = [name for name in names if getattr(config, name, 0)]
+    if used and params.deterministic_micro_batch_size is None:
+        yield (
+            f"note: train.model.{used[0]} > 0: dropout masks depend on the size of micro-batches, so other hardware "
+            "gives another result; train.deterministic_micro_batch_size fixes them"
+        )
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -1,9 +1,9 @@
 """Starts the workers by `accelerate launch`, with the user's own configuration or one of `launch/`.
 
 `PARROTFLOW_LAUNCH` names a file in `launch/` (without its ending) or any accelerate config file. Unset, the user's own
-`accelerate config` counts where there is one, else `launch/one_gpu` or `launch/cpu` by what the machine has. Workers
-that die are started again, `PARROTFLOW_RESTARTS` times (3 if unset), and go on from the last checkpoint. How a run is
-launched is never part of what it computes.
+`accelerate config` is used if there is one, else `launch/one_gpu` or `launch/cpu` by what the machine has. Workers
+that die are started again, `PARROTFLOW_RESTARTS` times (3 if unset), and continue from the last checkpoint. How a
+run is launched is never part of what it computes.
 """
 
 import os
@@ -11,6 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,9 +25,12 @@ from accelerate.commands.config.config_args import default_json_config_file, def
 
 from stages.runtime.entry import UserError
 from stages.train.launch import supervision
+from stages.train.launch.section import pass_on
+from stages.train.params import TrainParams
 
 VARIABLE = "PARROTFLOW_LAUNCH"
 RESTARTS = "PARROTFLOW_RESTARTS"
+GRACE = "PARROTFLOW_GRACE_SECONDS"
 PRESETS = Path("launch")
 
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
@@ -33,7 +39,20 @@ zeroed, page by page: on 2 cores a quarter of a step's time for the default mode
 (glibc's manual, "Memory Allocation Tunables")."""
 
 EXIT_CONTINUE = 75
-"""Asked to stop (SIGTERM): the same command goes on from the checkpoint (EX_TEMPFAIL of sysexits.h)."""
+"""Asked to stop (SIGTERM), and all is saved: the same command continues there (EX_TEMPFAIL of sysexits.h)."""
+
+
+EXIT_TERMINATED = 143
+"""Asked to stop, and not everything could be saved: the same command continues from an earlier checkpoint."""
+
+USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
+USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}
+USED |= {"fsdp_config.fsdp_version", "enable_cpu_affinity", "mpirun_config", "parallelism_config", "ipex_config"}
+"""Keys of an accelerate config that count, or that change nothing here."""
+
+KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
+
+OFF = ("no", "false", "none", "")
 
 
 @dataclass(frozen=True)
@@ -49,75 +68,119 @@ class LaunchConfig:
     """FSDP."""
     port: int | None = None
     """On which this machine waits for the others; None where it is alone or joins another."""
+    unused: tuple[str, ...] = ()
+    """Settings in the file that have no effect."""
+
+    @property
+    def device_type(self) -> str:
+        """Where the workers compute: cpu, cuda, ..."""
+        found = None if self.on_cpu else torch.accelerator.current_accelerator()
+        return "cpu" if found is None else found.type
+
+    @property
+    def notes(self) -> list[str]:
+        """A line that names settings without effect."""
+        names = ", ".join(self.unused)
+        reason = "precision, compilation and sharding are set by params.yaml and PARROTFLOW_COMPILE"
+        return [f"note: {self.path}: not used: {names} ({reason})"] if names else []
 
 
 class Stop(threading.Event):
-    """Set by SIGTERM or SIGINT; the signal goes on to the launcher and to all it started."""
+    """Set by SIGTERM or SIGINT; `on_stop` is then called."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.on_stop: Callable[[], None] = lambda: None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._pass_on)
+            signal.signal(number, self._receive)
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         self.set()
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
+        self.on_stop()
 
 
-def launch(config: LaunchConfig) -> int:
-    """Run the workers to their end and return the exit code for this command: 0, or 75 to be run again."""
+def launch(config: LaunchConfig, params: TrainParams) -> int:
+    """Run the workers to their end and return the exit code for this command.
+
+    0; 75 after a stop that saved everything; 143 after one that did not. Raises UserError where workers keep dying.
+    """
     stop = Stop()
     restarts = restarts_allowed()
     for start in range(restarts + 1):
         if start:
             print(f"a worker died; starting again from the last checkpoint ({start} of {restarts})", flush=True)
-        outcome, died_with = _run_workers(config, stop)
+        outcome, died_with = _run_workers(config, params, stop)
         if outcome is not None:
             return outcome
         if stop.is_set():
-            return EXIT_CONTINUE
+            print("stopped on request before the state was saved; the same command continues from the last checkpoint")
+            return EXIT_TERMINATED
     times = f"{restarts + 1} times, lastly " if restarts else ""
     raise UserError(
         f"train: a worker died {times}with exit code {died_with}; its messages are above. "
-        f"The last checkpoint is kept: the same command goes on from it ({RESTARTS} sets how often by itself)"
+        f"The last checkpoint is kept: the same command continues from it ({RESTARTS} sets how often by itself)"
     )
 
 
 def restarts_allowed() -> int:
-    """How often workers that died are started again. Raises UserError where the variable holds no such number."""
+    """How often workers that died are started again. Raises UserError where the variable is not a number."""
     given = os.environ.get(RESTARTS) or "3"
     if not given.isdecimal():
         raise UserError(f"{RESTARTS}={given}: expected how often workers that died are started again, 0 or more")
     return int(given)
 
 
-def _run_workers(config: LaunchConfig, stop: Stop) -> tuple[int | None, int]:
-    line = supervision.Supervision()
-    values = environment(config) | {supervision.VARIABLE: str(line.folder)}
+def grace_seconds() -> float | None:
+    """How long workers may take to save after SIGTERM; None: until something kills the command.
+
+    Raises UserError where the variable is not a number of seconds.
+    """
+    given = os.environ.get(GRACE, "")
     try:
-        # In its own session, so that a signal reaches the launcher once, from here, with all that it started.
-        stop.process = subprocess.Popen(command(config), env=values, start_new_session=True)
-        code = stop.process.wait()
-        _wait_for_outcome(line, stop)
+        seconds = float(given) if given else None
+    except ValueError:
+        seconds = -1.0
+    if seconds is not None and not seconds >= 0:
+        raise UserError(f"{GRACE}={given}: expected seconds, 0 or more")
+    return seconds
+
+
+def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple[int | None, int]:
+    """The workers' own exit code, or None where they died; and the launcher's."""
+    line = supervision.Supervision()
+    values = environment(config) | pass_on(params) | {supervision.VARIABLE: str(line.folder)}
+    try:
+        # In its own session: a terminal's Ctrl-C reaches this command alone.
+        process = subprocess.Popen(command(config), env=values, start_new_session=True)
+        stop.on_stop = line.ask_to_stop
+        if stop.is_set():
+            line.ask_to_stop()
+        code = _wait(process, stop)
+        if line.outcome() is None and not line.started() and not stop.is_set():
+            raise UserError(f"{config.path}: accelerate could not start a worker by it; its messages are above")
         return line.outcome(), code
     finally:
         line.close()
 
 
-def _wait_for_outcome(line: supervision.Supervision, stop: Stop) -> None:
-    """accelerate's launcher dies of a SIGTERM at once, while its worker still saves: give it the time to."""
-    waiting = threading.Event()
-    for _ in range(300):
-        if not stop.is_set() or line.outcome() is not None or not line.has_workers():
-            return
-        waiting.wait(0.1)
+def _wait(process: "subprocess.Popen[bytes]", stop: Stop) -> int:
+    """Wait for the launcher. After a stop its whole session is killed when the grace is over."""
+    grace, killed_at = grace_seconds(), None
+    while process.poll() is None:
+        if stop.is_set() and grace is not None:
+            killed_at = killed_at or time.monotonic() + grace
+            if time.monotonic() >= killed_at:
+                os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    return process.returncode
 
 
 def command(config: LaunchConfig) -> list[str]:
     """The command line that starts the workers."""
     result = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config.path), "--quiet"]
+    # The loop sets both itself; accelerate would obey the file's in some launches and not in others.
+    result += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     if config.on_cpu and config.processes > 1:
         # accelerate starts several CPU processes only when told that they are several GPUs.
         result += [] if config.sharded else ["--multi_gpu"]
@@ -150,10 +213,27 @@ def launch_config() -> LaunchConfig:
         processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
-    sharded = settings.get("distributed_type") == "FSDP"
+    kind = str(settings.get("distributed_type", "NO"))
+    if kind not in KINDS:
+        raise UserError(f"{path}: distributed_type = {kind} is not supported; use one of {', '.join(KINDS)}")
+    sharded = kind == "FSDP"
+    if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
+        raise UserError(
+            f"{path}: FSDP 1 is not supported; set fsdp_version: 2 under fsdp_config (see launch/fsdp2.yaml)"
+        )
     leads = machines > 1 and not settings.get("machine_rank")
     port = settings.get("main_process_port") if leads else None
-    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port)
+    unused = tuple(name for name in _names(settings) if name not in USED and name.split(".")[0] not in USED)
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port, unused)
+
+
+def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of settings that are not switched off."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _names(value, f"{prefix}{key}.")
+        elif str(value).lower() not in OFF:
+            yield f"{prefix}{key}"
 
 
 def _config_path() -> Path:

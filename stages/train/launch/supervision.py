@@ -1,4 +1,4 @@
-"""Workers live no longer than the command that started them, and tell it how they ended.
+"""Workers end with the command that started them, and tell it how they ended.
 
 Launchers between the two (accelerate, torch elastic) pass on neither signals nor exit codes, and a killed launcher
 leaves its workers running: they would write into the next run's checkpoints. So the command holds a file lock for as
@@ -18,10 +18,10 @@ from typing import IO
 VARIABLE = "PARROTFLOW_SUPERVISION"
 """The folder of the locks; set by the command for its workers."""
 
-ALIVE, WORKERS, OUTCOME, FAILED = "alive", "workers", "outcome", "failed"
+ALIVE, WORKERS, STARTED, STOP, OUTCOME, FAILED = "alive", "workers", "started", "stop", "outcome", "failed"
 
 WORKER_GRACE_SECONDS = 60.0
-"""How long the command waits for workers to notice that they are no longer wanted."""
+"""How long the command waits for workers to notice that it has ended."""
 
 
 class Supervision:
@@ -39,8 +39,16 @@ class Supervision:
         except (FileNotFoundError, ValueError):
             return None
 
+    def ask_to_stop(self) -> None:
+        """Ask the workers to save and exit. A file, not a signal: a launcher that gets a signal kills its workers."""
+        (self.folder / STOP).touch()
+
+    def started(self) -> bool:
+        """Whether a worker ever ran."""
+        return (self.folder / STARTED).exists()
+
     def has_workers(self) -> bool:
-        """Whether a worker still lives."""
+        """Whether a worker is still running."""
         with (self.folder / WORKERS).open() as workers:
             try:
                 fcntl.flock(workers, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +57,7 @@ class Supervision:
         return False
 
     def close(self) -> None:
-        """End every worker that is left, wait until none is, and remove the folder."""
+        """End every remaining worker, wait until they are gone, and remove the folder."""
         self._alive.close()
         deadline = time.monotonic() + WORKER_GRACE_SECONDS
         while self.has_workers() and time.monotonic() < deadline:
@@ -61,6 +69,7 @@ def follow_command() -> None:
     """The worker's end: from now on this process ends when the command does. Without a command nothing happens."""
     if folder := os.environ.get(VARIABLE):
         held = _locked(Path(folder) / WORKERS, fcntl.LOCK_SH)
+        (Path(folder) / STARTED).touch()
         threading.Thread(target=_end_with_command, args=(Path(folder), held), daemon=True).start()
 
 
@@ -75,8 +84,14 @@ def _locked(path: Path, how: int) -> IO[str]:
     return file
 
 
+def stop_is_requested() -> bool:
+    """Whether the command asked its workers to stop."""
+    folder = os.environ.get(VARIABLE)
+    return folder is not None and (Path(folder) / STOP).exists()
+
+
 def is_first_to_fail() -> bool:
-    """Whether no other worker of this machine has failed before: what the others would say is the same."""
+    """Whether no other worker of this machine failed before: all have the same message."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return True
@@ -88,7 +103,7 @@ def is_first_to_fail() -> bool:
 
 
 def leave(code: int) -> None:
-    """End a worker with a result that the command shall pass on; to launchers in between all is well."""
+    """End a worker with a result for the command; launchers in between see success."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         raise SystemExit(code)

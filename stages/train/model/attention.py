@@ -1,8 +1,8 @@
-"""What a token may look at: all before it in its row (`causal`), or what is of its own document (`document`).
+"""What a token attends to: all earlier tokens of its row (`causal`), or those of its own document (`document`).
 
-`causal` needs no mask: the kernels know the triangle, and are fastest so. transformers leaves the mask out as well, but
-builds one as soon as torch.compile looks on (before torch 2.14), so the same attention is registered with a rule of its
-own. `document` gives positions that begin at 0 with each document; transformers makes the mask of a packed row of them.
+`causal` needs no mask: the kernels know the triangle and are fastest without. transformers also omits it, but builds
+one under torch.compile (before torch 2.14), so the same attention is registered with a rule of its own. `document`
+gives positions that begin at 0 with each document; transformers derives the mask of a packed row from them.
 """
 
 import inspect
@@ -18,12 +18,12 @@ from stages.runtime.entry import UserError
 
 UNMASKED = "sdpa_unmasked"
 
-STRETCH = 6
+SPAN = 6
 """Tokens of each of the two documents that a model is tried with."""
 
 
 def leave_out_mask(model: PreTrainedModel) -> None:
-    """Have a model that attends by torch's kernels do so without a mask where the mask is the plain triangle.
+    """Omit the mask where it is the plain triangle, in a model that uses torch's attention kernels.
 
     Only for whole rows that are trained on: neither padded nor continued from a cache.
     """
@@ -47,7 +47,7 @@ def _mask_unless_plain(
 
 @torch.no_grad()
 def check_documents_kept_apart(model: PreTrainedModel) -> None:
-    """Raise UserError where the second document of a row is read otherwise when the first one is another.
+    """Raise UserError where another first document in a row changes the logits of the second.
 
     Models that mix tokens by a recurrence or a convolution, or know no positions, cannot keep documents apart.
     """
@@ -55,14 +55,30 @@ def check_documents_kept_apart(model: PreTrainedModel) -> None:
     if apart:
         training = model.training
         model.eval()
-        second = torch.arange(STRETCH)
+        second = torch.arange(SPAN)
         rows = torch.stack([torch.cat([first, second]) for first in (second + 1, second + 2)])
-        positions = torch.arange(STRETCH).repeat(2).expand(2, -1)
-        one, other = model(input_ids=rows, position_ids=positions, use_cache=False).logits[:, STRETCH:]
+        positions = torch.arange(SPAN).repeat(2).expand(2, -1)
+        one, other = model(input_ids=rows, position_ids=positions, use_cache=False).logits[:, SPAN:]
         apart = torch.allclose(one, other, rtol=1e-4, atol=1e-5)
         model.train(training)
     if not apart:
         raise UserError(
             f"params.yaml: train.attention = document: `{model.config.model_type}` cannot keep the documents of a row "
             "apart in transformers; use causal, or another model_type"
+        )
+
+
+@torch.no_grad()
+def check_causal(model: PreTrainedModel, sequence_length: int) -> None:
+    """Raise UserError where a token's logits depend on a later token, as in BERT: it would see what it predicts."""
+    training = model.training
+    model.eval()
+    row = torch.arange(min(2 * SPAN, sequence_length))
+    rows = torch.stack([row, torch.cat([row[:-1], row[:1]])])
+    one, other = model(input_ids=rows, use_cache=False).logits[:, :-1]
+    model.train(training)
+    if not torch.allclose(one, other, rtol=1e-4, atol=1e-5):
+        raise UserError(
+            f"params.yaml: train.model.model_type = {model.config.model_type!r}: not causal: a token's prediction "
+            "depends on the tokens after it; use a causal model_type, e.g. gpt2, llama, qwen3, gpt_neox"
         )

@@ -8,7 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.train.model.attention import check_documents_kept_apart, leave_out_mask
+from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask
+from stages.train.model.source import source_folder
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64
@@ -48,9 +49,11 @@ def check_model(config: PreTrainedConfig) -> None:
     """Raise UserError where transformers cannot build what the config describes; no weight is made."""
     try:
         with torch.device("meta"):
-            AutoModelForCausalLM.from_config(config)
+            AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # Each architecture refuses in a way of its own.
-        raise UserError(f"params.yaml: train.model: `{config.model_type}` cannot be so: {_one_line(error)}") from None
+        raise UserError(
+            f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {_one_line(error)}"
+        ) from None
 
 
 def _one_line(error: Exception) -> str:
@@ -63,39 +66,46 @@ def _positions(config: PreTrainedConfig) -> float:
 
 
 def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
-    """A model in fp32, from random weights that hang on `params.seed` alone or from `params.start_from`."""
+    """A model in fp32, from random weights that depend on `params.seed` alone or from `params.start_from`."""
     config = build_config(params, vocabulary)
     torch.manual_seed(params.seed)
     if params.start_from is None:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
         model = _load(params.start_from, params.sequence_length, vocabulary)
     model.resize_token_embeddings(padded_vocabulary(vocabulary.vocab_size), mean_resizing=False)
     model.config.use_cache = False
-    # Loaded ones come ready for use, without dropout.
+    # Loaded models come in evaluation mode, without dropout.
     model.train()
     if params.attention == "document":
         check_documents_kept_apart(model)
     else:
         leave_out_mask(model)
+    check_causal(model, params.sequence_length)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
 
 
-def _load(place: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
+def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
     try:
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise UserError(f"params.yaml: train.start_from = {place!r}: cannot be loaded: {error}") from None
+        model = AutoModelForCausalLM.from_pretrained(
+            source_folder(start_from), dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
+    except UserError:
+        raise
+    except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
+        raise UserError(
+            f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {_one_line(error)}"
+        ) from None
     if model.config.vocab_size != vocabulary.vocab_size:
         raise UserError(
-            f"params.yaml: train.start_from = {place!r}: its vocabulary has {model.config.vocab_size} entries, "
+            f"params.yaml: train.start_from = {start_from!r}: its vocabulary has {model.config.vocab_size} entries, "
             f"the tokens have {vocabulary.vocab_size}; use its tokenizer (tokenizer.kind: existing)"
         )
     if (positions := _positions(model.config)) < sequence_length:
         raise UserError(
-            f"params.yaml: train.start_from = {place!r}: it has {positions} positions, "
+            f"params.yaml: train.start_from = {start_from!r}: it has {positions} positions, "
             f"train.sequence_length = {sequence_length}; lower it to {positions} or less"
         )
     return model

@@ -9,20 +9,20 @@ from transformers import PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder
-from stages.train.distributed.parallel import whole_weights
+from stages.train.distributed.parallel import full_weights
 from stages.train.model.build import build_model
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 
 
-def whole_model(
+def full_model(
     trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest
 ) -> PreTrainedModel | None:
     """The model on the CPU of the main process, without the padding of the vocabulary; None on the others.
 
     Every process calls this: a sharded model is put together.
     """
-    weights = whole_weights(trained)
+    weights = full_weights(trained)
     if not accelerator.is_main_process:
         return None
     plain = CausalLoss(build_model(params, vocabulary), params)
@@ -36,7 +36,7 @@ def export_step(
     trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest, place: Path
 ) -> None:
     """Write the model as it is at one of `export_steps`. Every process calls this."""
-    model = whole_model(trained, accelerator, params, vocabulary)
+    model = full_model(trained, accelerator, params, vocabulary)
     if model is not None:
         with atomic_folder(place) as folder:
             save_model(model, folder)

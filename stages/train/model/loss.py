@@ -15,6 +15,8 @@ class CausalLoss(nn.Module):
 
     def __init__(self, model: PreTrainedModel, params: TrainParams) -> None:
         super().__init__()
+        if params.precision == "auto":
+            raise ValueError("precision is auto: resolve_precision first")
         self.model = model
         self.dtype = torch.bfloat16 if params.precision == "bf16" else torch.float32
         self.by_document = params.attention == "document"
@@ -22,10 +24,10 @@ class CausalLoss(nn.Module):
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
         """Sum over all targets that are not `IGNORED`; all three are (rows, sequence_length)."""
-        where = {"position_ids": positions} if self.by_document else {}
+        extra = {"position_ids": positions} if self.by_document else {}
         model = self.model.base_model if self.plain_head else self.model
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-            output = model(input_ids=inputs, use_cache=False, **where)[0].flatten(0, 1)
+            output = model(input_ids=inputs, use_cache=False, **extra)[0].flatten(0, 1)
         if self.plain_head:
             head = self.model.get_output_embeddings().weight
             return linear_cross_entropy(output, head, targets.flatten(), self.dtype)

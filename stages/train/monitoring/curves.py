@@ -1,63 +1,74 @@
-"""The curves of a run as tab-separated files, one per quantity, that `dvc plots` reads. Append-only.
+"""The curves of a run as tab-separated files that `dvc plots` reads. Append-only.
 
-They lie beside the checkpoints, so that a run that continues cuts them at its checkpoint's step and goes on.
+Each checkpoint has a copy. A run that continues takes the copy of its checkpoint, whose bytes were verified: the live
+files may have lost their ends in a power failure, or hold points of a run of another length.
+
+Why not DVCLive: it rewrites its whole summary at every point, so its cost grows with the square of the run's length,
+and a run that continues from a checkpoint writes points twice.
 """
 
-import math
-from collections.abc import Callable
 from pathlib import Path
 
 from stages.runtime.atomic import atomic_write
 
-CURVES = ("training_loss", "learning_rate", "gradient_norm", "validation_loss", "validation_bits_per_byte")
+CURVES = {
+    "training_loss": ("training_loss",),
+    "learning_rate": ("adamw", "muon"),
+    "gradient_norm": ("gradient_norm",),
+    "validation_loss": ("validation_loss",),
+    "validation_bits_per_byte": ("validation_bits_per_byte",),
+}
+"""File name -> columns after `step`."""
 
 
 class Curves:
-    """`folder/NAME.tsv` for each of `CURVES`, with the columns `step` and NAME."""
+    """`folder/NAME.tsv` for each of `CURVES`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def restore(self, checkpoint: Path | None) -> None:
-        """Take the curves that a checkpoint holds where there are none here (another machine, a mirror)."""
+    def restart(self) -> None:
+        """Begin empty curves."""
         for name in CURVES:
-            if checkpoint is not None and not self._path(name).exists() and (checkpoint / f"{name}.tsv").exists():
-                atomic_write(self._path(name), (checkpoint / f"{name}.tsv").read_bytes())
-        self.cut_after(-1 if checkpoint is None else math.inf)
+            self._write(name, [])
 
-    def cut_after(self, step: float) -> None:
-        """Forget what lies behind `step`: it will be computed again, to the same values."""
+    def restore(self, checkpoint: Path, step: int) -> None:
+        """Take a checkpoint's curves up to its step; what comes after is computed again, to the same values."""
         for name in CURVES:
-            self._keep(name, lambda number: number <= step)
+            self._write(name, [row for row in _rows(checkpoint / f"{name}.tsv") if _step(row) <= step])
 
     def forget_end(self, step: int, log_every_steps: int, evaluate_every_steps: int) -> None:
-        """Forget the points at `step` that stand there only because a shorter run had its end there."""
+        """Remove points at `step` that exist only because a shorter run ended there."""
         for name in CURVES:
             every = evaluate_every_steps if name.startswith("validation") else log_every_steps
             if step % every:
-                self._keep(name, lambda number: number != step)
+                self._write(name, [row for row in _rows(self._path(name)) if _step(row) != step])
 
-    def _keep(self, name: str, wanted: Callable[[int], bool]) -> None:
-        rows = [f"{row}\n" for row in self._rows(name) if wanted(int(row.split("\t")[0]))]
-        atomic_write(self._path(name), "".join([f"step\t{name}\n", *rows]))
-
-    def append(self, step: int, **values: float) -> None:
-        """Add a point to each named curve."""
-        for name, value in values.items():
-            with self._path(name).open("a", encoding="utf-8") as file:
-                file.write(f"{step}\t{value:.7g}\n")
+    def append(self, name: str, step: int, *values: float) -> None:
+        """Add a point to a curve: a value for each of its columns."""
+        cells = "\t".join(f"{value:.7g}" for value in values)
+        with self._path(name).open("a", encoding="utf-8") as file:
+            file.write(f"{step}\t{cells}\n")
 
     def copy_to(self, folder: Path) -> None:
         """Copy all curves into an existing folder."""
         for name in CURVES:
             (folder / f"{name}.tsv").write_bytes(self._path(name).read_bytes())
 
+    def _write(self, name: str, rows: list[str]) -> None:
+        header = "\t".join(("step", *CURVES[name]))
+        atomic_write(self._path(name), "".join(f"{row}\n" for row in [header, *rows]))
+
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.tsv"
 
-    def _rows(self, name: str) -> list[str]:
-        if not self._path(name).exists():
-            return []
-        whole_lines = self._path(name).read_text(encoding="utf-8").rpartition("\n")[0]
-        return whole_lines.splitlines()[1:]
+
+def _rows(file: Path) -> list[str]:
+    """The points of a curve; the last line counts only if it was written to its end."""
+    complete_lines = file.read_text(encoding="utf-8").rpartition("\n")[0]
+    return complete_lines.splitlines()[1:]
+
+
+def _step(row: str) -> int:
+    return int(row.split("\t", maxsplit=1)[0])

@@ -1,4 +1,4 @@
-"""How a run shows that it lives: a line that renews itself in a terminal, a line at a time in a log."""
+"""The progress of a run: one line that is updated in a terminal, a line now and then in a log."""
 
 import sys
 import time

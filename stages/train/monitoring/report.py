@@ -1,10 +1,10 @@
-"""Tells how a run goes: the curves, the trackers, the progress line."""
+"""Reports a run while it goes: the curves, the trackers, the progress line."""
 
 from torch import Tensor
 
 from stages.train.monitoring.curves import Curves
 from stages.train.monitoring.progress import ProgressLine
-from stages.train.monitoring.throughput import Clock
+from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.trackers import Trackers
 from stages.train.monitoring.validation import ValidationResult
 from stages.train.optim.schedule import lr_multiplier
@@ -14,9 +14,11 @@ from stages.train.params import TrainParams
 class Report:
     """The main process shows and records; the others do nothing."""
 
-    def __init__(self, params: TrainParams, clock: Clock, curves: Curves, trackers: Trackers, enabled: bool) -> None:
+    def __init__(
+        self, params: TrainParams, throughput: Throughput, curves: Curves, trackers: Trackers, enabled: bool
+    ) -> None:
         self.params = params
-        self.clock = clock
+        self.throughput = throughput
         self.curves = curves
         self.trackers = trackers
         self.enabled = enabled
@@ -26,21 +28,27 @@ class Report:
         """The state after `done` steps; `loss` in nats per token."""
         if not self.enabled:
             return
-        seconds_per_step = self.clock.seconds / steps_since_start
-        self.line.show(done, loss, self.clock.tokens_per_second, seconds_per_step)
-        share = lr_multiplier(self.params.schedule, done - 1, self.params.max_steps)
-        values = {
-            "training_loss": loss,
-            "gradient_norm": gradient_norm.item(),
-            "learning_rate": self.params.optimizer.learning_rate * share,
-        }
-        self.curves.append(done, **values)
-        self.trackers.log(done, values | self.clock.figures())
+        self.line.show(done, loss, self.throughput.tokens_per_second, self.throughput.seconds / steps_since_start)
+        multiplier = lr_multiplier(self.params.schedule, done - 1, self.params.max_steps)
+        rates = {name: peak * multiplier for name, peak in peak_learning_rates(self.params).items()}
+        losses = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
+        for name, value in losses.items():
+            self.curves.append(name, done, value)
+        self.curves.append("learning_rate", done, *rates.values())
+        by_optimizer = {f"learning_rate/{name}": rate for name, rate in rates.items()}
+        self.trackers.log(done, losses | by_optimizer | self.throughput.metrics())
 
-    def held_out(self, done: int, measured: ValidationResult) -> None:
+    def validation(self, done: int, measured: ValidationResult) -> None:
         """An evaluation after `done` steps."""
         if not self.enabled:
             return
         values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
-        self.curves.append(done, **values)
+        for name, value in values.items():
+            self.curves.append(name, done, value)
         self.trackers.log(done, values)
+
+
+def peak_learning_rates(params: TrainParams) -> dict[str, float]:
+    """The peak rate of each optimizer, in the order of the columns of the curve; 0 for one that is not used."""
+    muon = params.optimizer.muon_learning_rate if params.optimizer.name == "muon" else 0.0
+    return {"adamw": params.optimizer.adamw_learning_rate, "muon": muon}

@@ -1,16 +1,19 @@
-"""What a finished run leaves: the model folder, the metrics and the curves; and, apart from them, how fast it was."""
+"""What a finished run writes: the model folder, the metrics and the curves; and, apart from them, how fast it was."""
 
 import shutil
 from pathlib import Path
 
 import torch
 
-from stages.formats.model_folder import MODEL
+from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_folder
-from stages.train.checkpoint.checkpoints import Checkpoints, Progress
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from stages.train.checkpoint.checkpoints import Checkpoints
+from stages.train.checkpoint.manifest import Progress
 from stages.train.loop import Trainer
-from stages.train.model.export import save_model, whole_model
+from stages.train.model.export import full_model, save_model
 from stages.train.monitoring.throughput import processor_name
 from stages.train.monitoring.validation import ValidationResult
 
@@ -23,21 +26,48 @@ SPEED = Path("reports/train_speed.json")
 def write_results(
     trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints, compiled: bool
 ) -> None:
-    """Write all of it; the model last, since its folder stands for success. Every process calls this."""
-    model = whole_model(trainer.eager, trainer.accelerator, trainer.params, trainer.store.manifest)
+    """Write all of it; the model last, since its folder means success. Every process calls this.
+
+    Raises UserError where the model of one of `export_steps` is missing.
+    """
+    model = full_model(trainer.eager, trainer.accelerator, trainer.params, trainer.store.manifest)
     if model is None:
         return
+    exports = {step: checkpoints.exported(step) for step in trainer.params.export_steps}
+    if missing := [step for step, path in exports.items() if path is None]:
+        raise UserError(
+            f"train: the model of step {missing[0]} (train.export_steps) is missing in {checkpoints.folder}; "
+            "delete that folder and run the same command again"
+        )
     write_json(METRICS, metrics(trainer, progress, held_out))
-    write_json(SPEED, speed(trainer, compiled))
     with atomic_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
         save_model(model, folder)
         for file in sorted(TOKENIZER.iterdir()):
             shutil.copyfile(file, folder / file.name)
-        for step in trainer.params.export_steps:
-            if (exported := checkpoints.export_place(step)).is_dir():
-                shutil.copytree(exported, folder / exported.name)
+        write_json(folder / TRAINING_RUN, order_of_data(trainer))
+        for step, path in exports.items():
+            if path is not None:
+                shutil.copytree(path, folder / f"step-{step:08d}")
+    write_json(SPEED, speed(trainer, compiled) | {"weights_sha256": weights_sha256(MODEL)})
+
+
+def order_of_data(trainer: Trainer) -> dict[str, str | int]:
+    """What leads from a step back to its documents, and the precision: it goes wherever the weights go.
+
+    Nothing that the weights do not depend on: the same weights leave the same folder.
+    """
+    params = trainer.params
+    return {
+        "seed": params.seed,
+        "max_steps": params.max_steps,
+        "global_batch_size": params.global_batch_size,
+        "sequence_length": params.sequence_length,
+        "packing": params.packing,
+        "precision": params.precision,
+        "tokens_sha256": file_sha256(trainer.store.folder / "manifest.json"),
+    }
 
 
 def metrics(trainer: Trainer, progress: Progress, held_out: ValidationResult) -> dict[str, float]:
@@ -53,14 +83,19 @@ def metrics(trainer: Trainer, progress: Progress, held_out: ValidationResult) ->
     }
 
 
-def speed(trainer: Trainer, compiled: bool) -> dict[str, float | int | str | bool]:
+def speed(trainer: Trainer, compiled: bool) -> dict[str, float | int | str | bool | None]:
     """How it was computed: on which hardware, and how fast since the last start."""
     device, processes = trainer.accelerator.device, trainer.accelerator.num_processes
     on_gpu = device.type == "cuda"
+    throughput = trainer.throughput
     return {
         "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
         "processes": processes,
         "threads_per_process": torch.get_num_threads(),
         "micro_batch_size": trainer.micro_batch_size,
+        "precision": trainer.params.precision,
         "compiled": compiled,
-    } | {name: round(value, 4) for name, value in trainer.clock.figures().items()}
+        "flops_per_token": throughput.flops_per_token,
+        "peak_flops": throughput.peak_flops,
+        "model_flops_utilisation": None,
+    } | {name: round(value, 4) for name, value in throughput.metrics().items()}

@@ -1,4 +1,4 @@
-"""How fast a run was. Facts of the machine: reported beside the results, never part of them."""
+"""How fast a run was. Facts of the machine: reported next to the results, never part of them."""
 
 import platform
 import resource
@@ -11,17 +11,19 @@ from pathlib import Path
 
 import torch
 
+from stages.train.data.micro_batches import MicroBatch
+
 GPU_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12, "V100": 125e12}
 """Dense bf16 (V100: fp16) peak by the vendors' data sheets, floating-point operations per second."""
 
 
 @dataclass
-class Clock:
-    """Seconds since the run began, and those spent off the arithmetic."""
+class Throughput:
+    """Tokens trained and seconds since the start, and the seconds that were not spent on training steps."""
 
     flops_per_token: float
-    peak_flops: float
-    """Of all processes' devices together, per second."""
+    peak_flops: float | None
+    """Of all processes' devices together, per second; None where it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
@@ -42,6 +44,16 @@ class Clock:
         yield
         self.evaluation_seconds += time.perf_counter() - began
 
+    def timed(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """The same micro-batches; the time waited for each is counted."""
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            self.data_seconds += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
+
     @property
     def seconds(self) -> float:
         """Since the start."""
@@ -52,17 +64,21 @@ class Clock:
         """Trained tokens over all processes, evaluation and checkpoints left out of the time."""
         return self.tokens / max(1e-9, self.seconds - self.evaluation_seconds - self.checkpoint_seconds)
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """All of it by name, for reports and trackers."""
         return {
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
-            "model_flops_utilisation": self.tokens_per_second * self.flops_per_token / self.peak_flops,
             "data_seconds": self.data_seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "checkpoint_seconds": self.checkpoint_seconds,
             "memory_bytes": float(peak_memory_bytes()),
-        }
+        } | ({} if self.utilisation is None else {"model_flops_utilisation": self.utilisation})
+
+    @property
+    def utilisation(self) -> float | None:
+        """Model-FLOPs utilisation (Chowdhery et al. 2022, "PaLM", appendix B); None where the peak is unknown."""
+        return self.peak_flops and self.tokens_per_second * self.flops_per_token / self.peak_flops
 
 
 def peak_memory_bytes() -> int:
@@ -81,21 +97,14 @@ def processor_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def peak_flops(device: torch.device) -> float:
-    """What the device can do: the data sheet's figure for a known GPU, else a measured bf16 matrix product."""
+def peak_flops(device: torch.device) -> float | None:
+    """What the device can do per second by its data sheet; None for CPUs and GPUs that are not listed.
+
+    Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
+    """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         for known, peak in GPU_PEAK_FLOPS.items():
             if known in name:
                 return peak
-    return _measured_peak(device)
-
-
-def _measured_peak(device: torch.device, size: int = 1024, tries: int = 5) -> float:
-    left = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    best = float("inf")
-    for _ in range(tries):
-        began = time.perf_counter()
-        (left @ left)[0, 0].item()
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
+    return None

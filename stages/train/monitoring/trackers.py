@@ -1,8 +1,9 @@
 """Where runs can be followed from elsewhere: wandb, tensorboard, trackio, mlflow, by Accelerate's trackers.
 
-Accelerate drops a tracker whose package is missing without a word, so that is checked here, before anything runs.
+Accelerate ignores a tracker whose package is missing, so that is checked here, before anything runs.
 """
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from stages.runtime.entry import UserError
 from stages.train.params import TrainParams
 
 PROJECT = "parrotflow"
+TRACKERS = Path(".parrotflow/trackers")
 
 
 def check_trackers(params: TrainParams) -> None:
@@ -31,15 +33,19 @@ def _packages(name: str) -> tuple[str, ...]:
 class Trackers:
     """The trackers that the parameters name; none by default."""
 
-    def __init__(self, params: TrainParams, accelerator: Accelerator, run: str) -> None:
+    def __init__(self, params: TrainParams, accelerator: Accelerator, run: str, step: int) -> None:
+        """Starts them for the run of that name, from `step` on."""
         self.accelerator = accelerator
         self.enabled = bool(params.trackers)
         if not self.enabled:
             return
-        folder = Path(accelerator.logging_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = _settings(run, folder)
+        # A folder per run: TensorBoard would show the points of two runs in one folder as one curve.
+        accelerator.project_configuration.logging_dir = str(TRACKERS / run)
+        # Where trackio keeps its database; by default it is in the user's home.
+        os.environ.setdefault("TRACKIO_DIR", str((TRACKERS / "trackio").resolve()))
+        settings = _settings(run, step)
         try:
+            (TRACKERS / run).mkdir(parents=True, exist_ok=True)
             accelerator.init_trackers(PROJECT, config=_flat(params.model_dump(mode="json")), init_kwargs=settings)
         except Exception as error:  # each tracker fails to log in in its own way
             raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
@@ -50,11 +56,13 @@ class Trackers:
             self.accelerator.log(values, step=step)
 
 
-def _settings(run: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """What each tracker is told beyond the project: the run, and where it may keep its files."""
+def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
+    """What each tracker is told beyond the project: the run, where its files go, and where the run continues."""
     return {
-        "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(folder)},
-        "trackio": {"name": run},
+        "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(TRACKERS / run)},
+        # Points after this step are of a killed run: they come again.
+        "tensorboard": {"purge_step": step + 1},
+        "trackio": {"name": run, "resume": "allow"},
         "mlflow": {"run_name": run},
     }
 

@@ -1,4 +1,4 @@
-"""The loss on held-out sequences during training: the same ones each time, shared out over the processes."""
+"""The loss on held-out sequences during training: the same ones each time, divided among the processes."""
 
 import math
 from dataclasses import dataclass
@@ -40,9 +40,9 @@ class Evaluation:
 
     @torch.no_grad()
     def measure(self) -> ValidationResult:
-        """Token-weighted loss over the drawn sequences. Every process calls this and takes every so many-th chunk.
+        """Token-weighted loss over the drawn sequences. Every process calls this and scores every world_size-th chunk.
 
-        The sums of the chunks are added in their order, so the result does not hang on the number of processes.
+        The sums of the chunks are added in their order, so the result does not depend on the number of processes.
         """
         self.model.eval()
         processes, last = self.accelerator.num_processes, len(self.chunks) - 1

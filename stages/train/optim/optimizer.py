@@ -1,11 +1,13 @@
-"""AdamW, or Muon for the matrices and AdamW for the rest, with the learning rate set from outside at each step."""
+"""AdamW, or Muon for the matrices and AdamW for the rest, with the learning rate set at each step."""
 
 from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
 
-from stages.train.params import Optimizer
+from stages.train.optim.muon import Muon
+from stages.train.params import Optimizer as OptimizerParams
+from stages.train.params import TrainParams
 
 
 class Optimizers:
@@ -26,31 +28,27 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
 
-def build_optimizers(model: nn.Module, params: Optimizer) -> Optimizers:
+def build_optimizers(model: nn.Module, train: TrainParams) -> Optimizers:
     """Optimizers over all of the model's parameters.
 
-    Weight decay falls on the matrices alone (as in GPT-3: no biases, no norms), and on embeddings as little as on
-    norms. Muon (Jordan et al. 2024) orthogonalises a matrix's momentum; its rate is scaled to AdamW's update size
-    (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2).
+    Weight decay applies to the matrices alone (as in GPT-3: no biases, no norms) and not to embeddings.
     """
+    params = train.optimizer
     embeddings = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
     others = [p for p in trained if not (p.ndim == 2 and id(p) not in embeddings)]
     if params.name == "adamw":
         groups = [{"params": matrices, "weight_decay": params.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        return Optimizers([(_adamw(groups, params), params.learning_rate)])
-    muon = torch.optim.Muon(
-        matrices,
-        lr=params.matrix_learning_rate,
-        momentum=params.momentum,
-        weight_decay=params.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
+        return Optimizers([(_adamw(groups, params), params.adamw_learning_rate)])
+    dtype = torch.bfloat16 if train.precision == "bf16" else torch.float32
+    muon = Muon(matrices, params.muon_learning_rate, params.momentum, params.weight_decay, dtype)
     adamw = _adamw([{"params": others, "weight_decay": 0.0}], params)
-    return Optimizers([(muon, params.matrix_learning_rate), (adamw, params.learning_rate)])
+    return Optimizers([(muon, params.muon_learning_rate), (adamw, params.adamw_learning_rate)])
 
 
-def _adamw(groups: list[dict[str, object]], params: Optimizer) -> torch.optim.AdamW:
+def _adamw(groups: list[dict[str, object]], params: OptimizerParams) -> torch.optim.AdamW:
     first, second = params.betas
-    return torch.optim.AdamW(groups, lr=params.learning_rate, betas=(first, second), eps=params.epsilon, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=params.adamw_learning_rate, betas=(first, second), eps=params.epsilon, fused=True
+    )

@@ -47,12 +47,12 @@ def test_a_recipe_leaves_what_it_does_not_name(tmp_path: Path) -> None:
 def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> None:
     before = (ROOT / "params.yaml").read_text()
 
-    after = composed_text(["train.optimizer.learning_rate=1e-3"])
+    after = composed_text(["train.optimizer.adamw_learning_rate=1e-3"])
 
     changed = [line for line in difference(before, after) if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert len(changed) == 2
-    assert changed[1].startswith("+    learning_rate: 0.001")
-    assert "# peak, adamw's" in changed[1]
+    assert changed[1].startswith("+    adamw_learning_rate: 0.001")
+    assert "# peak, of the rest" in changed[1]
 
 
 def test_nothing_changes_where_params_say_so_already() -> None:

@@ -1,4 +1,4 @@
-"""Whatever ends a run, the same command goes on and ends with the same weights."""
+"""Whatever ends a run, the same command continues and ends with the same weights."""
 
 import os
 import shutil
@@ -13,8 +13,9 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.train.launch.launcher import EXIT_CONTINUE
-from tests.train.small_run import copy_of, run, start, write_project
+from stages.runtime.entry import EXIT_USER_ERROR
+from stages.train.launch.launcher import EXIT_CONTINUE, EXIT_TERMINATED
+from tests.train.small_run import copy_of, run, start, write_params, write_project
 
 STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
 
@@ -96,18 +97,58 @@ def test_a_worker_that_dies_is_started_again(reference: Path, project: Path) -> 
     assert outs(project) == outs(reference)
 
 
+def test_an_edit_of_the_parameters_during_a_run_changes_nothing(reference: Path, project: Path) -> None:
+    """Not even after a restart: the workers get the section that the command read."""
+    process = start(project)
+    wait_for(project, "step-00000020", process)
+    write_params(project, **STEPS, seed=1)
+    list(family(process))[2].send_signal(signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "starting again from the last checkpoint" in said
+    assert outs(project) == outs(reference)
+
+
+def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(reference: Path, project: Path) -> None:
+    process = start(project)
+    wait_for(project, "step-00000010", process)
+    process.send_signal(signal.SIGSTOP)  # only the command: its worker trains on
+    said = run(project, expected_code=EXIT_USER_ERROR)
+    assert "another training of the same parameters, data and code is running and writes here" in said
+    assert "Traceback" not in said
+    process.send_signal(signal.SIGCONT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert outs(project) == outs(reference)
+
+
+def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_for_saved(
+    reference: Path, project: Path
+) -> None:
+    process = start(project, PARROTFLOW_GRACE_SECONDS="0")
+    wait_for(project, "step-00000020", process)
+    os.kill(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_TERMINATED == 143, said
+    assert said.splitlines()[-1] == (
+        "stopped on request before the state was saved; the same command continues from the last checkpoint"
+    )
+    assert "continuing at step" in run(project)
+    assert outs(project) == outs(reference)
+
+
 def test_sigterm_saves_and_leaves_with_the_code_for_continue(reference: Path, project: Path) -> None:
     process = start(project)
     wait_for(project, "step-00000020", process)
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_CONTINUE == 75, said
-    assert "stopped on request, state saved; the same command goes on" in said
+    assert "stopped on request, state saved; the same command continues" in said
     assert "continuing at step" in run(project)
     assert outs(project) == outs(reference)
 
 
-def test_two_processes_stop_together_and_go_on(project: Path) -> None:
+def test_two_processes_stop_together_and_continue(project: Path) -> None:
     process = start(project, PARROTFLOW_LAUNCH="cpu_2")
     wait_for(project, "step-00000020", process)
     os.kill(process.pid, signal.SIGTERM)
@@ -119,7 +160,7 @@ def test_two_processes_stop_together_and_go_on(project: Path) -> None:
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(reference: Path, project: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(reference: Path, project: Path) -> None:
     process = start(project)
     wait_for(project, "step-00000030", process)
     process.send_signal(signal.SIGTERM)
@@ -127,7 +168,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(reference: Path, pro
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     (newest / "__0_0.distcp").write_bytes(b"damaged")
     said = run(project)
-    assert f"{newest.relative_to(project)} is passed over: __0_0.distcp is missing or damaged" in said
+    assert f"{newest.relative_to(project)} is skipped: __0_0.distcp is missing or damaged" in said
     assert weights_sha256(project / "model") == weights_sha256(reference / "model")
 
 

@@ -65,7 +65,7 @@ def test_a_checkpoint_that_finds_no_room_is_left_out_and_the_one_before_it_is_ke
     full, after = train_on_a_disk_of("600k", "stages.train.worker", reference, tmp_path)
     warnings = [line for line in full if line.startswith("warning: a checkpoint could not be written (")]
     assert len(warnings) == 3
-    assert all(line.endswith(" MB are free on its disk); the run goes on") for line in warnings)
+    assert all(line.endswith(" MB are free on its disk); the run continues") for line in warnings)
     assert after[:4] == ["0", "curves", "identity.json", "step-00000003"]
     assert any(line.startswith("continuing at step 3 of 12, from ") for line in after)
     assert weights_sha256(tmp_path / "project/model") == weights_sha256(reference / "model")

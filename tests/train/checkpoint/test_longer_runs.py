@@ -57,8 +57,8 @@ def test_a_changed_learning_rate_is_named_with_its_old_and_its_new_value(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train(project, capfd, max_steps=3)
-    assert train(project, capfd, max_steps=3, optimizer__learning_rate=0.001) == [
-        "starting afresh, not from another run's checkpoints: train.optimizer.learning_rate: 0.003 -> 0.001"
+    assert train(project, capfd, max_steps=3, optimizer__adamw_learning_rate=0.001) == [
+        "starting afresh, not from another run's checkpoints: train.optimizer.adamw_learning_rate: 0.003 -> 0.001"
     ]
 
 

@@ -80,7 +80,7 @@ def test_another_machine_goes_on_from_the_mirror_and_ends_with_the_same_weights(
         assert (project / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
 
 
-def test_a_checkpoint_that_never_got_its_manifest_up_there_is_passed_over(
+def test_a_checkpoint_that_never_got_its_manifest_up_there_is_skipped(
     reference: Path, tmp_path: Path, bucket: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     project = copy_of(reference, tmp_path / "project")
@@ -119,7 +119,7 @@ def test_a_mirror_that_takes_nothing_does_not_stop_the_run(
     run_workers(project, 1, PARROTFLOW_MIRROR=mirror.as_uri())
     warnings = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning: PARROTFLOW_MIRROR=")]
     assert [line.split(": ")[2].split()[0] for line in warnings] == [f"step-{step:08d}" for step in (3, 6, 9, 12)]
-    assert warnings[0].endswith("; the run goes on")
+    assert warnings[0].endswith("; the run continues")
     assert weights_sha256(project / "model") == weights_sha256(reference / "model")
 
 

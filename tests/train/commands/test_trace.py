@@ -8,11 +8,11 @@ import pytest
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
-from stages.train.commands.trace import check, main, origins
+from stages.train.commands.trace import check, main, origins, trained_order
 from stages.train.data.batches import read_rows, rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
-from tests.train.small_run import write_project
+from tests.train.small_run import run_workers, write_params, write_project
 
 
 @pytest.fixture(params=["best_fit", "concatenate"])
@@ -22,8 +22,8 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return folder
 
 
-def test_the_documents_stretches_are_the_tokens_of_the_batch(project: Path) -> None:
-    store, params = TokenStore(Path("data/tokens/train")), read_section("train", TrainParams)
+def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
+    store, params = TokenStore(Path("data/tokens/train")), trained_order()
     index = build_packing(store, params.sequence_length, params.packing)
     by_path = {info["path"]: number for number, info in enumerate(store.document_infos())}
 
@@ -38,10 +38,10 @@ def test_the_documents_stretches_are_the_tokens_of_the_batch(project: Path) -> N
             np.testing.assert_array_equal(targets[targets >= 0], tokens)
 
 
-def test_it_prints_a_line_for_each_stretch(
+def test_it_prints_a_line_for_each_span(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["where", "--step", "2", "--row", "1"])
+    monkeypatch.setattr("sys.argv", ["trace", "--step", "2", "--row", "1"])
 
     main()
 
@@ -51,8 +51,25 @@ def test_it_prints_a_line_for_each_stretch(
 
 
 def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
-    params = read_section("train", TrainParams)
+    params = trained_order()
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):
         check(13, None, params)
     with pytest.raises(UserError, match="--row 8: a step has the rows 0 to 7"):
         check(1, 8, params)
+
+
+def test_it_answers_for_the_run_that_made_the_model(project: Path) -> None:
+    packing = read_section("train", TrainParams).packing
+    run_workers(project, 1)
+    before = list(origins(TokenStore(Path("data/tokens/train")), trained_order(), 3))
+    write_params(project, seed=5, global_batch_size=4, packing=packing)
+    assert list(origins(TokenStore(Path("data/tokens/train")), trained_order(), 3)) == before
+    assert len({origin.row for origin in before}) == 8
+
+
+def test_tokens_that_the_model_was_not_trained_on_are_refused(project: Path) -> None:
+    run_workers(project, 1)
+    manifest = project / "data/tokens/train/manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(UserError, match="data/tokens/train: not the tokens that model/ was trained on"):
+        trained_order()

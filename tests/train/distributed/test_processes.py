@@ -68,6 +68,17 @@ def test_where_the_schedule_allows_it_a_longer_run_goes_on_from_a_shorter_one_wi
         assert (short / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
 
 
+def test_a_run_that_is_extended_after_a_shorter_one_has_whole_curves(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", schedule__name="constant", max_steps=16)
+    other = copy_of(project, tmp_path / "other")
+    run_workers(project, 1)
+    for steps in (12, 6, 16):
+        write_params(other, schedule__name="constant", max_steps=steps)
+        run_workers(other, 1)
+    for curve in sorted((project / "reports/curves").iterdir()):
+        assert (other / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
+
+
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     wsd: dict[str, Any] = {"schedule__name": "wsd", "schedule__decay_share": 0.5, "optimizer__name": "adamw"}
     project = write_project(tmp_path / "alone", **wsd)

@@ -27,7 +27,7 @@ def project(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
 
-    def refuse(config: object) -> int:
+    def refuse(config: object, params: object) -> int:
         raise AssertionError("a worker would start")
 
     monkeypatch.setattr(stage, "launch", refuse)
@@ -46,8 +46,8 @@ def message() -> str:
     [
         ({"max_step": 5}, "params.yaml: train.max_step: unknown parameter (value 5); remove it or correct its name"),
         (
-            {"optimizer__learning_rate": 3.0},
-            "params.yaml: train.optimizer.learning_rate = 3.0: Input should be less than or equal to 1",
+            {"optimizer__adamw_learning_rate": 3.0},
+            "params.yaml: train.optimizer.adamw_learning_rate = 3.0: Input should be less than or equal to 1",
         ),
         (
             {"model__model_type": "gpt9"},
@@ -65,12 +65,12 @@ def message() -> str:
         ),
         (
             {"model__n_head": 3},
-            "params.yaml: train.model: `gpt2` cannot be so: ValueError: `embed_dim` must be divisible by num_heads "
-            "(got `embed_dim`: 16 and `num_heads`: 3).",
+            "params.yaml: train.model: cannot build `gpt2` with these fields: ValueError: `embed_dim` must be "
+            "divisible by num_heads (got `embed_dim`: 16 and `num_heads`: 3).",
         ),
         (
             {"model__activation_function": "gellu"},
-            "params.yaml: train.model: `gpt2` cannot be so: KeyError: 'gellu'",
+            "params.yaml: train.model: cannot build `gpt2` with these fields: KeyError: 'gellu'",
         ),
         (
             {"sequence_length": 64},
@@ -81,6 +81,20 @@ def message() -> str:
             {"deterministic_micro_batch_size": 3},
             "params.yaml: train.deterministic_micro_batch_size = 3: train.global_batch_size = 8 must be 1, 2, 4, 8, "
             "... times that",
+        ),
+        (
+            {"export_steps": [4, 13]},
+            "params.yaml: train.export_steps: 13 is beyond train.max_steps = 12; remove it or train longer",
+        ),
+        (
+            {"start_from": "model/step-00000003"},
+            "params.yaml: train.start_from = 'model/step-00000003': Value error, model/ is what this stage writes, "
+            "and DVC deletes it first; copy the model elsewhere",
+        ),
+        (
+            {"start_from": "openai-community/gpt2"},
+            "params.yaml: train.start_from = 'openai-community/gpt2': no such folder; a model of the Hub is named "
+            "owner/name@COMMIT, with all 40 digits of the commit",
         ),
         (
             {"trackers": ["mlflow"]},

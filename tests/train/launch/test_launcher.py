@@ -13,9 +13,11 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
+from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
+from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.train.launch import launcher as launch
-from tests.train.small_run import ROOT, environment, run, write_project
+from tests.train.small_run import ROOT, environment, run, run_workers, start, write_project
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
 
@@ -110,6 +112,118 @@ def test_two_machines_train_one_model(tmp_path: Path) -> None:
         machine.join(timeout=200)
     assert sorted(said) == [0, 1]
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
+
+
+def test_machines_that_do_not_share_the_projects_folder_are_refused_with_one_message(tmp_path: Path) -> None:
+    said = {}
+    folders = [write_project(tmp_path / f"machine_{rank}", max_steps=3) for rank in (0, 1)]
+    for rank, (code, text) in enumerate(two_machines(folders)):
+        assert code == EXIT_USER_ERROR, text
+        said[rank] = [line for line in text.splitlines() if line.startswith("error: ")]
+        assert "Traceback" not in text
+    assert (
+        said[0]
+        == said[1]
+        == [
+            "error: .parrotflow/checkpoints: 1 of 2 processes do not see the files of the main one; "
+            "all machines need the project's folder on a shared file system"
+        ]
+    )
+
+
+def test_machines_with_other_parameters_are_refused(tmp_path: Path) -> None:
+    folders = [write_project(tmp_path / f"machine_{rank}", max_steps=3, seed=rank) for rank in (0, 1)]
+    for code, text in two_machines(folders):
+        assert code == EXIT_USER_ERROR, text
+        assert "error: train: 1 of 2 processes have other parameters, data, libraries or code than the main one" in text
+
+
+def two_machines(folders: list[Path]) -> list[tuple[int, str]]:
+    """Two launchers on the loopback device, each in a folder of its own: exit code and output of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
+    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
+    machines = []
+    for rank, folder in enumerate(folders):
+        (folder / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": rank}))
+        machines.append(start(folder, PARROTFLOW_LAUNCH="machine.yaml", PARROTFLOW_RESTARTS="0"))
+    texts = [machine.communicate(timeout=200)[0] for machine in machines]
+    return [(machine.returncode, text) for machine, text in zip(machines, texts, strict=True)]
+
+
+def test_settings_of_accelerate_that_are_not_used_are_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = yaml.safe_load((ROOT / "launch/fsdp2.yaml").read_text(encoding="utf-8"))
+    settings |= {"mixed_precision": "fp16", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}
+    settings["fsdp_config"]["fsdp_offload_params"] = True
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump(settings))
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", str(own))
+    assert launch.launch_config().notes == [
+        f"note: {own}: not used: dynamo_config.dynamo_backend, fsdp_config.fsdp_offload_params, mixed_precision "
+        "(precision, compilation and sharding are set by params.yaml and PARROTFLOW_COMPILE)"
+    ]
+
+
+def test_no_preset_has_a_setting_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for preset in PRESETS:
+        monkeypatch.setenv("PARROTFLOW_LAUNCH", str(preset))
+        assert launch.launch_config().notes == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"distributed_type": "DEEPSPEED"},
+            "distributed_type = DEEPSPEED is not supported; use one of NO, ",
+        ),
+        (
+            {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}},
+            "FSDP 1 is not supported",
+        ),
+    ],
+)
+def test_engines_that_are_not_supported_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], message: str
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump(settings))
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", str(own))
+    with pytest.raises(UserError) as caught:
+        launch.launch_config()
+    assert f"{own}: {message}" in str(caught.value)
+
+
+def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", max_steps=1)
+    settings = yaml.safe_load((ROOT / "launch/cpu.yaml").read_text(encoding="utf-8"))
+    (project / "own.yaml").write_text(yaml.safe_dump(settings | {"no_such_key": 1}))
+    said = run(project, EXIT_USER_ERROR, PARROTFLOW_LAUNCH="own.yaml")
+    assert said.splitlines()[-1] == (
+        "error: own.yaml: accelerate could not start a worker by it; its messages are above"
+    )
+    assert "starting again" not in said
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "nan"])
+def test_a_grace_that_is_no_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_GRACE_SECONDS", given)
+    with pytest.raises(UserError, match=f"PARROTFLOW_GRACE_SECONDS={given}: expected seconds, 0 or more"):
+        launch.grace_seconds()
+
+
+def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", max_steps=1)
+    run_workers(project, 1)
+    speed = read_json(project / "reports/train_speed.json")
+    assert speed["model_flops_utilisation"] is None
+    assert speed["peak_flops"] is None
+    assert speed["flops_per_token"] > 0
+    assert speed["weights_sha256"] == weights_sha256(project / "model")
 
 
 def _run(project: Path, rank: int, said: dict[int, str]) -> None:

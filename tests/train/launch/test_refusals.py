@@ -4,7 +4,6 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,14 @@ import pytest
 import torch
 import yaml
 
+from stages.formats.tokens import Manifest
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.train import __main__ as stage
 from stages.train.distributed.compile import should_compile
 from stages.train.launch import checks
 from stages.train.launch import launcher as launch
 from stages.train.launch.launcher import LaunchConfig
+from stages.train.model.build import build_config
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, copy_of, params, run, run_workers, write_params, write_project
 
@@ -49,7 +50,7 @@ def started(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[LaunchConfig
     """What the stage would launch; it starts no worker."""
     configs: list[LaunchConfig] = []
 
-    def take(config: LaunchConfig) -> int:
+    def take(config: LaunchConfig, params: TrainParams) -> int:
         configs.append(config)
         return 0
 
@@ -121,20 +122,6 @@ def test_as_many_processes_as_gpus_are_not_refused(monkeypatch: pytest.MonkeyPat
     checks.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
 
 
-@pytest.mark.parametrize(
-    ("precision", "has_bf16", "refused"), [("bf16", False, True), ("bf16", True, False), ("fp32", False, False)]
-)
-def test_bf16_is_refused_on_a_gpu_that_has_none(
-    monkeypatch: pytest.MonkeyPatch, precision: str, has_bf16: bool, refused: bool
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
-    own = TrainParams.model_validate(params(precision=precision))
-    with pytest.raises(UserError, match=r"Tesla V100 has no bf16 arithmetic; use fp32") if refused else nullcontext():
-        checks.check_precision(own, LaunchConfig(Path("one_gpu.yaml"), 1, 1, on_cpu=False, sharded=False))
-
-
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("preset", ["ddp", "fsdp2"])
 def test_a_preset_for_many_gpus_starts_nothing_where_there_are_none(
@@ -152,7 +139,9 @@ def test_the_preset_for_one_gpu_says_that_it_runs_on_the_cpu(
 ) -> None:
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "one_gpu")
     stage.main()
-    assert capfd.readouterr().out == "launching 1 process by launch/one_gpu.yaml; torch finds no GPU: on the CPU\n"
+    assert capfd.readouterr().out == (
+        "launching 1 process by launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
+    )
     assert len(started) == 1
 
 
@@ -216,6 +205,21 @@ def test_two_processes_without_a_compiler_refuse_once_and_are_not_started_again(
     ]
 
 
+def test_a_sharded_model_has_no_deterministic_sum() -> None:
+    config = LaunchConfig(Path("launch/fsdp2.yaml"), 2, 1, on_cpu=False, sharded=True)
+    with pytest.raises(UserError, match=r"deterministic_micro_batch_size = 4: launch/fsdp2.yaml shards the model"):
+        checks.check_batch(TrainParams.model_validate(params(deterministic_micro_batch_size=4)), config)
+
+
+@pytest.mark.parametrize(("fields", "notes"), [({}, 0), ({"model__embd_pdrop": 0.1}, 1)])
+def test_dropout_that_depends_on_the_launch_is_said_so(fields: dict[str, float], notes: int) -> None:
+    values = TrainParams.model_validate(params(**fields))
+    model = build_config(values, Manifest("uint16", 300, 0, "", "", ()))
+    assert len(list(checks.note_dropout(values, model))) == notes
+    fixed = values.model_copy(update={"deterministic_micro_batch_size": 4})
+    assert not list(checks.note_dropout(fixed, model))
+
+
 def refused(project: Path, capfd: pytest.CaptureFixture[str], **variables: str) -> str:
     """Why a worker refuses."""
     with pytest.raises(AssertionError):
@@ -252,7 +256,7 @@ def test_a_start_from_a_model_of_another_vocabulary_or_from_none_is_refused(
     run_workers(project, 1)
     other = Path(shutil.move(project / "model", tmp_path / "other"))
     write_params(project, max_steps=1, start_from=str(tmp_path / "nothing"))
-    assert f"train.start_from = '{tmp_path / 'nothing'}': cannot be loaded: " in refused(project, capfd)
+    assert f"train.start_from = '{tmp_path / 'nothing'}': no such folder; " in refused(project, capfd)
 
     manifest = project / "data/tokens/train/manifest.json"
     write_params(project, max_steps=1, start_from=str(other))

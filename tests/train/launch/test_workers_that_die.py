@@ -70,7 +70,7 @@ def test_where_no_restart_is_allowed_the_last_line_says_how_to_go_on_and_no_work
     assert said.count("error: train: ") == 1
     assert said.splitlines()[-1] == (
         "error: train: a worker died with exit code 1; its messages are above. The last checkpoint is kept: "
-        "the same command goes on from it (PARROTFLOW_RESTARTS sets how often by itself)"
+        "the same command continues from it (PARROTFLOW_RESTARTS sets how often by itself)"
     )
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert not alive

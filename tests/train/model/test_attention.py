@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import Manifest, TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import Batch, read_rows
+from stages.train.data.batches import Rows, read_rows
 from stages.train.data.packing import build_packing
 from stages.train.model.attention import UNMASKED
 from stages.train.model.build import build_model
@@ -39,7 +39,7 @@ def loss_of(model: dict[str, Any], attention: str) -> CausalLoss:
     return CausalLoss(build_model(values, VOCABULARY), values).eval()
 
 
-def tensors(batch: Batch) -> list[torch.Tensor]:
+def tensors(batch: Rows) -> list[torch.Tensor]:
     return [torch.from_numpy(part) for part in (batch.inputs, batch.targets, batch.positions)]
 
 

@@ -1,4 +1,4 @@
-"""The loss in stretches of tokens is the loss over all logits, for every head that it is used with."""
+"""The loss in chunks of tokens is the loss over all logits, for every head that it is used with."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ def test_nothing_as_large_as_the_logits_is_kept_for_the_backward_pass(monkeypatc
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        linear_cross_entropy(hidden, weight, targets, torch.float32).backward()
+        linear_cross_entropy(hidden, weight, targets, torch.bfloat16).backward()
     assert kept
     assert max(kept) == hidden.numel() < 512 * 256
 

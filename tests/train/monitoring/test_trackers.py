@@ -1,14 +1,18 @@
 """A run can be followed by trackers; one whose package is missing is refused before anything runs."""
 
+import struct
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboardX.proto import event_pb2
 
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.train.monitoring.trackers import PROJECT, check_trackers
 from stages.train.params import TrainParams
-from tests.train.small_run import params, run, run_workers, write_project
+from tests.train.small_run import params, run, run_workers, write_params, write_project
 
 PACKAGES = {
     "wandb": ["wandb"],
@@ -40,18 +44,54 @@ def test_a_missing_tracker_ends_the_command_before_the_first_step_with_one_line(
 def test_tensorboard_gets_every_logged_step_in_event_files(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=4)
     run_workers(project, 1)
-    (events,) = (project / ".parrotflow/trackers" / PROJECT).glob("events.out.tfevents.*")
+    (events,) = (project / ".parrotflow/trackers").glob(f"*/{PROJECT}/events.out.tfevents.*")
     content = events.read_bytes()
     for name in (b"training_loss", b"learning_rate", b"tokens_per_second", b"validation_loss"):
         assert content.count(name) >= (1 if name == b"validation_loss" else 4)
+
+
+def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) -> None:
+    """TensorBoard drops earlier points from the step of a later session's start on."""
+    section = {"trackers": ["tensorboard"], "schedule__name": "constant", "checkpoint_every_steps": 4}
+    project = write_project(tmp_path / "project", **section, max_steps=6)
+    run_workers(project, 1)
+    newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
+    newest.rename(newest.with_name("step-00000006.partial"))  # as if killed between steps 4 and 6
+    write_params(project, **section, max_steps=8)
+    run_workers(project, 1)
+    (folder,) = {path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}
+    steps: list[int] = []
+    for path in sorted(folder.glob("events*"), key=lambda path: path.stat().st_mtime_ns):
+        for event in read_events(path):
+            if event.HasField("session_log"):
+                steps = [step for step in steps if step < event.step]
+            steps += [event.step for value in event.summary.value if value.tag == "training_loss"]
+    assert steps == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_two_runs_do_not_share_a_folder_in_tensorboard(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=1)
+    run_workers(project, 1)
+    write_params(project, trackers=["tensorboard"], max_steps=1, seed=1)
+    run_workers(project, 1)
+    assert len({path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}) == 2
+
+
+def read_events(path: Path) -> Iterator[Any]:
+    """The events of a file: length (8 bytes), checksum (4), event, checksum (4)."""
+    content = path.read_bytes()
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        yield event_pb2.Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
 
 
 def test_a_tracker_that_cannot_start_is_named_with_its_reason(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     project = write_project(tmp_path / "project", trackers=["tensorboard"])
-    (project / ".parrotflow/trackers").mkdir(parents=True)
-    (project / ".parrotflow/trackers" / PROJECT).write_text("a file stands where its folder should", encoding="utf-8")
+    (project / ".parrotflow").mkdir()
+    (project / ".parrotflow/trackers").write_text("a file stands where its folder should", encoding="utf-8")
     with pytest.raises(AssertionError):
         run_workers(project, 1)
     said = capfd.readouterr().err.splitlines()[-1]

@@ -1,6 +1,6 @@
 """What the same bits on any number of processes cost: `train.deterministic_micro_batch_size` beside the usual sum.
 
-python -m benchmarks.exact [--quick]
+python -m benchmarks.deterministic_sums [--quick]
 
 The default model with micro-batches of `MICRO_BATCH` sequences on both sides, on one process and on two.
 """
@@ -23,16 +23,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     runs = 1 if parser.parse_args().quick else 3
-    record("exact", [figure(launch, processes, runs) for launch, processes in (("cpu", 1), ("cpu_2", 2))])
+    record("deterministic_sums", [figure(launch, processes, runs) for launch, processes in (("cpu", 1), ("cpu_2", 2))])
 
 
 def figure(launch: str, processes: int, runs: int) -> Figure:
     """Steps per second of both ways to sum."""
-    sides = {"exact": partial(speed, launch, MICRO_BATCH), "usual": partial(speed, launch, None)}
+    sides = {"deterministic": partial(speed, launch, MICRO_BATCH), "usual": partial(speed, launch, None)}
     measured = interleave(sides, runs)
     return compare(
-        f"steps of the default model with the exact sum, {processes} process{'es' if processes > 1 else ''}",
-        measured["exact"],
+        f"steps of the default model with the deterministic sum, {processes} process{'es' if processes > 1 else ''}",
+        measured["deterministic"],
         measured["usual"],
         peer_name="the usual sum",
         unit="steps/s",

@@ -1,0 +1,63 @@
+"""A checkpoint's manifest: which step it is, and the sha256 of each of its files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.runtime.hashes import file_sha256
+from stages.train.checkpoint.restricted import METADATA, check_metadata
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: what is neither in the weights nor in the optimizer's state."""
+
+    step: int
+    """Optimizer steps done."""
+    training_loss: float
+    """Of the last step, nats per token."""
+    max_steps: int
+    """`train.max_steps` of the run that saved this."""
+
+
+class Manifest(BaseModel):
+    """The content of manifest.json."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    step: int
+    training_loss: float
+    max_steps: int
+    sha256: dict[str, str]
+    """File name -> hash, in hex."""
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """How far a checkpoint without a fault is."""
+    manifest = _read(checkpoint)
+    return Progress(manifest.step, manifest.training_loss, manifest.max_steps)
+
+
+def fault(checkpoint: Path) -> str:
+    """Why a checkpoint cannot be used; empty where its files are those of its manifest."""
+    try:
+        manifest = _read(checkpoint)
+    except (OSError, ValidationError):
+        return f"it has no complete {MANIFEST}"
+    for name in sorted({METADATA, *manifest.sha256}):
+        file = checkpoint / name
+        if not file.is_file() or file_sha256(file) != manifest.sha256.get(name):
+            return f"{name} is missing or damaged"
+    try:
+        check_metadata(checkpoint / METADATA)
+    except UnpicklingError as error:
+        return f"{METADATA} is not torch's: {error}"
+    return ""
+
+
+def _read(checkpoint: Path) -> Manifest:
+    return Manifest.model_validate_json((checkpoint / MANIFEST).read_bytes())

@@ -1,0 +1,107 @@
+"""`train.start_from`: which models may be continued, and what identifies them."""
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
+from tests.train.small_run import copy_of, run, run_workers, write_params, write_project
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a trained model, which lies outside of `model/`."""
+    folder = write_project(tmp_path_factory.mktemp("trained"), max_steps=2)
+    run_workers(folder, 1)
+    (folder / "model").rename(folder / "base")
+    return folder
+
+
+@pytest.fixture
+def project(trained: Path, tmp_path: Path) -> Path:
+    """A project that continues it."""
+    folder = copy_of(trained, tmp_path / "project")
+    write_params(folder, max_steps=2, start_from="base")
+    return folder
+
+
+class NoAccess(BaseHTTPRequestHandler):
+    """A Hub that knows the model and refuses this user."""
+
+    def do_GET(self) -> None:
+        """Answers as the Hub does to a wrong token."""
+        self.send_response(403)
+        self.send_header("X-Error-Code", "Forbidden")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *values: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def refusing_hub() -> Iterator[str]:
+    """Its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoAccess)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_other_weights_in_the_same_folder_are_another_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_workers(project, 1)
+    weights = load_file(project / "base/model.safetensors")
+    larger = {name: value * 1.5 for name, value in weights.items()}
+    save_file(larger, project / "base/model.safetensors", metadata={"format": "pt"})
+    capfd.readouterr()
+    run_workers(project, 1)
+    said = capfd.readouterr().out
+    assert "starting afresh, not from another run's checkpoints: start_from: " in said
+    assert "continuing" not in said
+
+
+def test_a_hub_that_does_not_answer_ends_the_run_with_the_code_for_a_retry(project: Path) -> None:
+    write_params(project, start_from=f"owner/name@{COMMIT}")
+    said = run(project, EXIT_UNAVAILABLE, HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(project))
+    assert f"error: params.yaml: train.start_from = 'owner/name@{COMMIT}': the Hub does not answer: " in said
+    assert "Traceback" not in said
+
+
+def test_refused_access_is_no_outage(project: Path, refusing_hub: str) -> None:
+    write_params(project, start_from=f"owner/name@{COMMIT}")
+    said = run(project, EXIT_USER_ERROR, HF_HUB_OFFLINE="0", HF_ENDPOINT=refusing_hub, HF_HOME=str(project))
+    assert f"error: params.yaml: train.start_from = 'owner/name@{COMMIT}': access is refused: " in said
+    assert "Traceback" not in said
+
+
+def test_a_folder_with_pickled_weights_alone_is_refused_with_one_message(project: Path) -> None:
+    weights = load_file(project / "base/model.safetensors")
+    torch.save(weights, project / "base/pytorch_model.bin")
+    (project / "base/model.safetensors").unlink()
+    said = run(project, EXIT_USER_ERROR).splitlines()
+    assert said == [
+        "error: params.yaml: train.start_from = 'base': holds no *.safetensors; pickled weights are not loaded, "
+        "as they can run code"
+    ]
+
+
+def test_code_in_a_models_folder_is_not_run(project: Path) -> None:
+    (project / "base/own.py").write_text(f"open({str(project / 'ran')!r}, 'w')\n", encoding="utf-8")
+    config = json.loads((project / "base/config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    (project / "base/config.json").write_text(json.dumps(config))
+    said = run(project, EXIT_USER_ERROR)
+    assert "error: params.yaml: train.start_from = 'base': cannot be loaded: " in said
+    assert not (project / "ran").exists()
+    shutil.rmtree(project / "base")

@@ -75,7 +75,7 @@ def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
     git(work, "push", "-q", "origin", "main")
     git(folder, "fetch", "-q")
 
-    with pytest.raises(UserError, match="conflicts in one.sh; merge them by hand"):
+    with pytest.raises(UserError, match=r"conflicts in one\.sh; merge them by hand"):
         merge(folder, "origin/main")
     assert (folder / "one.sh").read_text() == "ours\n"
 

@@ -2,12 +2,17 @@
 
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import yaml
 
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, Section, check_section, read_params_file
 
 DVC_FILE = Path("dvc.yaml")
+
+_INTERPOLATED = re.compile(r"\$\{(\w+)")
 
 
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:
@@ -21,16 +26,19 @@ def section_models(root: Path = Path()) -> dict[str, type[Section]]:
 
 
 def check_params(path: Path = PARAMS_FILE) -> None:
-    """Raise UserError that names every unknown section, unknown key and value out of range."""
-    values = read_params_file(path)
+    """Raise UserError that names every unknown section, unknown key and value out of range.
+
+    A project without stages of ours has no models: nothing is checked there, and it needs no params.yaml.
+    """
     models = section_models()
-    # A section that dvc.yaml speaks of belongs to a stage of the user's own.
-    dvc_yaml = DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else ""
-    others = [name for name in values if name not in models and not re.search(rf"\b{re.escape(name)}\b", dvc_yaml)]
-    faults = [f"{path}: {name}: no stage has such a section" for name in others]
+    if not models:
+        return
+    values = read_params_file(path)
+    others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
+    faults = [f"{path}: {name}: no stage has such a section" for name in sorted(others)]
     for name, model in models.items():
         if name not in values:
-            faults.append(f"{path}: section `{name}` is missing")
+            faults.append(f"{path}: section `{name}` is missing; `parrotflow params --fill` adds it")
             continue
         try:
             check_section(name, values[name], model, path)
@@ -38,3 +46,19 @@ def check_params(path: Path = PARAMS_FILE) -> None:
             faults.append(str(error))
     if faults:
         raise UserError("\n".join(faults))
+
+
+def _sections_of_dvc_yaml() -> Iterator[str]:
+    """The sections that dvc.yaml uses, also for stages of the user's own: listed as params, or as `${section.key}`."""
+    if not DVC_FILE.exists():
+        return
+    text = DVC_FILE.read_text(encoding="utf-8")
+    yield from _INTERPOLATED.findall(text)
+    try:
+        stages = (yaml.safe_load(text) or {}).get("stages") or {}
+    except yaml.YAMLError:
+        return  # DVC says what is wrong with it
+    for stage in stages.values():
+        for entry in stage.get("do", stage).get("params") or ():
+            keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
+            yield from (key.split(".")[0] for key in keys)

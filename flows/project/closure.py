@@ -6,10 +6,11 @@ Code deps are generated, sorted, and come after a stage's data.
 import argparse
 from pathlib import Path
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedSeq
 
 from flows.plan.code_deps import REMEDY, code_deps, command_closure, stale_stages
+from flows.project import yaml_text
+from stages.runtime.atomic import atomic_write
 
 DVC_FILE = Path("dvc.yaml")
 HEADING = "code: python -m flows.project.closure --write"
@@ -20,10 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the closures into dvc.yaml")
     write = parser.parse_args().write
-    yaml = YAML()
-    yaml.width, yaml.preserve_quotes = 10_000, True
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    document = yaml.load(DVC_FILE)
+    document = yaml_text.load(DVC_FILE.read_text(encoding="utf-8"))
     stale = list(stale_stages(document["stages"]))
     for one in stale:
         print(one)
@@ -31,7 +29,7 @@ def main() -> None:
         for stage in document["stages"].values():
             if closure := command_closure(stage.get("cmd")):
                 stage["deps"] = _with_code(stage.get("deps", []), closure)
-        yaml.dump(document, DVC_FILE)
+        atomic_write(DVC_FILE, yaml_text.dump(document))
     elif stale:
         raise SystemExit(f"dvc.yaml does not list what the stages import; {REMEDY}")
 

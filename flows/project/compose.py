@@ -6,26 +6,27 @@ place that the stages read, so that DVC sees every change; its comments stay too
 
 import difflib
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from ruamel.yaml import YAML
 
 from flows.plan.params import check_params
+from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
+from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CONF = Path("conf")
 
-REPLACED_WHOLE = ("train", "model")
-"""An architecture's fields mean nothing to another one: a chosen model replaces them, all others are merged."""
+REPLACED_WHOLE = "replaced_whole.yaml"
+"""In conf/: the dotted keys whose value a chosen file replaces; all others are merged."""
 
 
 def groups(conf: Path = CONF) -> dict[str, list[str]]:
@@ -45,9 +46,11 @@ def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: P
     chosen = [f"+{word}" for word in words if word.split("=")[0] in known]
     overrides = [word for word in words if word.split("=")[0] not in known]
     base = read_params_file(params_file)
-    section, key = REPLACED_WHOLE
-    if chosen and key in _composed({}, chosen, conf).get(section, {}):
-        base[section][key] = {}
+    preset = _composed({}, chosen, conf) if chosen else {}
+    for dotted in _replaced_whole(conf):
+        section, _, key = dotted.rpartition(".")
+        if value_at(preset, dotted) is not None:
+            value_at(base, section)[key] = {}
     values = _composed(base, [*chosen, *overrides], conf)
     text = _with_values(params_file.read_text(encoding="utf-8"), values)
     _refuse_faults(text, params_file)
@@ -75,6 +78,11 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
 
 
+def _replaced_whole(conf: Path) -> list[str]:
+    file = conf / REPLACED_WHOLE
+    return (yaml.safe_load(file.read_text(encoding="utf-8")) or []) if file.exists() else []
+
+
 def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
     """Replace params.yaml, whole."""
     atomic_write(params_file, text)
@@ -93,21 +101,9 @@ def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dic
 
 
 def _with_values(text: str, values: dict[str, Any]) -> str:
-    yaml = YAML()
-    yaml.width, yaml.preserve_quotes = 10_000, True
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.representer.add_representer(
-        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
-    document = yaml.load(text)
+    document = yaml_text.load(text)
     _put(document, values)
-    stream = StringIO()
-    yaml.dump(document, stream)
-    return stream.getvalue()
-
-
-def _represent_null(representer: Any, value: None) -> Any:
-    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+    return yaml_text.dump(document)
 
 
 def _put(document: Any, values: dict[str, Any]) -> None:

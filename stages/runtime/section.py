@@ -15,6 +15,8 @@ from stages.runtime.entry import UserError
 
 PARAMS_FILE = Path("params.yaml")
 
+FILL = " (after an upgrade: `parrotflow params --fill`)"
+
 
 class Section(BaseModel):
     """Base of every stage's parameters: unknown keys and loosely typed values are refused."""
@@ -69,8 +71,8 @@ def _describe(name: str, line: Any, path: Path) -> str:
     key = ".".join(str(part) for part in (name, *line["loc"]))
     match line["type"]:
         case "extra_forbidden":
-            return f"{path}: {key}: unknown parameter (value {line['input']!r}); remove it or correct its name"
+            return f"{path}: {key}: unknown parameter (value {line['input']!r}); correct its name or remove it{FILL}"
         case "missing":
-            return f"{path}: {key}: missing; every parameter has a value in {path}"
+            return f"{path}: {key}: missing{FILL}"
         case _:
             return f"{path}: {key} = {line['input']!r}: {line['msg']}"

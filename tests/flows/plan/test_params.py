@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.plan import params
 from flows.plan.params import check_params
 from stages.runtime.entry import UserError
 
@@ -46,3 +47,36 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         checked(tmp_path, "train:\n  seed: 0", "nonesuch: 1\ntrain:\n  seed: -1\n  sead: 1")
 
     assert len(str(refused.value).splitlines()) == 3
+
+
+DVC_YAML = """\
+# the word nonesuch in a remark makes it no section
+stages:
+  own:
+    cmd: ./own ${shown.in_command}
+    params: [own.rate, {params.yaml: [listed], other.yaml: [elsewhere]}]
+  each:
+    foreach: [1]
+    do: {cmd: ./each, params: [each]}
+"""
+
+
+def test_a_section_belongs_to_whoever_dvc_yaml_lists_it_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    monkeypatch.setattr(params, "DVC_FILE", tmp_path / "dvc.yaml")
+    sections = ("own", "shown", "listed", "each")
+    text = (ROOT / "params.yaml").read_text() + "".join(f"\n{name}: {{a: 1}}" for name in sections)
+    (tmp_path / "params.yaml").write_text(text)
+    check_params(tmp_path / "params.yaml")
+
+    (tmp_path / "params.yaml").write_text(text + "\nnonesuch: 1\nelsewhere: 1\n")
+    with pytest.raises(UserError) as refused:
+        check_params(tmp_path / "params.yaml")
+    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["elsewhere", "nonesuch"]
+
+
+def test_a_project_without_our_stages_needs_no_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_params()
+    (tmp_path / "params.yaml").write_text("anything: 1\n")
+    check_params()

@@ -12,6 +12,7 @@ from typing import Annotated
 import cyclopts
 
 from flows.environment import prepare_environment
+from flows.project.folder import enter_project
 from stages.runtime.entry import UserError, run_stage
 
 app = cyclopts.App(name="parrotflow", help="Train causal language models from scratch; only what changed reruns.")
@@ -276,6 +277,7 @@ def run_module(
 
 def main() -> None:
     """The console script."""
+    enter_project()
     prepare_environment()
     add_stage_commands()
     run_stage(app)

@@ -175,6 +175,14 @@ def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
     assert "torch==2.13.0" in lines
 
 
+def test_the_lock_pins_every_library_that_pyproject_names_but_the_optional_cluster() -> None:
+    pinned = set(versions.locked_versions())
+
+    for name, libraries in versions.groups().items():
+        if name != "cluster":
+            assert libraries <= pinned, name
+
+
 def test_no_room_is_named_for_nothing() -> None:
     nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
 

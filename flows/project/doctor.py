@@ -1,4 +1,4 @@
-"""`parrotflow doctor`: is this machine ready, and what to do about each fault."""
+"""`parrotflow doctor`: whether this machine is ready, and what to do about each fault."""
 
 import os
 import shutil
@@ -10,9 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+import yaml
+
 from flows.dvc.rwlock import is_torn
+from flows.plan.code_deps import REMEDY, stale_stages
 from flows.plan.params import check_params
-from flows.project.versions import LOCK_FILE, locked_versions
+from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions, only_for_development
 from stages.runtime.entry import UserError
 
 OLDEST_PYTHON = (3, 11)
@@ -23,7 +26,7 @@ FREE_DISK_BYTES = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     level: Literal["ok", "note", "fault"]
     """A fault stops a run; a note narrows what can be done."""
@@ -34,10 +37,11 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything that a run hangs on. Secrets are looked for, never shown."""
+    """Check everything that a run depends on. Secrets are looked for, never shown."""
     yield python()
     yield packages()
     yield parameters()
+    yield dependencies()
     yield git()
     yield dvc()
     yield disk()
@@ -59,7 +63,7 @@ def python() -> Finding:
 def packages() -> Finding:
     """What is installed is what requirements.lock pins."""
     if not LOCK_FILE.exists():
-        return Finding("fault", "packages", f"no {LOCK_FILE} here", "run this in the project's root")
+        return Finding("ok", "packages", f"no {LOCK_FILE} here to compare with")
     wrong = []
     for name, pinned in locked_versions().items():
         try:
@@ -67,11 +71,25 @@ def packages() -> Finding:
         except PackageNotFoundError:
             installed = "missing"
         if installed != pinned:
-            wrong.append(f"{name} {installed} instead of {pinned}")
+            wrong.append((name, f"{name} {installed} instead of {pinned}"))
     if not wrong:
         return Finding("ok", "packages", f"all {len(locked_versions())} as in {LOCK_FILE}")
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return Finding("fault", "packages", ", ".join(wrong[:3]) + more, "rm .venv/ready && make setup")
+    shown = ", ".join(text for _, text in wrong[:3]) + more
+    level: Literal["note", "fault"] = "note" if {name for name, _ in wrong} <= only_for_development() else "fault"
+    return Finding(level, "packages", shown, "rm .venv/ready && make setup")
+
+
+def dependencies() -> Finding:
+    """dvc.yaml lists the code that the stages import."""
+    try:
+        stages = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
+        stale = list(stale_stages(stages))
+    except (OSError, yaml.YAMLError, SyntaxError) as error:
+        return Finding("fault", "dependencies", str(error).splitlines()[0], "correct dvc.yaml, or the code it names")
+    if stale:
+        return Finding("fault", "dependencies", f"dvc.yaml: {stale[0]}", REMEDY)
+    return Finding("ok", "dependencies", "dvc.yaml lists the code that its stages import")
 
 
 def parameters() -> Finding:
@@ -79,7 +97,7 @@ def parameters() -> Finding:
     try:
         check_params()
     except UserError as error:
-        return Finding("fault", "parameters", str(error).splitlines()[0], "mend params.yaml")
+        return Finding("fault", "parameters", str(error).splitlines()[0], "correct params.yaml")
     return Finding("ok", "parameters", "params.yaml is complete and within bounds")
 
 
@@ -101,7 +119,7 @@ def dvc() -> Finding:
         return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
     if is_torn():
         found = "its table of locks was cut off by a kill: `dvc repro` refuses"
-        return Finding("fault", "DVC", found, "`parrotflow run` mends it, or rm .dvc/tmp/rwlock; nothing is lost")
+        return Finding("fault", "DVC", found, "`parrotflow run` repairs it, or rm .dvc/tmp/rwlock; nothing is lost")
     remotes = _output(sys.executable, "-m", "dvc", "remote", "list").splitlines()
     if not remotes:
         remedy = "`dvc remote add -d NAME URL` shares results with others and other machines"
@@ -126,11 +144,11 @@ def accelerator() -> Finding:
         names = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
         return Finding("ok", "accelerator", f"{torch.cuda.device_count()} x {', '.join(sorted(names))}")
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    fast = [name for name in ("amx_bf16", "avx512_bf16") if name in flags]
-    if fast:
-        return Finding("ok", "accelerator", f"no GPU; the CPU multiplies in bf16 ({fast[0]})")
-    remedy = "train.precision: fp32 may be faster here; larger models want a GPU"
-    return Finding("note", "accelerator", "no GPU, and the CPU has no bf16 arithmetic", remedy)
+    # oneDNN can be told to use less than the CPU has (ONEDNN_MAX_CPU_ISA); then it says so here.
+    if "amx_bf16" in flags and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return Finding("ok", "accelerator", "no GPU; bf16 is fast on this CPU (AMX)")
+    remedy = "train.precision: fp32 is faster here than bf16; larger models want a GPU"
+    return Finding("note", "accelerator", "no GPU, and bf16 is slow on this CPU (no AMX)", remedy)
 
 
 def compiler() -> Finding:

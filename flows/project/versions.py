@@ -4,6 +4,7 @@ It holds the libraries that dvc.yaml lists for some stage; an upgrade of one the
 """
 
 import re
+import tomllib
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -11,6 +12,8 @@ from ruamel.yaml import YAML
 DVC_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("requirements.lock")
 VERSIONS_FILE = Path("versions.yaml")
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 HEADING = "# Generated from requirements.lock by `make versions`: the libraries that results hang on. Do not edit.\n"
 
@@ -30,6 +33,18 @@ def locked_versions(lock_file: Path = LOCK_FILE) -> dict[str, str]:
     lines = lock_file.read_text(encoding="utf-8").splitlines()
     pins = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     return {normalised(name): number.strip() for name, number in pins}
+
+
+def groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
+    """The libraries that pyproject.toml names: `run` for those that everyone needs, and each optional group."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    lists = {"run": project["dependencies"], **project["optional-dependencies"]}
+    return {name: {normalised(_NAME.match(entry)[0]) for entry in entries} for name, entries in lists.items()}  # type: ignore[index]
+
+
+def only_for_development() -> set[str]:
+    """The libraries that tests and benchmarks need and no run does."""
+    return groups()["dev"] if Path("pyproject.toml").exists() else set()
 
 
 def normalised(name: str) -> str:

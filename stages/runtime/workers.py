@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stages.runtime.entry import UserError
+from stages.runtime.environment import whole_number
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,12 +33,8 @@ POOL_START_SECONDS = 0.5
 
 def worker_count() -> int:
     """Worker processes: `PARROTFLOW_WORKERS`, else the cores this process may use."""
-    value = os.environ.get(WORKERS_VARIABLE, "")
-    if not value:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"{WORKERS_VARIABLE}={value}: expected a whole number from 1 on")
-    return int(value)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return whole_number(WORKERS_VARIABLE, cores)
 
 
 def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:

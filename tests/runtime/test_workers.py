@@ -66,5 +66,5 @@ def test_work_that_is_done_before_others_could_start_is_done_here(monkeypatch: p
 def test_a_number_of_workers_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("PARROTFLOW_WORKERS", value)
 
-    with pytest.raises(UserError, match=rf"PARROTFLOW_WORKERS={value}: expected a whole number from 1 on"):
+    with pytest.raises(UserError, match=rf"PARROTFLOW_WORKERS={value}: expected a whole number, 1 or more"):
         worker_count()

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,12 +27,7 @@ def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytes
 
     findings = list(doctor.examine())
 
-    assert {finding.what for finding in findings if finding.level == "fault"} >= {
-        "packages",
-        "parameters",
-        "git",
-        "DVC",
-    }
+    assert {finding.what for finding in findings if finding.level == "fault"} >= {"dependencies", "git", "DVC"}
     assert all(finding.remedy for finding in findings if finding.level != "ok")
 
 
@@ -54,3 +52,30 @@ def test_a_launch_preset_that_does_not_exist_is_a_fault(monkeypatch: pytest.Monk
 
     assert doctor.launcher().level == "fault"
     assert "cpu" in doctor.launcher().remedy
+
+
+def test_a_library_that_only_tests_need_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.lock").write_text("no-such-library==1.0\n")
+    pyproject = '[project]\ndependencies = []\n[project.optional-dependencies]\ndev = ["no_such_library"]\n'
+    (tmp_path / "pyproject.toml").write_text(pyproject)
+
+    assert doctor.packages().level == "note"
+
+
+def test_an_import_that_dvc_yaml_does_not_list_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stages/toy").mkdir(parents=True)
+    (tmp_path / "stages/toy/__main__.py").touch()
+    (tmp_path / "dvc.yaml").write_text("stages: {toy: {cmd: python -m stages.toy}}\n")
+
+    assert doctor.dependencies().found == "dvc.yaml: toy: not listed: stages/toy/__main__.py"
+
+
+def test_whether_bf16_is_fast_here_follows_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", "from flows.project.doctor import accelerator; print(accelerator().found)"]
+
+    said = subprocess.check_output(command, env=limited, text=True)
+
+    assert said == "no GPU, and bf16 is slow on this CPU (no AMX)\n"

@@ -4,8 +4,6 @@
 not the result.
 """
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel
@@ -26,6 +24,7 @@ from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, run_stage
+from stages.runtime.environment import whole_number
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
@@ -109,10 +108,7 @@ def require_finite(nats: npt.NDArray[np.float64]) -> None:
 
 def batch_size() -> int:
     """Windows scored at once, from the environment. Raises UserError if it is not a positive whole number."""
-    value = os.environ.get(BATCH_VARIABLE) or str(DEFAULT_BATCH)
-    if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"{BATCH_VARIABLE}={value}: expected a whole number, 1 or more")
-    return int(value)
+    return whole_number(BATCH_VARIABLE, DEFAULT_BATCH)
 
 
 if __name__ == "__main__":

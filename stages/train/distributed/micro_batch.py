@@ -1,11 +1,10 @@
 """How many sequences one forward pass takes: by the parameters, by `PARROTFLOW_MICRO_BATCH`, or by the memory."""
 
-import os
-
 import torch
 from accelerate import Accelerator
 
 from stages.runtime.entry import UserError
+from stages.runtime.environment import whole_number
 from stages.train.distributed.agreement import count
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
@@ -24,10 +23,8 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
     share: int = params.global_batch_size // accelerator.num_processes
     if params.deterministic_micro_batch_size is not None:
         return params.deterministic_micro_batch_size
-    if given := os.environ.get(VARIABLE):
-        if not given.isdecimal() or int(given) < 1:
-            raise UserError(f"{VARIABLE}={given}: expected a number of sequences, 1 or more")
-        return min(int(given), share)
+    if (given := whole_number(VARIABLE, None)) is not None:
+        return min(given, share)
     if accelerator.device.type != "cuda":
         return min(share, max(1, CPU_TOKENS // params.sequence_length))
     return balanced(share, _fitting_on_all(params.sequence_length, accelerator, model))

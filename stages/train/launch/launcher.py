@@ -24,6 +24,7 @@ import yaml
 from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
 
 from stages.runtime.entry import UserError
+from stages.runtime.environment import whole_number
 from stages.train.launch import supervision
 from stages.train.launch.section import pass_on
 from stages.train.params import TrainParams
@@ -124,10 +125,7 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
 
 def restarts_allowed() -> int:
     """How often workers that died are started again. Raises UserError where the variable is not a number."""
-    given = os.environ.get(RESTARTS) or "3"
-    if not given.isdecimal():
-        raise UserError(f"{RESTARTS}={given}: expected how often workers that died are started again, 0 or more")
-    return int(given)
+    return whole_number(RESTARTS, 3, minimum=0)
 
 
 def grace_seconds() -> float | None:

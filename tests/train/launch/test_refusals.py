@@ -148,7 +148,7 @@ def test_the_preset_for_one_gpu_says_that_it_runs_on_the_cpu(
 @pytest.mark.parametrize("given", ["many", "-1", "1.5"])
 def test_a_number_of_restarts_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
-    with pytest.raises(UserError, match=f"PARROTFLOW_RESTARTS={given}: expected how often"):
+    with pytest.raises(UserError, match=f"PARROTFLOW_RESTARTS={given}: expected a whole number, 0 or more"):
         launch.restarts_allowed()
 
 
@@ -267,4 +267,4 @@ def test_a_start_from_a_model_of_another_vocabulary_or_from_none_is_refused(
 @pytest.mark.parametrize("given", ["0", "-2", "all"])
 def test_a_micro_batch_of_no_sequences_is_refused(project: Path, capfd: pytest.CaptureFixture[str], given: str) -> None:
     said = refused(project, capfd, PARROTFLOW_MICRO_BATCH=given)
-    assert said.endswith(f"PARROTFLOW_MICRO_BATCH={given}: expected a number of sequences, 1 or more")
+    assert said.endswith(f"PARROTFLOW_MICRO_BATCH={given}: expected a whole number, 1 or more")

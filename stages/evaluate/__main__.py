@@ -4,6 +4,10 @@
 not the result.
 """
 
+import stages.evaluate.threads  # noqa: F401 (before torch)
+
+# isort: split
+
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel

@@ -1,5 +1,9 @@
 """The model continues a prompt in the terminal: `python -m stages.evaluate.commands.sample "def fibonacci("`."""
 
+import stages.evaluate.threads  # noqa: F401 (before torch)
+
+# isort: split
+
 import argparse
 import signal
 import sys

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.run.dvc_server import END, DvcServer, Request, StageProcess
-from stages.runtime.entry import EXIT_UNAVAILABLE
+from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
 
 GRACE_SECONDS = 35
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""
@@ -42,7 +42,7 @@ class StageOutcome:
     name: str
     result: Result
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
-    gate did not let it run."""
+    gate did not let it run, or the stage itself refused its input."""
     seconds: float = 0.0
     message: str = ""
     """Of a failure: the stage's own error message."""
@@ -202,7 +202,8 @@ def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], secon
         errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
         own = "\n".join(lines[errors[-1] :] if errors else lines[-1:])
         message = own if found and own else failure
-        return StageOutcome(name, "failed", seconds, message, int(found.group(1)) if found else code)
+        exit_code = int(found.group(1)) if found else code
+        return StageOutcome(name, "refused" if exit_code == EXIT_REFUSED else "failed", seconds, message, exit_code)
     if any("is cached - skipping run" in message for message in messages):
         return StageOutcome(name, "restored", seconds)
     if any(message.startswith("Running stage") for message in messages):

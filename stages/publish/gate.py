@@ -6,16 +6,7 @@ from pathlib import Path
 from stages.formats.evaluation import Evaluation, read_evaluation
 from stages.formats.provenance import EVALUATION
 from stages.publish.params import GateParams
-from stages.runtime.entry import UserError
-
-EXIT_REFUSED = 77
-"""The gate refused the model (EX_NOPERM of sysexits.h): nothing was published, and a retry cannot help."""
-
-
-class RefusedError(UserError):
-    """The model does not meet a condition of `publish.gate`."""
-
-    exit_code = EXIT_REFUSED
+from stages.runtime.entry import RefusedError, UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ EXIT_INPUTS_CHANGED = 65
 EXIT_UNAVAILABLE = 69
 """A network or a service does not answer (EX_UNAVAILABLE of sysexits.h): a retry may help."""
 
+EXIT_REFUSED = 77
+"""A quality gate of the stage refused its input (EX_NOPERM): nothing was done, a retry cannot help, and a run of the
+pipeline ends in the state Refused instead of Failed."""
+
 EXIT_DISK_FULL = 28
 """No space left (errno ENOSPC): free some and run the same command again."""
 
@@ -37,6 +41,12 @@ class UnavailableError(UserError):
     """A network or a service that does not answer: the same command may succeed later."""
 
     exit_code = EXIT_UNAVAILABLE
+
+
+class RefusedError(UserError):
+    """A quality gate of the stage does not let its input pass."""
+
+    exit_code = EXIT_REFUSED
 
 
 class InputsChangedError(UserError):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flows.plan.graph import make_plan
-from stages.publish.gate import EXIT_REFUSED
+from stages.runtime.entry import EXIT_REFUSED
 from tests.small_project import ROOT
 from tests.trained_project import PUBLISH, write_sections
 

@@ -5,7 +5,7 @@ import pytest
 from stages.formats.evaluation import read_evaluation
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
-from stages.publish.gate import EXIT_REFUSED, RefusedError
+from stages.runtime.entry import EXIT_REFUSED, RefusedError
 from tests.trained_project import PUBLISH, write_model, write_sections
 
 REPORT = Path("reports/evaluate.json")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.publish.gate import EXIT_REFUSED
-from stages.runtime.entry import EXIT_UNAVAILABLE
+from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
 from tests.hub_server import READER, WRITER, Fault, Hub, Repository
 from tests.small_project import ROOT
 from tests.trained_project import PUBLISH, write_model, write_sections

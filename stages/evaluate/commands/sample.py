@@ -5,7 +5,6 @@ import stages.evaluate.threads  # noqa: F401 (before torch)
 # isort: split
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail, run_stage
 
 def main() -> None:
     """Print the prompt and its continuation, piece by piece."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `sample ... | head` ends without a traceback
     try:
         arguments = parse_arguments()
         prompt = arguments.prompt if arguments.prompt != "-" else sys.stdin.read().removesuffix("\n")

@@ -11,6 +11,7 @@ import pytest
 
 from flows.run.dvc_server import END, DvcServer, Request
 from flows.run.process import Lines, StageOutcome, StageRunner, group_lives, read_outcome
+from stages.runtime.entry import EXIT_REFUSED
 from tests.flows.toy import make_toy
 
 STAGE = "stages:\n  one: {{cmd: {cmd}, outs: [out.txt]}}\n"
@@ -146,3 +147,15 @@ def test_without_an_error_of_its_own_the_last_line_counts() -> None:
 
 def test_dvc_that_was_killed_is_no_success() -> None:
     assert read_outcome("x", ["Running stage 'x':", "> sh x"], [], 0.0).result == "failed"
+
+
+def test_a_stage_that_refuses_its_input_is_refused_and_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"echo 'error: worse than what is published' >&2; exit {EXIT_REFUSED}"
+
+    outcome, _ = in_folder(tmp_path / "toy", script, monkeypatch)
+
+    assert (outcome.result, outcome.exit_code) == ("refused", EXIT_REFUSED)
+    assert outcome.message == "error: worse than what is published"
+    assert not outcome.transient

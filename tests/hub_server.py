@@ -40,7 +40,7 @@ class Fault:
 
     pattern: str
     kind: str
-    """`500`; `lost`: done, but the connection closes without an answer; `cut`: closed before all was read;
+    """`500` or another status; `lost`: done, but the connection closes without an answer; `cut`: closed before all was read;
     `race`: somebody else commits to the branch first; `portal`: a login page with status 200; `silence`: no answer."""
     times: int = 1
 
@@ -183,8 +183,8 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile.read(length // 2)
             return self.drop()
         self.body = self.rfile.read(length)
-        if fault and fault.kind == "500":
-            return self.answer(500, {"error": "ordered by the test"})
+        if fault and fault.kind.isdigit():
+            return self.answer(int(fault.kind), {"error": "ordered by the test\nin two lines"})
         if fault and fault.kind == "portal":
             return self.answer(200, b"<html>Log in to this network</html>", {"Content-Type": "text/html"})
         if fault and fault.kind == "silence":

@@ -4,9 +4,9 @@
 #     apt-get install --yes slurm-wlm munge
 #     deploy/slurm/try_on_one_node.sh
 #
-# Starts munge, the controller and the daemons of NODES nodes (default 1) with a configuration in .parrotflow/slurm, submits
-# the script, waits for the job, shows its log and stops what it started. With PREEMPT_AFTER=SECONDS it asks the job to stop
-# so long after its training began, as Slurm does before it takes a node away: the job is requeued and continues.
+# Starts munge, the controller and the node's daemon with a configuration in .parrotflow/slurm, submits the script, waits
+# for the job, shows its log and stops what it started. With PREEMPT_AFTER=SECONDS it asks the job to stop so long after
+# its training began, as Slurm does before it takes a node away: the job is requeued and continues.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 state=$PWD/.parrotflow/slurm

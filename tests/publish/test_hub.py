@@ -463,3 +463,14 @@ def test_a_token_server_that_stays_broken_ends_in_one_message(hub: Hub) -> None:
     assert result.returncode == EXIT_UNAVAILABLE
     assert "500 Internal Server Error" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_refusal_of_the_hub_keeps_its_reason_in_one_line(hub: Hub) -> None:
+    hub.faults.append(Fault(COMMIT_TO_BRANCH, "400", times=99))
+
+    result = publish(hub)
+
+    assert result.returncode == 2
+    assert "the Hub refused with status 400" in result.stderr
+    assert "ordered by the test in two lines" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -12,19 +12,19 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Figure, compare, interleave, record
-from stages.clean.minhash import read_words, word_set
-from stages.clean.near_duplicates import Components, Corpus
+from stages.clean.minhash import read_words
+from stages.clean.near_duplicates import Corpus, Rows, WordSets
 from stages.clean.params import NearDuplicates
+from stages.clean.words import word_list
 from stages.formats.documents import Document, write_shard
 
 PARAMS = NearDuplicates(similarity=0.85, permutations=256, minimum_words=10)
@@ -35,22 +35,6 @@ BATCHED = f"datasketch {version('datasketch')}, batched, our words"
 NOT_WORD = re.compile("[^A-Za-z_0-9]")
 
 Pairs = set[tuple[int, int]]
-
-
-class Never(Components):
-    """No components: every candidate pair is looked at, so that the pairs themselves can be counted."""
-
-    def find(self, row: int) -> int:
-        """Each row by itself."""
-        return row
-
-
-class EachOnce(Corpus):
-    """Gives a pair that several bands propose once, as datasketch does; the stage knows them by their components."""
-
-    def candidate_pairs(self, params: NearDuplicates, large_enough: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-        """The pairs of all bands."""
-        return iter(set(super().candidate_pairs(params, large_enough)))
 
 
 def main() -> None:
@@ -72,7 +56,7 @@ def main() -> None:
     sides = {
         "ours": side("ours", our_pairs),
         PER_WORD: side(PER_WORD, partial(datasketch_pairs, cut=codeparrot_words, batched=False)),
-        BATCHED: side(BATCHED, partial(datasketch_pairs, cut=word_set, batched=True)),
+        BATCHED: side(BATCHED, partial(datasketch_pairs, cut=our_words, batched=True)),
     }
     seconds = interleave(sides, 1 if quick else 3)
     true = all_pairs(documents)
@@ -117,11 +101,22 @@ def our_pairs(documents: list[Document]) -> tuple[float, Pairs]:
         shard = Path("b.parquet")
         write_shard(shard, documents)
         start = time.perf_counter()
-        corpus = EachOnce(list(read_words([shard], PARAMS.permutations)), np.arange(len(documents)))
-        found = set(corpus.similar_pairs(PARAMS, Never(len(documents))))
+        corpus = Corpus(list(read_words([shard], PARAMS.permutations, "ascii")), np.arange(len(documents)))
+        found = {pair for bucket in corpus.buckets(PARAMS) for pair in similar_pairs(corpus, bucket)}
         seconds = time.perf_counter() - start
         os.chdir(here)
     return seconds, found
+
+
+def similar_pairs(corpus: Corpus, bucket: Rows) -> Pairs:
+    """All similar pairs of a bucket; the stage only needs as many as join its clusters."""
+    words = WordSets([corpus.words(document) for document in bucket.tolist()])
+    found: Pairs = set()
+    for document in range(len(bucket) - 1):
+        others = np.arange(document + 1, len(bucket))
+        similar = others[words.similarities(document, others) >= PARAMS.similarity]
+        found |= {(min(pair), max(pair)) for pair in ((int(bucket[document]), int(k)) for k in bucket[similar])}
+    return found
 
 
 def datasketch_pairs(documents: list[Document], cut: Callable[[str], set[bytes]], batched: bool) -> tuple[float, Pairs]:
@@ -148,6 +143,11 @@ def datasketch_pairs(documents: list[Document], cut: Callable[[str], set[bytes]]
     return time.perf_counter() - start, found
 
 
+def our_words(text: str) -> set[bytes]:
+    """Words as the stage cuts them with `words: ascii`."""
+    return set(word_list(text, "ascii"))
+
+
 def codeparrot_words(text: str) -> set[bytes]:
     """Words as CodeParrot cuts them, by a regular expression."""
     return {word.encode() for word in NOT_WORD.split(text) if word.strip()}
@@ -160,7 +160,7 @@ def similar(first: set[bytes], second: set[bytes]) -> bool:
 
 def all_pairs(documents: list[Document]) -> Pairs:
     """Every similar pair. Sets whose sizes differ too much cannot be similar, which spares most comparisons."""
-    words = [word_set(document.text) for document in documents]
+    words = [our_words(document.text) for document in documents]
     order = sorted((n for n in range(len(words)) if len(words[n]) >= PARAMS.minimum_words), key=lambda n: len(words[n]))
     found: Pairs = set()
     for place, first in enumerate(order):

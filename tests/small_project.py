@@ -45,6 +45,7 @@ SECTIONS: dict[str, Any] = {
             "config_or_test": None,
             "no_keywords_probability": None,
         },
+        "words": "unicode",
         "near_duplicates": None,
         "decontamination": None,
         "masks": {"emails": False, "ip_addresses": False, "keys": False},

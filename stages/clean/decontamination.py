@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stages.clean.minhash import TO_WORDS
 from stages.clean.params import Decontamination
+from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -30,14 +30,14 @@ class Hit:
     """The words that they share."""
 
 
-def find_contaminated(shards: Sequence[Path], params: Decontamination) -> list[Hit]:
+def find_contaminated(shards: Sequence[Path], params: Decontamination, kind: WordKind) -> list[Hit]:
     """The first hit of each document that has one, in the order of the documents."""
-    ngrams = evaluation_ngrams(params)
+    ngrams = evaluation_ngrams(params, kind)
     contents = [file_sha256(Path(name)) for name in params.files]
-    key = cache_key(params.model_dump_json(), *contents)
+    key = cache_key(params.model_dump_json(), kind, *contents)
     hits = []
     first_row = 0
-    find = partial(_find, ngrams, params.ngram_size)
+    find = partial(_find, ngrams, params.ngram_size, kind)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
         hits += [Hit(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
@@ -45,12 +45,12 @@ def find_contaminated(shards: Sequence[Path], params: Decontamination) -> list[H
     return hits
 
 
-def evaluation_ngrams(params: Decontamination) -> dict[NGram, str]:
+def evaluation_ngrams(params: Decontamination, kind: WordKind) -> dict[NGram, str]:
     """Every n-gram of the evaluation sets, with the first item that has it."""
     ngrams: dict[NGram, str] = {}
     for name in params.files:
         for number, text in enumerate(evaluation_texts(Path(name), params.fields), start=1):
-            found = word_list(text)
+            found = word_list(text.lower(), kind)
             for start in range(len(found) - params.ngram_size + 1):
                 ngrams.setdefault(tuple(found[start : start + params.ngram_size]), f"{name}#{number}")
     if not ngrams:
@@ -82,15 +82,10 @@ def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
         raise UserError(f"clean.decontamination: {path}: line {number} is not a JSON object ({error})") from None
 
 
-def word_list(text: str) -> list[bytes]:
-    """The words of a text in their order, in lower case."""
-    return text.lower().encode("utf-8").translate(TO_WORDS).split()
-
-
-def _find(ngrams: dict[NGram, str], size: int, shard: Path, folder: Path) -> None:
+def _find(ngrams: dict[NGram, str], size: int, kind: WordKind, shard: Path, folder: Path) -> None:
     known = {word for ngram in ngrams for word in ngram}
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
-    found = ((row, first_ngram(word_list(text), ngrams, known, size)) for row, text in enumerate(texts))
+    found = ((row, first_ngram(word_list(text.lower(), kind), ngrams, known, size)) for row, text in enumerate(texts))
     hits = [(row, ngrams[ngram], b" ".join(ngram).decode()) for row, ngram in found if ngram is not None]
     (folder / HITS).write_text(json.dumps({"documents": len(texts), "hits": hits}), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Near-duplicates: MinHash signatures propose pairs, the exact Jaccard similarity of their words decides.
 
-Clusters are the connected components of the pairs that passed, so they do not hang on the order of the documents or on
-the number of workers. Signatures and words come from the cache: a new document costs its own shard.
+Clusters are the connected components of the pairs that passed, so they do not depend on the order of the documents or
+on the number of workers. Signatures and words come from the cache: a new document costs its own shard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean.minhash import Hashes, ShardWords, read_words
 from stages.clean.params import NearDuplicates
+from stages.clean.words import WordKind
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -20,52 +22,38 @@ FOUND_AT_THRESHOLD = 0.999
 Rows = npt.NDArray[np.int64]
 
 
-class Components:
-    """Connected components of rows (union-find); the smallest row stands for its component."""
+def find_clusters(
+    shards: Sequence[Path], ledger: pd.DataFrame, rows: Rows, params: NearDuplicates, words: WordKind
+) -> pd.Series:
+    """For each of the ledger's rows, the row of its cluster's representative.
 
-    def __init__(self, count: int) -> None:
-        self._parents = list(range(count))
-
-    def find(self, row: int) -> int:
-        """The row that stands for the component of `row`."""
-        while self._parents[row] != row:
-            self._parents[row] = self._parents[self._parents[row]]
-            row = self._parents[row]
-        return row
-
-    def join(self, first: int, second: int) -> None:
-        """Make two components one."""
-        low, high = sorted((self.find(first), self.find(second)))
-        self._parents[high] = low
-
-
-def find_clusters(shards: Sequence[Path], ledger: pd.DataFrame, rows: Rows, params: NearDuplicates) -> pd.Series:
-    """For each of the ledger's rows, the row that stands for its cluster.
-
-    That is the first of the cluster by (source, path, id); a document without near-duplicates stands for itself.
+    That is the first of the cluster by (source, path, id); a document without near-duplicates represents itself.
     """
     ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
-    corpus = Corpus(list(read_words(shards, params.permutations)), ordered)
-    components = Components(len(ordered))
-    for first, second in corpus.similar_pairs(params, components):
-        components.join(first, second)
-    return pd.Series([ordered[components.find(place)] for place in range(len(ordered))], index=ordered)
+    corpus = Corpus(list(read_words(shards, params.permutations, words)), ordered)
+    clusters = DisjointSet()
+    for bucket in corpus.buckets(params):
+        join_similar(corpus, bucket, params.similarity, clusters)
+    representatives = np.arange(len(ordered))
+    for cluster in clusters.subsets():
+        representatives[list(cluster)] = min(cluster)
+    return pd.Series(ordered[representatives], index=ordered)
 
 
 class Corpus:
-    """Documents in a fixed order, with the words and signatures of their shards behind them."""
+    """Documents in a fixed order, with the words and signatures of their shards."""
 
     def __init__(self, shards: list[ShardWords], rows: Rows) -> None:
         """`rows` are positions in the sequence of all shards' documents."""
-        counts = [len(shard.signatures) for shard in shards]
-        self.first_row = np.cumulative_sum(np.array(counts, dtype=np.int64), include_initial=True)
+        counts = np.array([len(shard.signatures) for shard in shards], dtype=np.int64)
+        self.first_row = np.cumulative_sum(counts, include_initial=True)
         self.shards = shards
         self.shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
         self.row_in_shard = rows - self.first_row[self.shard_of]
 
-    def words(self, place: int) -> Hashes:
-        """The words of the document at a place of the order."""
-        words: Hashes = self.shards[self.shard_of[place]].of(int(self.row_in_shard[place]))
+    def words(self, document: int) -> Hashes:
+        """The hashes of the distinct words of one document, which is given by its index in the order."""
+        words: Hashes = self.shards[self.shard_of[document]].of(int(self.row_in_shard[document]))
         return words
 
     def sizes(self) -> Rows:
@@ -74,42 +62,35 @@ class Corpus:
         own: Rows = sizes[self.first_row[self.shard_of] + self.row_in_shard]
         return own
 
-    def similar_pairs(self, params: NearDuplicates, components: Components) -> Iterator[tuple[int, int]]:
-        """Pairs of places that are similar enough; pairs within one component are not looked at again."""
-        large_enough = self.sizes() >= params.minimum_words
-        for first, second in self.candidate_pairs(params, large_enough):
-            if components.find(first) != components.find(second) and (
-                are_similar(self.words(first), self.words(second), params.similarity)
-            ):
-                yield first, second
+    def buckets(self, params: NearDuplicates) -> Iterator[Rows]:
+        """Groups of documents whose signatures agree in a whole band (locality-sensitive hashing, Indyk and Motwani
+        1998). Two documents of a group are candidates for near-duplicates; the groups of different bands overlap.
 
-    def candidate_pairs(self, params: NearDuplicates, large_enough: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-        """Pairs whose signatures agree in a whole band (locality-sensitive hashing, Indyk and Motwani 1998)."""
+        For example, six values in bands of three:
+
+            document 0   7 1 4 | 2 9 5
+            document 1   7 1 4 | 8 9 5      band 1 gives [0, 1], as both have 7 1 4
+            document 2   3 1 4 | 8 9 5      band 2 gives [1, 2], as both have 8 9 5
+
+        A column of two signatures is equal with a probability of their Jaccard similarity s, a band of r columns with
+        s**r, and at least one of b bands with 1 - (1 - s**r)**b: rarely for unlike, almost always for alike documents.
+        """
+        documents = np.flatnonzero(self.sizes() >= params.minimum_words)
         rows = rows_per_band(params.permutations, params.similarity)
         for start in range(0, params.permutations - rows + 1, rows):
-            keys = self._band(start, start + rows)
-            keys[~large_enough] = 0
+            keys = self._band(start, start + rows)[documents]
             order = np.argsort(keys, kind="stable")
-            ends = np.flatnonzero(np.diff(keys[order], append=np.uint64(0)) != 0) + 1
-            begin = 0
-            for end in ends.tolist():
-                if end - begin > 1 and large_enough[order[begin]]:
-                    yield from _pairs(order[begin:end].tolist())
-                begin = end
+            # Where the sorted keys change, one bucket ends and the next begins.
+            ends = np.flatnonzero(np.diff(keys[order])) + 1
+            yield from (documents[bucket] for bucket in np.split(order, ends) if len(bucket) > 1)
 
     def _band(self, start: int, stop: int) -> npt.NDArray[np.uint64]:
         """One number per document that is equal where the signatures' columns start..stop are."""
         keys = np.empty(len(self.shard_of), dtype=np.uint64)
         for number, shard in enumerate(self.shards):
-            places = np.flatnonzero(self.shard_of == number)
-            keys[places] = _mixed(shard.signatures[:, start:stop])[self.row_in_shard[places]]
+            own = np.flatnonzero(self.shard_of == number)
+            keys[own] = _mixed(shard.signatures[:, start:stop])[self.row_in_shard[own]]
         return keys
-
-
-def _pairs(places: list[int]) -> Iterator[tuple[int, int]]:
-    for position, first in enumerate(places):
-        for second in places[position + 1 :]:
-            yield first, second
 
 
 def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
@@ -120,13 +101,56 @@ def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     return keys
 
 
-def are_similar(first: Hashes, second: Hashes, similarity: float) -> bool:
-    """Whether common words over all words (Jaccard) of two documents reach the similarity."""
-    # The smaller set over the larger is the most it can be: mostly that decides.
-    if min(len(first), len(second)) / max(len(first), len(second)) < similarity:
-        return False
-    common = len(np.intersect1d(first, second, assume_unique=True))
-    return common / (len(first) + len(second) - common) >= similarity
+def join_similar(corpus: Corpus, bucket: Rows, similarity: float, clusters: DisjointSet) -> None:
+    """Join the clusters of those documents of a bucket that are similar enough.
+
+    Every pair is compared unless both are in one cluster already. The first document is compared with all others. If
+    they are alike, that joins them, and nothing is left to do: a bucket of n alike documents costs n comparisons
+    instead of n * n / 2. Otherwise only a document outside the largest cluster can be part of an open pair, so each of
+    those is compared with all that are in other clusters.
+    """
+    for document in bucket.tolist():
+        clusters.add(document)
+    labels = np.array([clusters[document] for document in bucket.tolist()])
+    if (labels == labels[0]).all():
+        return
+    words = WordSets([corpus.words(document) for document in bucket.tolist()])
+    is_open = np.ones(len(bucket), dtype=bool)
+
+    def compare(document: int) -> None:
+        others = np.flatnonzero(is_open & (labels != labels[document]))
+        similar = others[words.similarities(document, others) >= similarity]
+        for other in bucket[similar].tolist():
+            clusters.merge(int(bucket[document]), other)
+        labels[np.isin(labels, labels[similar])] = labels[document]
+
+    compare(0)
+    found, counts = np.unique(labels, return_counts=True)
+    for document in np.flatnonzero(labels != found[counts.argmax()]).tolist():
+        compare(document)
+        is_open[document] = False
+
+
+class WordSets:
+    """Sets of words as rows of bits, so that one of them is compared with many at once."""
+
+    def __init__(self, sets: Sequence[Hashes]) -> None:
+        self.sizes = np.array([len(words) for words in sets])
+        # A word of one document alone is common to no pair.
+        _, numbers, counts = np.unique(np.concatenate(sets), return_inverse=True, return_counts=True)
+        is_shared = counts > 1
+        columns = np.cumsum(is_shared) - 1
+        self._bits = np.zeros((len(sets), int(is_shared.sum()) // 64 + 1), dtype=np.uint64)
+        rows = np.repeat(np.arange(len(sets)), self.sizes)
+        shared = is_shared[numbers]
+        rows, columns = rows[shared], columns[numbers[shared]]
+        np.bitwise_or.at(self._bits, (rows, columns // 64), np.uint64(1) << (columns % 64).astype(np.uint64))
+
+    def similarities(self, document: int, others: Rows) -> npt.NDArray[np.float64]:
+        """Common words over all words (Jaccard) of one set with each of others."""
+        common = np.bitwise_count(self._bits[others] & self._bits[document]).sum(axis=1, dtype=np.int64)
+        similarities: npt.NDArray[np.float64] = common / (self.sizes[document] + self.sizes[others] - common)
+        return similarities
 
 
 def rows_per_band(permutations: int, similarity: float) -> int:

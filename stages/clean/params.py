@@ -74,7 +74,7 @@ class Decontamination(Section):
 
 
 class Masks(Section):
-    """What is replaced by a placeholder in documents that are kept. A masked document has another id."""
+    """What is replaced by a placeholder, before anything else is judged. A masked document has another id."""
 
     emails: bool
     """E-mail addresses, but those of domains for documentation."""
@@ -104,6 +104,9 @@ class CleanParams(Section):
     """Of every random choice. A choice hangs on (seed, document) alone, so it does not move when others come or go."""
     filters: Filters
     """What is dropped."""
+    words: Literal["unicode", "ascii"]
+    """What near-duplicates and passages are compared by. `unicode`: words of any script (pairs of characters where a
+    script has no spaces). `ascii`: runs of `[A-Za-z0-9_]`, as CodeParrot does; blind to other scripts."""
     near_duplicates: NearDuplicates | None
     """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
     decontamination: Decontamination | None

@@ -1,6 +1,5 @@
 """What was kept and what was dropped, per filter: figures for DVC, a table for people."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,15 +56,17 @@ def _kept_copy(ledger: pd.DataFrame, rows: pd.Series) -> pd.Series:
     return ledger["representative"].loc[rows]
 
 
-def summary(ledger: pd.DataFrame, masked: Counter[str]) -> dict[str, Any]:
-    """The metrics of `reports/clean.json`."""
+def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:
+    """The metrics of `reports/clean.json`; `masked` counts the masked values of each document of the ledger by kind."""
+    is_kept = ledger["verdict"] == KEPT
+    found = masked[is_kept] if len(masked) else masked
     return {
         "documents": len(ledger),
         "bytes": int(ledger["bytes"].sum()),
-        "kept": _size(ledger[ledger["verdict"] == KEPT]),
+        "kept": _size(ledger[is_kept]),
         "train": _size(ledger[ledger["split"] == TRAIN]),
         "validation": _size(ledger[ledger["split"] == VALIDATION]),
-        "masked": dict(masked),
+        "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
         "dropped": {name: {"documents": count, "bytes": size} for name, count, size in drop_counts(ledger)},
     }
 

@@ -1,6 +1,8 @@
 """Verdicts: filters, duplicates and the split as queries over the ledger's features."""
 
 import hashlib
+import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -130,17 +132,37 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:
     return _drawn(features["content_sha256"], everyone, split.validation_share, seed, "split")
 
 
-def check_splits(ledger: pd.DataFrame, split: Split) -> None:
-    """Raise UserError unless both splits have documents."""
-    if (ledger["verdict"] != KEPT).all():
+def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
+    """Raise UserError that names a value to set unless both splits have documents."""
+    kept = ledger[ledger["verdict"] == KEPT]
+    if kept.empty:
         counts = ledger["verdict"].value_counts()
         raise UserError(
             f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them "
             f"({counts.iloc[0]}) by `{counts.index[0]}`; loosen clean.filters in params.yaml"
         )
     for name in SPLITS:
-        if not (ledger["split"] == name).any():
+        if not (kept["split"] == name).any():
             raise UserError(
-                f"clean: the {name} split is empty after cleaning ({ledger['source'].nunique()} sources, split by "
-                f"{split.by}); set clean.split in params.yaml"
+                f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept, of "
+                f"{kept['source'].nunique()} sources, split by {split.by}; {_splits_that_work(kept, seed)} "
+                "(data/clean/ledger has the verdict on each document)"
             )
+
+
+def _splits_that_work(kept: pd.DataFrame, seed: int) -> str:
+    """What to set in params.yaml so that both splits have documents."""
+    sources = kept.groupby("source")["bytes"].sum()
+    if len(sources) > 1:
+        return f"in params.yaml set clean.split: {{by: source, validation_sources: [{json.dumps(sources.idxmin())}]}}"
+    draws = sorted(draw(seed, "split", content) for content in set(kept["content_sha256"]))
+    if len(draws) == 1:
+        return "one document cannot be split: add others or loosen clean.filters in params.yaml"
+    # Anything above the smallest draw holds that document out, and up to the largest one keeps another to train on.
+    share = next(share for digits in range(2, 20) if draws[0] < (share := _ceiling(draws[0], digits)) <= draws[-1])
+    return f"in params.yaml set clean.split: {{by: document, validation_share: {share}}}"
+
+
+def _ceiling(value: float, digits: int) -> float:
+    """The next larger number with so many digits after the point."""
+    return round(math.floor(value * 10.0**digits + 1) / 10.0**digits, digits)

@@ -51,6 +51,14 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
     return values
 
 
+def read_value(text: str) -> Any:
+    """One value as params.yaml would have it: `4e-1` is a number. Raises UserError for what is not YAML."""
+    try:
+        return yaml.load(text, Loader=_Yaml12Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{text}: not a YAML value: {' '.join(str(error).split())}") from None
+
+
 def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
     """Read and check section `name`. Raises UserError that names each bad key, its value and what is allowed."""
     values = read_params_file(path)

@@ -1,8 +1,10 @@
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from stages.clean import ledger
 from stages.clean.__main__ import main
@@ -10,7 +12,7 @@ from stages.collect.__main__ import main as collect
 from stages.formats.documents import document_id, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
-from tests.small_project import folder_bytes, write_corpus, write_project
+from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
 
 CLEAN = Path("data/clean")
 
@@ -139,12 +141,12 @@ def test_without_documents_it_says_what_to_run(tmp_path: Path, monkeypatch: pyte
 
 def test_a_failure_leaves_the_previous_splits_whole() -> None:
     clean()
-    before = folder_bytes(CLEAN)
+    before = [folder_bytes(CLEAN / split) for split in ("train", "validation")]
 
     with pytest.raises(UserError):
         clean(clean__filters__line_length_mean_maximum=0.1)
 
-    assert folder_bytes(CLEAN) == before
+    assert [folder_bytes(CLEAN / split) for split in ("train", "validation")] == before
 
 
 def test_near_duplicates_leave_one_and_the_list_names_both() -> None:
@@ -172,3 +174,60 @@ def test_a_masked_document_has_the_id_of_its_new_text_and_the_report_counts_it()
     assert masked.text == "AUTHOR = '<EMAIL>'\nSERVER = '<IP_ADDRESS>'\n"
     assert all(item.id == document_id(item.text) for item in documents)
     assert report["masked"] == {"documents": 1, "emails": 1, "ip_addresses": 1, "keys": 0}
+
+
+MASKS = {"emails": True, "ip_addresses": True, "keys": True}
+
+
+@pytest.mark.parametrize("near", [None, {"similarity": 0.85, "permutations": 64, "minimum_words": 10}])
+def test_texts_that_are_equal_once_masked_are_duplicates_and_never_in_both_splits(near: dict[str, Any] | None) -> None:
+    for number in range(31):
+        text = f"# by author{number}@mail.org\nprint('the same')\n" + "x = 1\n" * 3
+        Path(f"corpus/copy_{number}.py").write_text(text)
+    collect()
+    report = clean(clean__masks=MASKS, clean__near_duplicates=near)
+
+    texts = [item.text for split in ("train", "validation") for item in read_documents(CLEAN / split)]
+    assert len(texts) == len(set(texts))
+    assert sum("the same" in text for text in texts) == 1
+    assert report["masked"] == {"documents": 1, "emails": 1, "ip_addresses": 0, "keys": 0}
+
+
+def test_a_corpus_too_small_to_be_split_keeps_its_ledger_and_is_told_values_that_work() -> None:
+    for path in sorted(Path("corpus").iterdir())[3:]:
+        path.unlink()
+    collect()
+    split = {"by": "source", "validation_sources": [], "validation_share": 0.05}
+    with pytest.raises(
+        UserError, match=r"the (train|validation) split is empty: of 3 documents 2 were kept"
+    ) as refused:
+        clean(clean__split=split)
+
+    assert len(pq.read_table(CLEAN / "ledger")) == 3
+    (told,) = re.findall(r"clean.split: (\{.*?\})", str(refused.value))
+    report = clean(clean__split=split | yaml.safe_load(told))
+    assert report["train"]["documents"] >= 1
+    assert report["validation"]["documents"] >= 1
+
+
+def test_where_sources_can_be_held_out_one_is_named() -> None:
+    other = FILES_SOURCE | {"globs": ["other"], "name": "other: one"}
+    Path("other").mkdir()
+    Path("other/a.py").write_text("def other(value):\n    return value\n")
+    sources = {"collect__sources": [FILES_SOURCE, other]}
+    write_project(Path(), **sources)
+    collect()
+    split = {"by": "source", "validation_sources": [], "validation_share": 0.0}
+    with pytest.raises(UserError, match="the validation split is empty") as refused:
+        clean(clean__split=split, **sources)
+
+    (told,) = re.findall(r"clean.split: (\{.*?\})", str(refused.value))
+    assert clean(clean__split=split | yaml.safe_load(told), **sources)["validation"]["documents"] == 1
+
+
+def test_a_single_document_cannot_be_split() -> None:
+    for path in sorted(Path("corpus").glob("[clm]*"))[:-1]:
+        path.unlink()
+    collect()
+    with pytest.raises(UserError, match="one document cannot be split: add others"):
+        clean()

@@ -122,3 +122,11 @@ def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any],
         clean(**changes)
 
     assert str(refused.value).startswith(message)
+
+
+def test_a_passage_of_another_script_is_found() -> None:
+    words = [f"{chr(0x430 + n)}{chr(0x431 + n)}{chr(0x432 + n)}" for n in range(20)]
+    Path("passage.txt").write_text(" ".join(words))
+    Path("corpus/copied.py").write_text(f"'''{' '.join(words[3:15]).upper()}'''\nx = 1\n")
+
+    assert "corpus/copied.py" not in clean(files=["passage.txt"], fields=[])

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from stages.clean.masking import mask
@@ -50,3 +52,36 @@ def test_each_kind_is_replaced_counted_and_off_when_it_is_off(text: str, expecte
 )
 def test_ordinary_code_private_addresses_and_documentation_stay(text: str) -> None:
     assert mask(text, ALL).text == text
+
+
+JWT = "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0" + ".dozjgNryP4J3jVmNHl0w5N"
+NPM = "//registry.npmjs.org/:_authToken=" + "npm_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+OPENAI = "sk-proj-" + "a" * 20 + "T3Blbk" + "FJ" + "b" * 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"Authorization: Bearer {JWT}", "Authorization: Bearer <KEY>"),
+        (f"token={JWT};", "token=<KEY>;"),
+        (f"{NPM}\n", "//registry.npmjs.org/:_authToken=<KEY>\n"),
+        (f"openai.api_key = '{OPENAI}'", "openai.api_key = '<KEY>'"),
+        (f"BEGIN\n{PRIVATE}\n{PRIVATE}", "BEGIN\n<KEY>\n<KEY>"),
+        ("-----BEGIN PRIVATE " + "KEY-----\nno end", "-----BEGIN PRIVATE " + "KEY-----\nno end"),
+    ],
+)
+def test_credentials_that_have_patterns_of_our_own_are_replaced(text: str, expected: str) -> None:
+    assert mask(text, ALL).text == expected
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["-----BEGIN RSA PRIVATE " + "KEY-----\n", "eyJ", "=eyJa", "//a/:_authToken= ", "//", "sk-", "aws", "a@a.", "1."],
+)
+def test_a_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
+    text = (unit * 2_000_000)[:2_000_000]
+
+    start = time.process_time()
+    mask(text, ALL)
+
+    assert time.process_time() - start < 3  # with steps of the square of the length: minutes

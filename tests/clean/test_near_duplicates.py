@@ -1,19 +1,16 @@
 import itertools
 import random
-from functools import wraps
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stages.clean import minhash
-from stages.clean.minhash import word_set, word_sets
 from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
 from stages.clean.params import NearDuplicates
+from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
 
 PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
@@ -37,8 +34,10 @@ def family_texts() -> list[str]:
     return texts
 
 
-def clusters(documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3) -> dict[str, str]:
-    """Path -> path of the document that stands for it."""
+def clusters(
+    documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3, kind: WordKind = "unicode"
+) -> dict[str, str]:
+    """Path -> path of the representative of its cluster."""
     folder = Path(f"documents-{random.random()}")
     folder.mkdir()
     shards = []
@@ -46,8 +45,8 @@ def clusters(documents: list[Document], params: NearDuplicates = PARAMS, shard_c
         shards.append(folder / f"b{number}.parquet")
         write_shard(shards[-1], [documents[k] for k in part])
     ledger = pd.DataFrame([{"id": d.id, "source": d.source, "path": d.path} for d in documents])
-    standing = find_clusters(shards, ledger, np.arange(len(documents)), params)
-    return {documents[row].path: documents[other].path for row, other in standing.items()}
+    representatives = find_clusters(shards, ledger, np.arange(len(documents)), params, kind)
+    return {documents[row].path: documents[other].path for row, other in representatives.items()}
 
 
 def as_documents(texts: list[str]) -> list[Document]:
@@ -55,7 +54,7 @@ def as_documents(texts: list[str]) -> list[Document]:
 
 
 def jaccard(first: str, second: str) -> float:
-    one, two = word_set(first), word_set(second)
+    one, two = set(word_list(first, "unicode")), set(word_list(second, "unicode"))
     return len(one & two) / len(one | two)
 
 
@@ -119,10 +118,9 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     computed: list[Path] = []
     real = minhash._compute
 
-    @wraps(real)  # the code that computes a shard is found by its module
-    def counting(permutations: int, shard: Path, folder: Path) -> None:
+    def counting(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
         computed.append(shard)
-        real(permutations, shard, folder)
+        real(permutations, kind, shard, folder)
 
     monkeypatch.setattr(minhash, "_compute", counting)
     documents[-1] = as_documents(["something new with words of its own"])[0]
@@ -139,16 +137,48 @@ def test_bands_find_a_pair_at_the_threshold_almost_surely(permutations: int, sim
     assert 1 - (1 - similarity**rows) ** (permutations // rows) >= FOUND_AT_THRESHOLD
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("def f(x): return x", {b"def", b"f", b"x", b"return"}), ("été_1 x-y", {b"t", b"_1", b"x", b"y"}), ("()", set())],
-)
-def test_words_are_runs_of_ascii_letters_digits_and_underscores(text: str, expected: set[bytes]) -> None:
-    assert word_set(text) == expected
+def licensed(texts: list[str]) -> list[Document]:
+    notice = "Copyright 2024 the authors, licensed under the Apache License, Version 2.0\n"
+    return as_documents([notice + text for text in texts])
 
 
-@given(chunks=st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"])))), skipped=st.integers(0, 3))
-def test_the_words_of_a_column_are_those_of_its_texts(chunks: list[list[str]], skipped: int) -> None:
-    column = pa.chunked_array([pa.array(chunk, pa.string()).slice(skipped) for chunk in chunks], pa.string())
+def test_unrelated_texts_of_other_scripts_with_one_licence_line_are_not_near_duplicates() -> None:
+    draw = random.Random(2)
+    chinese = ["".join(chr(draw.randrange(0x4E00, 0x9FA5)) for _ in range(200)) for _ in range(15)]
+    letters = [chr(code) for code in range(0x430, 0x450)]
+    russian = [" ".join("".join(draw.choices(letters, k=7)) for _ in range(60)) for _ in range(15)]
+    documents = licensed(chinese + russian)
 
-    assert word_sets(column) == [word_set(text) for text in column.to_pylist()]
+    assert set(clusters(documents).values()) == {document.path for document in documents}
+    assert set(clusters(documents, kind="ascii").values()) == {"000.py"}
+
+
+def test_alike_texts_of_other_scripts_are_near_duplicates() -> None:
+    draw = random.Random(3)
+    text = "".join(chr(draw.randrange(0x4E00, 0x9FA5)) for _ in range(300))
+
+    assert set(clusters(as_documents([text, text[:-5]]), shard_count=1).values()) == {"000.py"}
+    assert len(set(clusters(as_documents([text, text[::-1]]), shard_count=1).values())) == 2
+
+
+def test_a_cluster_of_many_alike_documents_takes_time_in_proportion_to_its_size() -> None:
+    shared = [f"word{n}" for n in range(100)]
+    documents = as_documents([" ".join([*shared, f"own{n}"]) for n in range(4000)])
+
+    start = time.process_time()
+    found = clusters(documents)
+    seconds = time.process_time() - start
+
+    assert set(found.values()) == {"000.py"}
+    assert seconds < 10  # of comparing the pairs of each band one by one: over 60
+
+
+@pytest.mark.parametrize("similarity", [0.6, 0.7, 0.8, 0.9])
+def test_large_buckets_give_the_clusters_of_comparing_every_pair(similarity: float) -> None:
+    draw = random.Random(4)
+    shared = [f"word{n}" for n in range(60)]
+    texts = [" ".join(draw.sample(shared, 56) + [f"own{n}_{k}" for k in range(draw.randrange(9))]) for n in range(80)]
+    documents = as_documents(texts)
+    params = PARAMS.model_copy(update={"similarity": similarity, "permutations": 256})
+
+    assert clusters(documents, params) == by_comparing_all(documents, similarity)

@@ -159,7 +159,7 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
     judged = ledger([("a", "1.py", "x" * 200), ("a", "2.py", "#" * 50), ("b", "3.py", "+" * 60)])
 
     with pytest.raises(UserError) as refused:
-        check_splits(judged, CleanParams.model_validate(sections()["clean"]).split)
+        check_splits(judged, CleanParams.model_validate(sections()["clean"]).split, 0)
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
@@ -171,7 +171,8 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
 def test_an_empty_split_is_refused(share: float, split: str) -> None:
     judged = ledger([("a", "1.py", "x = 1"), ("b", "2.py", "y = 1")], split__by="source", split__validation_share=share)
 
-    with pytest.raises(
-        UserError, match=rf"clean: the {split} split is empty after cleaning \(2 sources, split by source\)"
-    ):
-        check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split)
+    said = (
+        f"clean: the {split} split is empty: of 2 documents 2 were kept, of 2 sources, split by source; in params.yaml"
+    )
+    with pytest.raises(UserError, match=said):
+        check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split, 0)

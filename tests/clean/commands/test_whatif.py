@@ -106,3 +106,38 @@ def test_a_change_that_cannot_be_is_refused(
         ask(monkeypatch, capsys, change)
 
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "params"),
+    [
+        (["near_duplicates.similarity=4e-1"], {"clean__near_duplicates__similarity": 0.4}),
+        (["filters.line_length_mean_maximum=29.5"], {"clean__filters__line_length_mean_maximum": 29.5}),
+        (["split.validation_share=0.6"], {"clean__split__validation_share": 0.6}),
+        (["masks.emails=true"], {"clean__masks__emails": True}),
+    ],
+)
+def test_its_answer_holds_where_near_duplicates_masks_and_the_split_matter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: list[str], params: dict[str, object]
+) -> None:
+    near = {"similarity": 0.9, "permutations": 64, "minimum_words": 5}
+    shared = [f"name_{k} = {k}\n" for k in range(40)]
+    for number in range(12):
+        own = [f"own_{number}_{k} = '{'y' * 5 * (number % 3)}'\n" for k in range(number)]
+        Path(f"corpus/alike_{number}.py").write_text("".join([*shared, *own, f"author = 'a{number % 2}@mail.org'\n"]))
+    write_project(Path(), clean__near_duplicates=near)
+    collect()
+    answer = rows(ask(monkeypatch, capsys, *changes))
+    sections = {"clean__near_duplicates": near}
+    write_project(Path(), **sections, **params)
+    clean()
+    ledger = read_ledger()
+
+    kept = ledger[ledger["verdict"] == "kept"]
+    assert answer["kept now"] != answer["kept then"] or answer["train now"] != answer["train then"]
+    for name, part in (("kept", kept), ("train", kept[kept["split"] == "train"])):
+        assert answer[f"{name} then"] == [f"{len(part):,}", f"{part['bytes'].sum():,}"]
+
+
+def test_it_says_that_the_stage_would_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "The stage would fail: clean: the validation split" in ask(monkeypatch, capsys, "split.validation_share=0.0")

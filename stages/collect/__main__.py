@@ -1,6 +1,6 @@
 """Sources -> documents: `python -m stages.collect`."""
 
-from stages.collect.content import SeenFiles
+from stages.collect.content_check import SeenFiles
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams, Hub, Packages
 from stages.collect.report import corpus_id, left_out_table, reasons, summary

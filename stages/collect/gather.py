@@ -1,10 +1,10 @@
-"""From sources to documents: what is taken, what is left out and why, counted as it passes."""
+"""From sources to documents: what is taken, what is left out and why."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stages.collect.content import Look, SeenFiles, UnreadDocument, look
+from stages.collect.content_check import ContentCheck, SeenFiles, UnreadDocument, check_content
 from stages.collect.licenses import is_allowed
 from stages.collect.params import (
     Archives,
@@ -19,7 +19,7 @@ from stages.collect.params import (
     Source,
     StandardLibrary,
 )
-from stages.collect.raw import LeftOut, Raw
+from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
 from stages.collect.sources.archives import read_archives
 from stages.collect.sources.files import read_files
 from stages.collect.sources.packages import read_package, read_standard_library
@@ -65,15 +65,17 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Any
         for reading, limit in open_source(source, params.max_document_bytes, seen):
             for document in within(limit, accepted(reading, share, params, taken), taken):
                 if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
-                    taken.leave_out(LeftOut(document.source, document.path, "over collect.max_bytes"))
-                    continue
+                    taken.leave_out(
+                        LeftOut(document.source, document.path, "over collect.max_bytes, with all after it")
+                    )
+                    return
                 taken.take(document)
                 yield document
 
 
 def open_source(
     source: Source, max_document_bytes: int, seen: SeenFiles
-) -> Iterator[tuple[Iterable[Raw | LeftOut], int | None]]:
+) -> Iterator[tuple[Iterable[RawDocument | LeftOut], int | None]]:
     """What a source gives, each part with its limit in bytes."""
     match source:
         case Packages():
@@ -96,9 +98,9 @@ def open_source(
 
 
 def accepted(
-    reading: Iterable[Raw | LeftOut], share: float, params: CollectParams, taken: Taken
+    reading: Iterable[RawDocument | LeftOut], share: float, params: CollectParams, taken: Taken
 ) -> Iterator[AnyDocument]:
-    """The documents among what a source gives; the rest is noted with its reason."""
+    """The documents among what a source gives; the rest is counted with its reason."""
     allowed = frozenset(params.licenses)
     for raw in reading:
         found = raw if isinstance(raw, LeftOut) else examine(raw, allowed, params)
@@ -111,21 +113,21 @@ def accepted(
 
 
 def is_drawn(identifier: str, share: float) -> bool:
-    """Whether a document belongs to a share of its source; it hangs on its content alone."""
+    """Whether a document belongs to a share of its source; it depends on its content alone."""
     return int(identifier[-16:], 16) < share * 2**64
 
 
-def examine(raw: Raw, allowed: frozenset[str], params: CollectParams) -> AnyDocument | LeftOut:
-    """One raw text as a document, or why it is none."""
+def examine(raw: RawDocument, allowed: frozenset[str], params: CollectParams) -> AnyDocument | LeftOut:
+    """A raw document as a document, or why it is left out."""
 
     def left_out(reason: str) -> LeftOut:
         return LeftOut(raw.source, raw.path, reason)
 
     if not (is_allowed(raw.license, allowed) if raw.license else params.unlicensed):
         return left_out(f"licence not allowed: {raw.license or 'unknown'}")
-    found = raw.content if isinstance(raw.content, Look) else look(raw.content)
+    found = raw.content if isinstance(raw.content, ContentCheck) else check_content(raw.content)
     if found.size > params.max_document_bytes:
-        return left_out("larger than max_document_bytes")
+        return left_out(TOO_LARGE)
     if found.flaw:
         return left_out(found.flaw)
     if found.text is None:
@@ -134,11 +136,11 @@ def examine(raw: Raw, allowed: frozenset[str], params: CollectParams) -> AnyDocu
 
 
 def within(limit: int | None, documents: Iterable[AnyDocument], taken: Taken) -> Iterator[AnyDocument]:
-    """The documents, in their order, as long as they fit into `limit` bytes of text."""
+    """The documents up to the first that does not fit into `limit` bytes of text any more."""
     total = 0
     for document in documents:
         total += document.size
         if limit is not None and total > limit:
-            taken.leave_out(LeftOut(document.source, "", "over the source's limit"))
+            taken.leave_out(LeftOut(document.source, document.path, "over the source's max_bytes, with all after it"))
             return
         yield document

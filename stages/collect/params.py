@@ -1,8 +1,10 @@
 """What `collect` takes in: sources, licences, limits."""
 
-from typing import Annotated, Literal
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.runtime.section import Section
 
@@ -48,7 +50,8 @@ class Origin(Section):
     """The weight of the source in a mixture: the share of its documents that is taken, drawn by a hash of their
     content. 1 takes all."""
     max_bytes: Bytes | None
-    """Bytes of text to take, in the order of paths and rows; null is no limit."""
+    """Bytes of text to take, in the order of paths and rows; null is no limit. The first document that does not fit
+    ends the source."""
 
 
 class Located(Origin):
@@ -93,7 +96,7 @@ class Jsonl(Located):
     text: Name
     """The field with the text."""
     fields: Fields
-    """Where other facts stand in a row."""
+    """Which fields of a row hold other facts."""
 
 
 class Csv(Located):
@@ -103,7 +106,7 @@ class Csv(Located):
     text: Name
     """The column with the text."""
     fields: Fields
-    """Where other facts stand in a row."""
+    """Which fields of a row hold other facts."""
 
 
 class Parquet(Located):
@@ -113,11 +116,15 @@ class Parquet(Located):
     text: Name
     """The column with the text."""
     fields: Fields
-    """Where other facts stand in a row."""
+    """Which fields of a row hold other facts."""
 
 
 class Hub(Origin):
-    """A data set of the Hugging Face Hub, streamed. Its `revision` is a commit, so that it is the same tomorrow."""
+    """A data set of the Hugging Face Hub, streamed.
+
+    Its `revision` is a commit, so that it is the same tomorrow; a branch or a tag can move and is refused. For a folder
+    it is empty or any text.
+    """
 
     kind: Literal["hub"]
     repository: Name
@@ -129,7 +136,17 @@ class Hub(Origin):
     text: Name
     """The column with the text."""
     fields: Fields
-    """Where other facts stand in a row."""
+    """Which fields of a row hold other facts."""
+
+    @model_validator(mode="after")
+    def _revision_is_a_commit(self) -> Self:
+        if not Path(self.repository).is_dir() and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
+            revision = f"the revision `{self.revision}`" if self.revision else "no revision"
+            raise ValueError(
+                f"data set `{self.repository}` has {revision}; "
+                "name a commit (40 hex digits, on its page under History), so that it is the same tomorrow"
+            )
+        return self
 
 
 Source = Annotated[
@@ -149,7 +166,8 @@ class CollectParams(Section):
     max_document_bytes: Bytes
     """A larger document is skipped, without being read where its size is known before."""
     max_bytes: Bytes | None
-    """Bytes of text over all sources; null is no limit. What comes later in the order is left out."""
+    """Bytes of text over all sources; null is no limit. The first document that does not fit ends the corpus: nothing
+    after it is read."""
     shard_bytes: Bytes
     """Bytes of text in a shard, before compression. Larger: fewer files; smaller: an edit costs less. Tens of shards
     of 64 to 256 MB serve at scale."""

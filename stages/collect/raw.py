@@ -1,8 +1,10 @@
-"""What a source gives before it is judged, and what was left out of it."""
+"""What a source gives before it is checked, and what was left out of it."""
 
 from dataclasses import dataclass
 
-from stages.collect.content import Look
+from stages.collect.content_check import ContentCheck
+
+TOO_LARGE = "larger than max_document_bytes"
 
 
 def as_unicode(name: str) -> str:
@@ -11,15 +13,15 @@ def as_unicode(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
-    """One text as a source has it: bytes of a file, text of a row, or what was seen there."""
+class RawDocument:
+    """One text as a source has it: bytes of a file, text of a row, or what a check found there."""
 
     source: str
     revision: str
     path: str
     license: str
     """An SPDX expression, or empty where none is known."""
-    content: bytes | str | Look
+    content: bytes | str | ContentCheck
 
     def __post_init__(self) -> None:
         for field in ("source", "path", "license"):
@@ -28,7 +30,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """One thing that a source has and the corpus has not, with the reason."""
+    """One thing that a source has and the corpus does not have, with the reason."""
 
     source: str
     path: str

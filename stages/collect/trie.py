@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-from stages.collect.content import UnreadDocument
+from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
 from stages.runtime.shard_cache import cache_key, cached
 
@@ -54,6 +54,17 @@ def _write_branch(folder: Path, bits: str, documents: Iterable[AnyDocument], sha
 
 
 def _write_leaves(folder: Path, bits: str, buckets: "_Buckets", shard_bytes: int) -> None:
+    """Write the leaves below a prefix of the ids, from buckets that hold documents by the first `buckets.depth` bits.
+
+    For example, with buckets of depth 2 and at most 100 bytes a shard:
+
+        bucket      00   01   10   11
+        bytes       40   30   90   900
+
+    The root (160 + 900 bytes) splits. Prefix 0 has 70 bytes and becomes the leaf `b0`. Prefix 1 splits into 10, the
+    leaf `b10`, and 11, which is still too large at the depth of the buckets. If it fits into memory (4 shards),
+    `_write_leaf` reads it and splits it there; otherwise, as here, it is spooled again by its next bits.
+    """
     size = buckets.size(bits)
     splits = size > shard_bytes and buckets.hold_several(bits) and len(bits) < MAXIMUM_BITS
     if splits and len(bits) < buckets.depth:
@@ -75,11 +86,11 @@ def _write_leaf(folder: Path, bits: str, documents: list[AnyDocument], shard_byt
         _write_shard(folder / f"b{bits}.parquet", documents)
 
 
-def _write_shard(place: Path, documents: list[AnyDocument]) -> None:
+def _write_shard(path: Path, documents: list[AnyDocument]) -> None:
     """Write a shard, or copy it from the cache if the last runs wrote it: compressing costs more than all the rest."""
     key = cache_key(*(fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license)))
     entry = cached(CACHE_NAME, key, lambda folder: write_shard(folder / SHARD, [_with_text(d) for d in documents]))
-    shutil.copyfile(entry / SHARD, place)
+    shutil.copyfile(entry / SHARD, path)
 
 
 def _with_text(document: AnyDocument) -> Document:

@@ -1,6 +1,7 @@
 import itertools
 import random
 import time
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,7 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     computed: list[Path] = []
     real = minhash._compute
 
+    @wraps(real)  # the code that computes a shard is found by its module
     def counting(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
         computed.append(shard)
         real(permutations, kind, shard, folder)

@@ -200,7 +200,7 @@ def test_a_csv_line_of_a_gigabyte_ends_the_run_with_its_number_and_is_never_held
 
     said, peak = refusal_and_peak(source("rows.csv"))
 
-    assert said.startswith("rows.csv: line 3 is not valid CSV (longer than 185,536 characters; raise collect.max_doc")
+    assert said.startswith("rows.csv: line 3 is not valid CSV (longer than 185,536 bytes; raise collect.max_doc")
     assert peak < 20e6
 
 
@@ -358,4 +358,74 @@ def test_a_server_that_breaks_off_ends_the_run_with_the_address(server_that_brea
         collect(source(address))
 
     assert str(refused.value).startswith(f"{address}: cannot be read (")
-    assert str(refused.value).endswith("check the network and try again")
+    assert str(refused.value).endswith("check the address and the network and try again")
+
+
+ARCHIVES = [".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip"]
+
+
+def write_archive(suffix: str) -> tuple[bytes, list[str]]:
+    texts = [f"name_{number} = 'value {number}'\n" * 9 for number in range(40)]
+    if suffix == ".zip":
+        write_texts(Path("a.zip"), texts)
+    else:
+        with tarfile.open(f"a{suffix}", "w:" + suffix[5:]) as archive:  # type: ignore[call-overload]
+            for number, text in enumerate(texts):
+                member = tarfile.TarInfo(f"{number}.py")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text.encode()))
+    return Path(f"a{suffix}").read_bytes(), sorted(texts)
+
+
+def collected_or_refused(suffix: str, data: bytes) -> list[str] | None:
+    """The texts, or None where the archive was refused."""
+    Path(f"a{suffix}").write_bytes(data)
+    kind = {"kind": "archives", "suffixes": [], "max_unpacked_bytes": 10**7}
+    try:
+        return sorted(item.text for item in collect(ORIGIN | kind | {"globs": [f"a{suffix}"]}))
+    except UserError as error:
+        if not str(error).startswith(f"a{suffix}: no readable archive ("):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+def test_an_archive_that_is_cut_off_anywhere_is_refused_or_whole(suffix: str) -> None:
+    data, texts = write_archive(suffix)
+    draw = random.Random(5)
+    cuts = [draw.randrange(1, len(data)) for _ in range(40)]
+    if suffix == ".tar":
+        cuts += [512 * draw.randrange(1, 120) for _ in range(20)]  # between a header and its text
+
+    results = [collected_or_refused(suffix, data[:cut]) for cut in cuts]
+
+    assert all(found in (None, texts) for found in results)
+    assert results.count(None) > 20
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.bz2", ".tar.xz", ".zip"])
+def test_a_flipped_bit_in_a_compressed_archive_never_changes_a_document(suffix: str) -> None:
+    data, texts = write_archive(suffix)
+    draw = random.Random(6)
+
+    for _ in range(40):
+        flipped = bytearray(data)
+        flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        assert collected_or_refused(suffix, bytes(flipped)) in (None, texts)
+
+
+def test_a_flipped_bit_in_a_header_of_a_tar_is_refused() -> None:
+    data, texts = write_archive(".tar")
+    draw = random.Random(7)
+
+    for _ in range(40):
+        flipped = bytearray(data)
+        header = 1024 * draw.randrange(0, len(texts))  # each member takes a block of header and a block of text
+        flipped[header + draw.randrange(100)] ^= 1 << draw.randrange(8)
+        assert collected_or_refused(".tar", bytes(flipped)) is None
+
+
+def test_two_tars_in_one_file_are_refused_as_half_of_it_would_be_missing() -> None:
+    data, _ = write_archive(".tar")
+
+    assert collected_or_refused(".tar", data + data) is None

@@ -98,8 +98,11 @@ def test_a_byte_order_mark_goes_and_line_ends_stay() -> None:
 
 def test_an_unreadable_file_is_skipped_and_named() -> None:
     Path("corpus/memory.py").symlink_to("/proc/self/mem")
+    named = FILES_SOURCE | {"globs": ["corpus/memory.py"]}
 
-    assert collect()["left_out"] == {"unreadable: Input/output error": 1}
+    assert collect(FILES_SOURCE | {"globs": ["corpus/mod*"]}, named)["left_out"] == {
+        "unreadable: Input/output error": 1
+    }
 
 
 def test_pipes_and_links_to_nowhere_are_skipped_and_a_loop_of_links_ends() -> None:
@@ -239,7 +242,7 @@ def test_a_limit_takes_the_same_documents_every_time_and_stays_below() -> None:
         assert collect(collect__max_bytes=limit) == first
     of_source = collect(FILES_SOURCE | {"max_bytes": whole // 2})
     assert 0 < of_source["bytes"] <= whole // 2
-    assert of_source["left_out"] == {"over the source's limit": 1}
+    assert of_source["left_out"] == {"over the source's max_bytes, with all after it": 1}
 
 
 def test_sources_mix_and_a_limit_binds_the_later_ones() -> None:
@@ -251,7 +254,7 @@ def test_sources_mix_and_a_limit_binds_the_later_ones() -> None:
 
     assert both["bytes_per_source"].keys() == {"mine", "rows"}
     assert limited["bytes_per_source"].keys() == {"mine"}
-    assert limited["left_out"] == {"over collect.max_bytes": 1}
+    assert limited["left_out"] == {"over collect.max_bytes, with all after it": 1}
 
 
 def test_half_a_folder_that_a_kill_left_is_not_taken_over() -> None:
@@ -262,3 +265,39 @@ def test_half_a_folder_that_a_kill_left_is_not_taken_over() -> None:
 
     assert not left.exists()
     assert b"half" not in folder_bytes(DOCUMENTS).values()
+
+
+@pytest.mark.parametrize("pattern", ["corpus", "corpus/*", "corpus/**/*.py", "corp*"])
+def test_links_out_of_a_corpus_are_left_out_and_named_and_links_within_it_are_read(
+    pattern: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret = tmp_path_factory.mktemp("home") / "credentials"
+    secret.write_text("aws_secret_access_key = 'x'\n")
+    Path("corpus/readme.py").symlink_to(secret)
+    Path("corpus/same.py").symlink_to("module_001.py")
+
+    report = collect(FILES_SOURCE | {"globs": [pattern]})
+
+    assert report["documents"] == 7
+    assert report["left_out"] == {"link out of its folder": 1}
+    assert "mine,corpus/readme.py,link out of its folder" in Path("reports/collect_left_out.csv").read_text()
+
+
+def test_hidden_files_and_folders_are_left_out_and_named() -> None:
+    Path("corpus/.git").mkdir()
+    Path("corpus/.git/config.py").write_text("x = 1\n")
+    Path("corpus/.hidden.py").write_text("x = 1\n")
+
+    report = collect()
+
+    assert report["documents"] == 6
+    assert report["left_out"] == {"hidden (its name begins with a dot)": 2}
+
+
+def test_nothing_after_the_first_document_over_a_limit_is_taken() -> None:
+    sizes = [len(path.read_bytes()) for path in sorted(Path("corpus").iterdir())]
+    Path("corpus/zzz.py").write_text("x = 1\n")
+
+    report = collect(collect__max_bytes=sum(sizes) - 1)
+
+    assert report["documents"] == len(sizes) - 1

@@ -1,12 +1,18 @@
 """The sources beside plain files: archives, CSV, URLs, data sets; and input that is broken on purpose."""
 
+import bz2
 import gzip
+import http.server
 import io
 import json
+import lzma
 import os
+import socket
+import stat
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,13 +23,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.collect.__main__ import main
-from stages.collect.content import SeenFiles
+from stages.collect.content_check import SeenFiles
 from stages.collect.params import Files, Jsonl
 from stages.collect.sources.files import read_files
 from stages.collect.sources.rows import read_jsonl
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UnavailableError, UserError
 from tests.small_project import FILES_SOURCE, ROOT, write_corpus, write_project
 
 NO_FIELDS = {"source": None, "path": None, "license": None}
@@ -206,7 +212,7 @@ def test_any_url_that_fsspec_opens_is_a_source() -> None:
     [
         ("memory://nowhere/*.py", "`memory://nowhere/\\*.py` matches no file; correct the path"),
         ("memory://nowhere/a.py", "`memory://nowhere/a.py` matches no file; correct the path"),
-        ("nosuch://bucket/a.py", "`nosuch://bucket/a.py` cannot be listed .*check the address, the network"),
+        ("nosuch://bucket/a.py", "`nosuch://bucket/a.py` cannot be listed .*check the address and the network"),
     ],
 )
 def test_a_url_that_leads_nowhere_is_refused(url: str, message: str) -> None:
@@ -364,3 +370,140 @@ def test_a_gzip_under_the_name_of_a_python_file_is_no_text() -> None:
 
     assert len(collect(FILES_SOURCE)) == 1
     assert left_out() == {"not UTF-8": 1}
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", "0" * 39, "0" * 40 + "x"])
+def test_a_revision_that_can_move_is_refused_before_anything_is_read(revision: str) -> None:
+    with pytest.raises(UserError, match=f"the revision `{revision}`; name a commit") as refused:
+        collect(hub("someone/something") | {"revision": revision})
+    assert refused.value.exit_code == 2
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A Hub that answers everything with one status."""
+
+    status = 503
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [(503, 69, "the Hub does not answer: try again"), (403, 2, "access denied"), (404, 2, "correct its name")],
+)
+def test_an_outage_of_the_hub_may_be_retried_and_a_refusal_may_not(status: int, code: int, told: str) -> None:
+    write_project(Path(), collect__sources=[hub("someone/something") | {"revision": "0" * 40}])
+    handler = type("Handler", (Answers,), {"status": status})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(Path("home").absolute())}
+        run = subprocess.run(
+            [sys.executable, "-m", "stages.collect"],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "0"} | address,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        server.shutdown()
+
+    assert (run.returncode, len(run.stderr.splitlines()[-1:])) == (code, 1), run.stderr
+    assert told in run.stderr.splitlines()[-1]
+
+
+def test_a_hub_that_cannot_be_reached_is_unavailable() -> None:
+    write_project(Path(), collect__sources=[hub("someone/something") | {"revision": "0" * 40}])
+    address = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(Path("home").absolute()), "HF_HUB_OFFLINE": "0"}
+
+    run = subprocess.run(
+        [sys.executable, "-m", "stages.collect"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | address,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+    assert run.returncode == 69, run.stderr
+
+
+def test_links_in_a_zip_are_not_documents() -> None:
+    with zipfile.ZipFile("a.zip", "w") as archive:
+        archive.writestr("good.py", "x = 1")
+        link = zipfile.ZipInfo("link.py")
+        link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+
+    assert [item.path for item in collect(archives("a.zip"))] == ["a.zip!good.py"]
+    assert left_out() == {"no regular file": 1}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize(("suffix", "open_"), [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
+def test_compressed_rows_are_read_and_a_truncated_file_is_refused(kind: str, suffix: str, open_: Any) -> None:
+    lines = [f"x = {number * 7919}" for number in range(3000)]
+    rows = ["content", *lines] if kind == "csv" else [json.dumps({"content": line}) for line in lines]
+    name = f"rows.{kind}{suffix}"
+    with open_(name, "wt") as file:
+        file.write("".join(f"{row}\n" for row in rows))
+    source = ORIGIN | {"kind": kind, "text": "content", "fields": NO_FIELDS, "globs": [name]}
+
+    assert sorted(item.text for item in collect(source)) == sorted(lines)
+    data = Path(name).read_bytes()
+    for size in (len(data) // 2, len(data) - 1):
+        Path(name).write_bytes(data[:size])
+        with pytest.raises(UserError, match=rf"^{name}: "):
+            collect(source)
+
+
+def test_a_compression_that_is_not_read_is_refused_with_what_to_do() -> None:
+    Path("rows.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    source = ORIGIN | {"kind": "jsonl", "text": "content", "fields": NO_FIELDS, "globs": ["rows.jsonl.zst"]}
+
+    with pytest.raises(UserError, match=r"^rows\.jsonl\.zst: this compression is not read; decompress it"):
+        collect(source)
+
+
+def test_a_bad_byte_in_a_csv_is_named_with_its_line() -> None:
+    Path("rows.csv").write_bytes(b"code\n" + b"x = 1\n" * 500 + b"caf\xe9\n" + b"y = 2\n" * 500)
+
+    with pytest.raises(UserError, match=r"^rows\.csv: line 502 is not valid CSV"):
+        collect(csv("rows.csv"))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    Path("rows.csv").write_text("content,content\nx,y\n")
+    with pytest.raises(UserError, match=r"^rows\.csv: several columns are named `content`; rename them"):
+        collect(csv("rows.csv"))
+    pq.write_table(pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["content", "content"]), "a.parquet")
+    parquet = ORIGIN | {"kind": "parquet", "text": "content", "fields": NO_FIELDS, "globs": ["a.parquet"]}
+    with pytest.raises(UserError, match=r"^a\.parquet: several columns are named `content`; rename them"):
+        collect(parquet)
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.collect.sources.located.SILENT_SECONDS", 0.5)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(UnavailableError, match=r"cannot be listed .*try again"),
+    ):
+        collect(FILES_SOURCE | {"globs": [f"http://127.0.0.1:{server.getsockname()[1]}/a.py"]})
+
+
+def test_refused_credentials_are_no_outage() -> None:
+    handler = type("Handler", (Answers,), {"status": 403})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(UserError, match=r"access denied \(.*403") as refused:
+            collect(FILES_SOURCE | {"globs": [f"http://127.0.0.1:{server.server_port}/a.py"]})
+        server.shutdown()
+
+    assert refused.value.exit_code == 2

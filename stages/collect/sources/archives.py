@@ -1,18 +1,22 @@
 """Members of .zip and .tar archives, read without writing any of them to the disk."""
 
+import bz2
+import gzip
+import io
 import lzma
+import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import IO, BinaryIO, Self
+from typing import IO, Any, BinaryIO, Self, cast
 
 from stages.collect.params import Archives
-from stages.collect.raw import LeftOut, Raw
-from stages.collect.sources.opened import one_line, opened
-from stages.collect.sources.places import Place, find
+from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
+from stages.collect.sources.located import NOT_REGULAR, LocatedFile, find_visible, one_line
+from stages.collect.sources.opened import opened
 from stages.runtime.entry import UserError
 
 BROKEN = (
@@ -30,6 +34,15 @@ LONG_HEADERS = {
 }
 LONGEST_HEADER = 2**20
 
+DECOMPRESSORS: dict[bytes, Any] = {
+    **{b"\x1f\x8b": gzip.open, b"BZh": bz2.open},
+    **{b"\xfd7zXZ": lzma.open, b"\x5d\x00\x00": lzma.open},
+}
+"""By a file's first bytes."""
+
+Members = Iterator[tuple[str, int, IO[bytes] | None]]
+"""Name, size in bytes and content of each member; no content where it is not a regular file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -41,60 +54,99 @@ class Member:
     content: bytes
 
 
-def read_archives(source: Archives, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
-    """Each member as one document, in the archive's order. Raises UserError for what is no archive, or a bomb."""
-    for place in find(source.globs):
+def read_archives(source: Archives, max_document_bytes: int) -> Iterator[RawDocument | LeftOut]:
+    """Each member as one document, in the archive's order.
+
+    Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
+    members than it was made with.
+    """
+    for file in find_visible(source.globs):
         unpacked = 0
-        for member in _members(place, source, max_document_bytes):
+        for member in _members(file, source, max_document_bytes):
             unpacked += len(member.content)
             if unpacked > source.max_unpacked_bytes:
                 raise UserError(
-                    f"{place.name}: unpacks to more than max_unpacked_bytes = {source.max_unpacked_bytes:,}; "
+                    f"{file.name}: unpacks to more than max_unpacked_bytes = {source.max_unpacked_bytes:,}; "
                     "raise the limit if this is no decompression bomb"
                 )
-            path = f"{place.name}!{member.name}"
+            path = f"{file.name}!{member.name}"
             if member.reason:
                 yield LeftOut(source.name, path, member.reason)
             else:
-                yield Raw(source.name, source.revision, path, source.license, member.content)
+                yield RawDocument(source.name, source.revision, path, source.license, member.content)
 
 
-def _members(place: Place, source: Archives, limit: int) -> Iterator[Member]:
-    read = _zip_members if place.name.endswith(".zip") else _tar_members
-    with opened(place) as file:
+def _members(file: LocatedFile, source: Archives, limit: int) -> Iterator[Member]:
+    read = _zip_members if file.name.endswith(".zip") else _tar_members
+    with opened(file) as stream:
         try:
-            for name, size, stream in read(file, source.max_unpacked_bytes):
+            for name, size, content in read(stream, source.max_unpacked_bytes):
                 if name.endswith("/") or not _wanted(name, source.suffixes):
                     continue
-                if reason := _unsafe(name) or ("no regular file" if stream is None else ""):
+                if reason := _unsafe(name) or (NOT_REGULAR if content is None else ""):
                     yield Member(name, reason, b"")
                 elif size > limit:
-                    yield Member(name, "larger than max_document_bytes", b"")
-                elif stream is not None:
-                    yield Member(name, "", stream.read(limit + 1))
+                    yield Member(name, TOO_LARGE, b"")
+                elif content is not None:
+                    yield Member(name, "", content.read(limit + 1))
         except BROKEN as error:
-            raise UserError(f"{place.name}: no readable archive ({one_line(error)}); correct or remove it") from None
+            raise UserError(f"{file.name}: no readable archive ({one_line(error)}); correct or remove it") from None
 
 
-def _zip_members(file: BinaryIO, _: int) -> Iterator[tuple[str, int, IO[bytes] | None]]:
+def _zip_members(file: BinaryIO, _: int) -> Members:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
-            with archive.open(info) as stream:
-                yield info.filename, info.file_size, stream
+            with archive.open(info) as content:
+                # What Unix wrote into an archive has its mode; a link's content is the path that it leads to.
+                is_link = stat.S_ISLNK(info.external_attr >> 16)
+                yield info.filename, info.file_size, None if is_link else content
 
 
-def _tar_members(file: BinaryIO, limit: int) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    with tarfile.open(fileobj=file, mode="r|*", tarinfo=_Header) as archive:
+def _tar_members(file: BinaryIO, limit: int) -> Members:
+    # Decompressed here: tarfile's own streams (`r|gz`) check no checksum.
+    buffered = io.BufferedReader(cast("io.RawIOBase", file))
+    magic = buffered.peek(8)
+    open_ = next((open_ for first, open_ in DECOMPRESSORS.items() if magic.startswith(first)), None)
+    content = open_(buffered) if open_ else buffered
+    with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header) as archive:
         for info in archive:
             # Even a member that is not wanted must be decompressed to come to the next one.
             if archive.offset > limit:
                 raise tarfile.ReadError(f"unpacks to more than max_unpacked_bytes = {limit:,}")
             if not info.isdir():
                 yield info.name, info.size, archive.extractfile(info) if info.isreg() else None
+        _check_end(archive, limit)
+
+
+def _check_end(archive: tarfile.TarFile, limit: int) -> None:
+    """Read an archive whose first closing block was met to its end, which checks the checksums of its compression.
+
+    Two blocks of zeros close an archive (POSIX.1-1988, ustar), then only zeros may follow.
+    """
+    stream = cast("BinaryIO", archive.fileobj)
+    size = 0
+    while block := stream.read(tarfile.RECORDSIZE):
+        size += len(block)
+        if block.strip(b"\0"):
+            raise tarfile.ReadError("data after its end")
+        if archive.offset + size > limit:
+            raise tarfile.ReadError(f"unpacks to more than max_unpacked_bytes = {limit:,}")
+    if size < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("cut off: the second of its closing blocks is missing")
 
 
 class _Header(tarfile.TarInfo):
-    """A header whose names and attributes are short: tarfile holds them in memory before anybody sees the member."""
+    """A header that is read or refused: tarfile alone takes a damaged one for the end of the archive.
+
+    Its names and attributes are short: tarfile holds them in memory before anybody sees the member.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"damaged or cut off at byte {archive.offset:,} ({error})") from None
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:

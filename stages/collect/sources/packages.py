@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from stages.collect.licenses import package_license
-from stages.collect.raw import Raw
+from stages.collect.raw import RawDocument
 from stages.runtime.entry import UserError
 
 PathT = TypeVar("PathT", bound=PurePosixPath)
@@ -23,7 +23,7 @@ COPIES_OF_OTHERS = {"_vendor", "_vendored", "vendor", "vendored", "site-packages
 """Folders with other packages' source: those have their own name and licence."""
 
 
-def read_package(name: str, tests: bool) -> Iterator[Raw]:
+def read_package(name: str, tests: bool) -> Iterator[RawDocument]:
     """The Python files of a pure-Python distribution, in the order of a hash of their paths.
 
     Raises UserError if it is not installed, not the same on every platform, or changed since it was installed.
@@ -33,16 +33,16 @@ def read_package(name: str, tests: bool) -> Iterator[Raw]:
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
         content = _content(name, Path(str(file.locate())))
         _compare_with_record(name, file, content)
-        yield Raw(name, package.version, file.as_posix(), license, content)
+        yield RawDocument(name, package.version, file.as_posix(), license, content)
 
 
-def read_standard_library(tests: bool) -> Iterator[Raw]:
+def read_standard_library(tests: bool) -> Iterator[RawDocument]:
     """The standard library of the running Python, in the order of a hash of the paths."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = (PurePosixPath(path.relative_to(root).as_posix()) for path in root.rglob("*.py"))
     for path in _spread([path for path in paths if _wanted(path, tests)]):
         content = (root / path).read_bytes()
-        yield Raw("standard_library", platform.python_version(), path.as_posix(), "PSF-2.0", content)
+        yield RawDocument("standard_library", platform.python_version(), path.as_posix(), "PSF-2.0", content)
 
 
 def _pure_package(name: str) -> Distribution:

@@ -3,18 +3,22 @@
 import csv
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.collect.params import Csv, Hub, Jsonl, Parquet
-from stages.collect.raw import LeftOut, Raw
-from stages.collect.sources.opened import one_line, opened
-from stages.collect.sources.places import find
-from stages.runtime.entry import UserError
+from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
+from stages.collect.sources.located import DENIED, find_visible, one_line
+from stages.collect.sources.opened import decompressed, opened
+from stages.runtime.entry import UnavailableError, UserError
+
+RETRIED = {408, 425, 429, 500, 502, 503, 504}
+"""Status codes of HTTP after which a retry may succeed."""
 
 ROWS_AT_A_TIME = 1000
 
@@ -22,15 +26,16 @@ ESCAPED_BYTES = 6
 r"""Bytes that a byte of text takes at most in JSON (`\u0000`)."""
 
 
-def read_jsonl(source: Jsonl, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
+def read_jsonl(source: Jsonl, max_document_bytes: int) -> Iterator[RawDocument | LeftOut]:
     """Each line as one document. Raises UserError that names a line that is no JSON object with the text field."""
-    for place in find(source.globs):
-        with opened(place) as file:
-            for number, line in enumerate(_lines(file, longest_line(max_document_bytes)), start=1):
+    for file in find_visible(source.globs):
+        with decompressed(file) as stream:
+            for number, line in enumerate(_lines(stream, longest_line(max_document_bytes)), start=1):
+                row_name = f"{file.name}#{number}"
                 if line is None:
-                    yield LeftOut(source.name, f"{place.name}#{number}", "larger than max_document_bytes")
+                    yield LeftOut(source.name, row_name, TOO_LARGE)
                 elif line.strip():
-                    yield as_raw(source, _json_object(place.name, number, line), f"{place.name}#{number}")
+                    yield as_raw(source, _json_object(file.name, number, line), row_name)
 
 
 def longest_line(max_document_bytes: int) -> int:
@@ -55,49 +60,60 @@ def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{name}: line {number} is not valid JSON ({error}); mend or remove it") from None
+        raise UserError(f"{name}: line {number} is not valid JSON ({error}); correct or remove it") from None
     if not isinstance(row, dict):
         raise UserError(f"{name}: line {number} is no JSON object but {type(row).__name__}")
     return row
 
 
-def read_csv(source: Csv, max_document_bytes: int) -> Iterator[Raw | LeftOut]:
-    """Each row as one document. Raises UserError that names a line that is no CSV."""
+def read_csv(source: Csv, max_document_bytes: int) -> Iterator[RawDocument | LeftOut]:
+    """Each row as one document. Raises UserError that names a line that is not CSV."""
     limit = longest_line(max_document_bytes)
     csv.field_size_limit(limit)
-    for place in find(source.globs):
-        with opened(place) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            rows = csv.DictReader(_bounded_lines(text, limit), strict=True)
+    for file in find_visible(source.globs):
+        with decompressed(file) as stream:
+            rows = csv.DictReader(_csv_lines(stream, limit), strict=True)
             try:
+                if repeated := [name for name, count in Counter(rows.fieldnames or []).items() if count > 1]:
+                    raise UserError(f"{file.name}: several columns are named `{repeated[0]}`; rename them")
                 for number, row in enumerate(rows, start=1):
-                    yield as_raw(source, row, f"{place.name}#{number}")
+                    yield as_raw(source, row, f"{file.name}#{number}")
             except (csv.Error, UnicodeError) as error:
-                raise UserError(f"{place.name}: line {rows.line_num + 1} is not valid CSV ({error})") from None
+                raise UserError(f"{file.name}: line {rows.line_num + 1} is not valid CSV ({error})") from None
 
 
-def _bounded_lines(text: io.TextIOWrapper, limit: int) -> Iterator[str]:
-    while line := text.readline(limit):
-        if len(line) == limit and not line.endswith(("\r", "\n")):
-            raise csv.Error(f"longer than {limit:,} characters; raise collect.max_document_bytes or mend it")
-        yield line
+def _csv_lines(stream: BinaryIO, limit: int) -> Iterator[str]:
+    """Lines as text, each decoded when its turn comes, so that a bad byte is found in its own line."""
+    encoding = "utf-8-sig"  # the first line's
+    for line in _lines(stream, limit):
+        if line is None:
+            raise csv.Error(f"longer than {limit:,} bytes; raise collect.max_document_bytes or correct it")
+        # A carriage return alone ends a line too.
+        yield from re.split(r"(?<=\r)(?!\n)", line.decode(encoding))
+        encoding = "utf-8"
 
 
-def read_parquet(source: Parquet) -> Iterator[Raw | LeftOut]:
-    """Each row as one document. Raises UserError if a file is no Parquet or lacks a named column."""
+def read_parquet(source: Parquet) -> Iterator[RawDocument | LeftOut]:
+    """Each row as one document. Raises UserError if a file is not Parquet or lacks a named column, or has it twice."""
     wanted = [name for name in (source.text, *source.fields.model_dump().values()) if name is not None]
-    for place in find(source.globs):
-        with opened(place) as handle:
+    for located in find_visible(source.globs):
+        with opened(located) as stream:
             try:
-                file = pq.ParquetFile(handle)
+                file = pq.ParquetFile(stream)
             except (pa.ArrowException, OSError, UnicodeError) as error:
-                raise UserError(f"{place.name}: no readable Parquet file ({one_line(error)})") from None
-            if missing := [name for name in wanted if name not in file.schema_arrow.names]:
-                raise UserError(f"{place.name}: no column `{missing[0]}`; it has {', '.join(file.schema_arrow.names)}")
-            yield from _parquet_rows(source, file, wanted, place.name)
+                raise UserError(f"{located.name}: no readable Parquet file ({one_line(error)})") from None
+            columns = file.schema_arrow.names
+            for name in wanted:
+                if columns.count(name) > 1:
+                    raise UserError(f"{located.name}: several columns are named `{name}`; rename them")
+                if name not in columns:
+                    raise UserError(f"{located.name}: no column `{name}`; it has {', '.join(columns)}")
+            yield from _parquet_rows(source, file, wanted, located.name)
 
 
-def _parquet_rows(source: Parquet, file: pq.ParquetFile, wanted: list[str], name: str) -> Iterator[Raw | LeftOut]:
+def _parquet_rows(
+    source: Parquet, file: pq.ParquetFile, wanted: list[str], name: str
+) -> Iterator[RawDocument | LeftOut]:
     number = 0
     try:
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=wanted):
@@ -108,16 +124,16 @@ def _parquet_rows(source: Parquet, file: pq.ParquetFile, wanted: list[str], name
         raise UserError(f"{name}: damaged after row {number} ({one_line(error)})") from None
 
 
-def read_hub(source: Hub) -> Iterator[Raw | LeftOut]:
-    """Each row of a data set as one document, streamed. Raises UserError if it cannot be reached or has no split."""
-    if not source.revision and not Path(source.repository).is_dir():
-        raise UserError(
-            f"collect.sources: data set `{source.repository}` has no revision; name a commit, so that it is the same "
-            "tomorrow"
-        )
+def read_hub(source: Hub) -> Iterator[RawDocument | LeftOut]:
+    """Each row of a data set as one document, streamed.
+
+    Raises UnavailableError if the Hub does not answer, UserError if it has no such data set, revision or split, or does
+    not give it to us.
+    """
     # A second of imports: only where a data set is read.
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
+    from httpx2 import HTTPError
 
     try:
         rows = load_dataset(
@@ -129,21 +145,41 @@ def read_hub(source: Hub) -> Iterator[Raw | LeftOut]:
         )
         for number, row in enumerate(rows, start=1):
             yield as_raw(source, row, f"{source.repository}#{number}")
-    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"collect.sources: data set `{source.repository}` cannot be read ({reason}); without a network download it "
-            "where there is one (`hf download --repo-type dataset`) and name its files as a source of kind `parquet`"
-        ) from None
+    except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
+        raise _hub_error(source.repository, error) from None
 
 
-def as_raw(source: Jsonl | Csv | Parquet | Hub, row: dict[str, Any], place: str) -> Raw | LeftOut:
-    """A row as raw text with its own facts, or the source's. Raises UserError if it has no such field."""
+def _hub_error(repository: str, error: Exception) -> UserError:
+    """The error for users: what a server has refused is theirs to correct, the rest may go away."""
+    from httpx2 import TransportError
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    what = f"collect.sources: data set `{repository}` cannot be read ({one_line(error)})"
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    statuses = [cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)]
+    no_answer = any(isinstance(cause, ConnectionError | TimeoutError | TransportError) for cause in causes)
+    if any(status in RETRIED for status in statuses) or (no_answer and not statuses and not constants.HF_HUB_OFFLINE):
+        return UnavailableError(f"{what}; the Hub does not answer: try again")
+    if any(status in DENIED for status in statuses):
+        return UserError(f"{what}; access denied: correct HF_TOKEN, or ask for access on the data set's page")
+    return UserError(
+        f"{what}; correct its name, revision or split, or download it where there is a network "
+        "(`hf download --repo-type dataset`) and name its files as a source of kind `parquet`"
+    )
+
+
+def as_raw(source: Jsonl | Csv | Parquet | Hub, row: dict[str, Any], row_name: str) -> RawDocument | LeftOut:
+    """A row as a raw document with its own facts, or the source's. Raises UserError if it has no such field."""
     if source.text not in row:
-        raise UserError(f"{place}: no field `{source.text}`; it has {', '.join(sorted(map(str, row)))}")
+        raise UserError(f"{row_name}: no field `{source.text}`; it has {', '.join(sorted(map(str, row)))}")
     own = {name: str(row.get(field) or "") for name, field in source.fields.model_dump().items() if field is not None}
     name = own.get("source") or source.name
     content = row[source.text]
     if not isinstance(content, str):
-        return LeftOut(name, place, "no text in the row")
-    return Raw(name, source.revision, own.get("path") or place, own.get("license") or source.license, content)
+        return LeftOut(name, row_name, "no text in the row")
+    return RawDocument(
+        name, source.revision, own.get("path") or row_name, own.get("license") or source.license, content
+    )

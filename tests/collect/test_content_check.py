@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.collect import content
+from stages.collect import content_check
 from stages.collect.__main__ import main
-from stages.collect.content import SEEN, SeenFiles, UnreadDocument, look
+from stages.collect.content_check import SEEN, SeenFiles, UnreadDocument, check_content
 from stages.formats.documents import Document, document_id, read_documents
 from stages.runtime.entry import UserError
 from tests.small_project import folder_bytes, write_corpus, write_project
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def age(path: Path) -> None:
     """Wait until a file has settled: a change of a file this moment is not trusted to be seen by its times."""
-    while time.time_ns() - path.stat().st_ctime_ns <= content.SETTLED_NS:
+    while time.time_ns() - path.stat().st_ctime_ns <= content_check.SETTLED_NS:
         time.sleep(0.05)
 
 
@@ -39,13 +39,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that are looked at from here on."""
     looked: list[str] = []
 
-    def watched(content: bytes | str) -> content.Look:
-        found = look(content)
+    def watched(content: bytes | str) -> content_check.ContentCheck:
+        found = check_content(content)
         looked.append(found.text or "")
         return found
 
-    monkeypatch.setattr(content, "look", watched)
-    monkeypatch.setattr("stages.collect.sources.files.look", watched)
+    monkeypatch.setattr(content_check, "check_content", watched)
+    monkeypatch.setattr("stages.collect.sources.files.check_content", watched)
     return looked
 
 

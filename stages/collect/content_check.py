@@ -1,7 +1,7 @@
-"""What a content is: a text that can be a document, or why it is none. Found out once for a file that does not change.
+"""Checks whether the content of a file or a row can be a document. A file that does not change is checked once.
 
-A file is taken to hold what it held when its size, times (of its content and of its entry) and inode are the same, as
-git and DVC do. Not so one that had changed just before it was read: a further change could have left the same times.
+A file counts as unchanged while its size, its times (mtime and ctime) and its inode are the same, as in git. One that
+changed less than two seconds before it was read is read again: a further change could have left the same times.
 """
 
 import json
@@ -25,22 +25,22 @@ State = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was found in a content."""
+class ContentCheck:
+    """The result of the check."""
 
     id: str
-    """The text's; empty where there is a flaw."""
+    """Of the text (`document_id`); empty where there is a flaw."""
     size: int
     """Bytes of the text in UTF-8."""
     flaw: str
-    """Why it can be no document; empty where it can."""
+    """Why it cannot be a document; empty where it can."""
     text: str | None
-    """None where it still lies in its file."""
+    """None where it was not read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadDocument:
-    """A document whose text still lies in its file: everything but the text is known from an earlier look."""
+    """A document of a file that has not changed since an earlier run: its text is read only where it is needed."""
 
     id: str
     source: str
@@ -55,9 +55,9 @@ class UnreadDocument:
         return (self.id, self.source, self.path, self.revision, self.license)
 
     def read(self) -> Document:
-        """The document. Raises UserError if its file is gone or holds something else by now."""
+        """The document. Raises UserError if its file is gone or has changed."""
         try:
-            found = look(Path(self.path).read_bytes())
+            found = check_content(Path(self.path).read_bytes())
         except OSError:
             found = None
         if found is None or found.text is None or found.id != self.id:
@@ -65,22 +65,22 @@ class UnreadDocument:
         return Document(self.id, self.source, self.revision, self.path, self.license, found.text)
 
 
-def look(content: bytes | str) -> Look:
-    """Look at a content. A byte-order mark at the start is not part of the text."""
+def check_content(content: bytes | str) -> ContentCheck:
+    """Check a content. A byte-order mark at the start is not part of the text."""
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
         text = data.decode("utf-8-sig")
     except UnicodeError:
-        return Look("", 0, "not UTF-8", None)
+        return ContentCheck("", 0, "not UTF-8", None)
     if "\0" in text:
-        return Look("", 0, "binary (NUL bytes)", None)
+        return ContentCheck("", 0, "binary (NUL bytes)", None)
     if not text.strip():
-        return Look("", 0, "empty", None)
-    return Look(document_id(text), text_size(text), "", text)
+        return ContentCheck("", 0, "empty", None)
+    return ContentCheck(document_id(text), text_size(text), "", text)
 
 
 class SeenFiles:
-    """What the last run saw in files, and what this one sees."""
+    """The checks of the files that the last run read, and of those that this one reads."""
 
     def __init__(self) -> None:
         self._code = code_key(look)
@@ -93,24 +93,24 @@ class SeenFiles:
         except (OSError, ValueError, KeyError, TypeError):
             return  # Nothing seen yet, or cut off: everything is read.
 
-    def known(self, name: str, state: State) -> Look | None:
-        """What the file held, where it is as it was then."""
+    def known(self, name: str, state: State) -> ContentCheck | None:
+        """The check of a file that has not changed since."""
         entry = self._before.get(name)
         if entry is None or tuple(entry[:4]) != state:
             return None
         self._now[name] = entry
         identifier, size, flaw = entry[4:]
-        return Look(str(identifier), int(size), str(flaw), None)
+        return ContentCheck(str(identifier), int(size), str(flaw), None)
 
-    def remember(self, name: str, state: State, found: Look) -> None:
-        """Keep what a file holds for the next run."""
-        # A name that is no Unicode is written out in the document, which then could not be found again by it.
+    def remember(self, name: str, state: State, found: ContentCheck) -> None:
+        """Keep the check of a file for the next run."""
+        # A name that is not UTF-8 is written out in the document, so the file could not be found by it.
         settled = time.time_ns() - max(state[1], state[2]) > SETTLED_NS
         if settled and name.encode("utf-8", "replace").decode("utf-8") == name:
             self._now[name] = [*state, *astuple(found)[:3]]
 
     def save(self) -> None:
-        """Write it down; what was not met any more is forgotten."""
+        """Save the checks; those of files that are gone are dropped."""
         if self._now != self._before:
             SEEN.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(SEEN, json.dumps({"code": self._code, "files": self._now}))

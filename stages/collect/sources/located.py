@@ -1,0 +1,173 @@
+"""Finds and opens files, on this machine or at any URL that fsspec knows."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+
+from stages.collect.content_check import State
+from stages.runtime.entry import UnavailableError, UserError
+
+HIDDEN = "hidden (its name begins with a dot)"
+NOT_REGULAR = "no regular file"
+LINK_OUT = "link out of its folder"
+
+DENIED = {401, 403}
+"""Status codes of HTTP with which a server refuses the credentials, or asks for some."""
+
+SILENT_SECONDS = 20
+"""A server that sends nothing for so long is unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedFile:
+    """One file that a pattern found."""
+
+    name: str
+    """Its path, or its URL."""
+    size: int | None
+    """Bytes, where it is known."""
+    flaw: str
+    """Why it is not read: a pipe, a device, a link to nowhere or out of its folder; empty where it is."""
+    state: State | None
+    """Tells whether a file on this machine has changed."""
+    open: Callable[[], BinaryIO]
+
+
+def find(patterns: Sequence[str]) -> list[LocatedFile]:
+    """What the patterns match, each once, in the order of the names; a folder gives all below it.
+
+    Hidden files (of a hidden folder: the folder), links to nowhere and links out of the pattern's folder have a flaw.
+    Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that matches nothing or
+    is not allowed to be listed, UnavailableError for one that cannot be listed now.
+    """
+    found: dict[str, LocatedFile] = {}
+    for pattern in patterns:
+        files = list(_remote(pattern) if "://" in pattern else _local(Path(pattern)))
+        if all(file.flaw == HIDDEN for file in files):
+            where = "" if "://" in pattern else f" (relative to {Path.cwd()})"
+            raise UserError(f"collect.sources: `{pattern}` matches no file; correct the path{where}")
+        found.update((file.name, file) for file in files)
+    return [found[name] for name in sorted(found)]
+
+
+def find_visible(patterns: Sequence[str]) -> list[LocatedFile]:
+    """As `find`, without the hidden files."""
+    return [file for file in find(patterns) if file.flaw != HIDDEN]
+
+
+def _local(pattern: Path) -> Iterator[LocatedFile]:
+    parts = pattern.relative_to(pattern.anchor).parts
+    first_wildcard = next((n for n, part in enumerate(parts) if set("*?[") & set(part)), len(parts))
+    if first_wildcard == len(parts):
+        if pattern.is_dir():
+            yield from _folder(pattern)
+        elif os.path.lexists(pattern):
+            # Named by the user: also where it is a link out of the project.
+            yield _local_file(str(pattern), pattern, None)
+        return
+    base = Path(pattern.anchor, *parts[:first_wildcard])
+    root = os.path.realpath(base)
+    for match in base.glob("/".join(parts[first_wildcard:])):
+        below = match.relative_to(base).parts
+        if match.is_symlink() and match.is_dir():
+            continue
+        if any(part.startswith(".") and part not in parts for part in below):
+            yield _flawed(match, HIDDEN)
+        elif match.is_dir():
+            yield from _folder(match)
+        else:
+            yield _local_file(str(match), match, root)
+
+
+def _folder(folder: Path) -> Iterator[LocatedFile]:
+    root = os.path.realpath(folder)
+    for entry in _entries_below(str(folder)):
+        if entry.name.startswith("."):
+            yield _flawed(entry.path, HIDDEN)
+        else:
+            # Only a link can lead out: links to folders are not followed.
+            yield _local_file(entry.path, entry, root if entry.is_symlink() else None)
+
+
+def _local_file(path: str, entry: "os.DirEntry[str] | Path", root: str | None) -> LocatedFile:
+    """The file at a path; with `root`, it must be below that folder once all links are followed."""
+    try:
+        info = entry.stat()
+    except OSError:
+        return _flawed(path, NOT_REGULAR)
+    if not stat.S_ISREG(info.st_mode):
+        return _flawed(path, NOT_REGULAR)
+    if root is not None and not Path(os.path.realpath(path)).is_relative_to(root):
+        return _flawed(path, LINK_OUT)
+    state = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+    return LocatedFile(_name(path), info.st_size, "", state, partial(_open_local, path))
+
+
+def _flawed(path: str | Path, flaw: str) -> LocatedFile:
+    return LocatedFile(_name(path), None, flaw, None, partial(_open_local, str(path)))
+
+
+def _name(path: str | Path) -> str:
+    return str(path).replace(os.sep, "/")
+
+
+def _open_local(path: str) -> BinaryIO:
+    return Path(path).open("rb")
+
+
+def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
+    """The files below a folder, and of hidden and unreadable folders the folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or not entry.is_dir():
+                yield entry
+            elif not entry.is_symlink():
+                try:
+                    yield from _entries_below(entry.path)
+                except OSError:
+                    # It is not a regular file: left out and named as such.
+                    yield entry
+
+
+def _remote(pattern: str) -> Iterator[LocatedFile]:
+    try:
+        system, path = fsspec.core.url_to_fs(pattern, **_options(pattern))
+        if system.isdir(path):
+            path = path.rstrip("/") + "/**"
+        listing = system.glob(path, detail=True) if set("*?[") & set(path) else {path: system.info(path)}
+    except FileNotFoundError:
+        return
+    except Exception as error:  # each file system of fsspec has errors of its own
+        raise remote_error(f"collect.sources: `{pattern}` cannot be listed", error) from None
+    for name, info in listing.items():
+        if info.get("type") == "file":
+            open_ = partial(system.open, name, "rb")
+            yield LocatedFile(system.unstrip_protocol(name), info.get("size"), "", None, open_)
+
+
+def _options(pattern: str) -> dict[str, Any]:
+    if not pattern.startswith(("http://", "https://")):
+        return {}
+    from aiohttp import ClientTimeout  # slow to import, and only this file system needs it
+
+    return {"client_kwargs": {"timeout": ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)}}
+
+
+def remote_error(what: str, error: Exception) -> UserError:
+    """The error of a file system for users: refused credentials are theirs to correct, the rest may go away."""
+    reason = one_line(error)
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED or "redential" in reason:
+        return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
+    return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
+
+
+def one_line(error: Exception) -> str:
+    """What a library says of an error, without its line breaks."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split()) or type(error).__name__

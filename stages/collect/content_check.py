@@ -83,7 +83,7 @@ class SeenFiles:
     """The checks of the files that the last run read, and of those that this one reads."""
 
     def __init__(self) -> None:
-        self._code = code_key(look)
+        self._code = code_key(check_content)
         self._before: dict[str, list[int | str]] = {}
         self._now: dict[str, list[int | str]] = {}
         try:

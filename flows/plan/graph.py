@@ -25,6 +25,7 @@ from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds
 from flows.plan.policy import Policy, read_policy
+from flows.plan.unhashable import check_deps
 from stages.runtime.dotted import differences
 from stages.runtime.entry import UserError
 
@@ -139,12 +140,14 @@ class Plan:
 def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
     """Plan the pipeline, or `targets` with what they need (with `downstream`: and what needs them).
 
-    Raises UserError where dvc.yaml cannot be read or a target does not exist.
+    Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep.
     """
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
         with locked_repo() as repo:
-            return Plan(tuple(_plan(repo, _wanted(repo, targets, downstream), force)))
+            stages = _wanted(repo, targets, downstream)
+            check_deps(repo, stages)
+            return Plan(tuple(_plan(repo, stages, force)))
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
 

@@ -112,11 +112,12 @@ def test_an_edit_of_the_parameters_during_a_run_changes_nothing(reference: Path,
 def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(reference: Path, project: Path) -> None:
     process = start(project)
     wait_for(project, "step-00000010", process)
-    process.send_signal(signal.SIGSTOP)  # only the command: its worker trains on
+    worker = list(family(process))[2]
+    worker.suspend()  # it must not finish first
     said = run(project, expected_code=EXIT_USER_ERROR)
     assert "another training of the same parameters, data and code is running and writes here" in said
     assert "Traceback" not in said
-    process.send_signal(signal.SIGCONT)
+    worker.resume()
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert outs(project) == outs(reference)

@@ -25,6 +25,11 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def lock(remarks: str) -> str:
+    """A dvc.lock that says something."""
+    return "schema: '2.0'\n" + "".join(f"# {line}\n" for line in remarks.splitlines())
+
+
 def commit(folder: Path, **files: str) -> None:
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_", ".")
@@ -38,7 +43,7 @@ def commit(folder: Path, **files: str) -> None:
 def source(tmp_path: Path) -> Path:
     """The bare repository that a deployment runs; `work` beside it is a person's clone."""
     work = make_toy(tmp_path / "work", DVC_YAML)
-    commit(work, dvc_lock="line\n" * 9, scores__one_json="1\n", one_sh="a\n")
+    commit(work, dvc_lock=lock("same\n" * 9), scores__one_json="1\n", one_sh="a\n")
     git(work, "branch", "-M", "main")
     git(tmp_path, "clone", "-q", "--bare", "work", "origin.git")
     git(work, "remote", "add", "origin", str(tmp_path / "origin.git"))
@@ -57,13 +62,13 @@ def at_origin(source: Path, path: str, branch: str = "results") -> str:
 
 def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: Path) -> None:
     folder, work = checkout(source), source.parent / "work"
-    commit(folder, dvc_lock="ours\n" + "line\n" * 8, scores__one_json="2\n")
-    commit(work, dvc_lock="line\n" * 8 + "theirs\n", scores__one_json="3\n", one_sh="b\n")
+    commit(folder, dvc_lock=lock("ours\n" + "same\n" * 8), scores__one_json="2\n")
+    commit(work, dvc_lock=lock("same\n" * 8 + "theirs\n"), scores__one_json="3\n", one_sh="b\n")
     git(work, "push", "-q", "origin", "main")
 
     bring_up_to_date(folder, str(source), "main", "results")
 
-    assert (folder / "dvc.lock").read_text() == "ours\n" + "line\n" * 8
+    assert (folder / "dvc.lock").read_text() == lock("ours\n" + "same\n" * 8)
     assert (folder / "scores/one.json").read_text() == "2\n"
     assert (folder / "one.sh").read_text() == "b\n"
 
@@ -82,7 +87,7 @@ def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
 
 def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:
     folder = checkout(source)
-    (folder / "dvc.lock").write_text("computed\n")
+    (folder / "dvc.lock").write_text(lock("computed\n"))
     commit_results(folder, "Results of one")
     away = source.rename(source.with_name("away"))
     with pytest.raises(UnavailableError):
@@ -94,12 +99,12 @@ def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(so
     bring_up_to_date(folder, str(source), "main", "results")
     push_commits(folder, "results")
 
-    assert at_origin(source, "dvc.lock") == "computed"
+    assert at_origin(source, "dvc.lock") + "\n" == lock("computed\n")
 
 
 def test_a_branch_that_has_moved_on_is_merged_and_nothing_of_either_side_is_lost(source: Path) -> None:
     folder = checkout(source)
-    (folder / "dvc.lock").write_text("first\n")
+    (folder / "dvc.lock").write_text(lock("first\n"))
     commit_results(folder, "Results of one")
     push_commits(folder, "results")
     work = source.parent / "work"
@@ -107,12 +112,12 @@ def test_a_branch_that_has_moved_on_is_merged_and_nothing_of_either_side_is_lost
     git(work, "checkout", "-q", "-b", "results", "origin/results")
     commit(work, note_txt="by hand\n")
     git(work, "push", "-q", "origin", "results")
-    (folder / "dvc.lock").write_text("second\n")
+    (folder / "dvc.lock").write_text(lock("second\n"))
     commit_results(folder, "Results of two")
 
     push_commits(folder, "results")
 
-    assert at_origin(source, "dvc.lock") == "second"
+    assert at_origin(source, "dvc.lock") + "\n" == lock("second\n")
     assert at_origin(source, "note.txt") == "by hand"
 
 

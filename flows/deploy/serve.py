@@ -11,14 +11,14 @@ PREFECT_YAML = Path("prefect.yaml")
 def serve_deployments() -> None:
     """Serve every deployment of prefect.yaml until stopped."""
     from prefect import serve
-
-    from flows.scheduled import scheduled
+    from prefect.flows import load_flow_from_entrypoint
 
     prepared: list[Any] = []
     for entry in yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))["deployments"]:
         schedule = (entry.get("schedules") or [{}])[0]
+        flow: Any = load_flow_from_entrypoint(entry["entrypoint"])
         prepared.append(
-            scheduled.to_deployment(
+            flow.to_deployment(
                 entry["name"],
                 cron=schedule.get("cron"),
                 interval=schedule.get("interval"),

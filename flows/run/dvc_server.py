@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 # Imported before the fork, so that no stage has to.
 import dvc.commands.repro
@@ -31,38 +31,12 @@ import dvc.stage.run
 from dvc.cli import main as dvc_main
 
 from flows.dvc.cache import drop_damaged
+from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 
 LONGEST_REQUEST, MOST_LOCKS = 1 << 20, 16
 
 LOCK_POLL_SECONDS = 0.05
-
-END = "\0end "
-"""Before DVC's exit code, in the last message; a process without such a message was killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Bring one stage up to date."""
-
-    stage: str
-    force: bool = False
-    pull: bool = False
-    check_cache: bool = False
-    """Whether its result may come from DVC's cache, so that damaged entries are to be dropped first."""
-    environment: dict[str, str | None] = field(default_factory=dict)
-    """Variables to set for this stage; None removes one."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageProcess:
-    """A stage that is being brought up to date. It leads a session and a process group of its own."""
-
-    pid: int
-    output: int
-    """Descriptor of what the stage's command prints."""
-    messages: int
-    """Descriptor of what DVC itself prints; at its end the process has ended."""
 
 
 class DvcServer:

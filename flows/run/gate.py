@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dvc.repo import Repo
 
-from flows.plan.policy import Check
 from flows.show.metrics import read_key
 from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:
+    from flows.plan.policy import Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +25,12 @@ class Verdict:
     holds: bool
 
 
-def judge(checks: Sequence[Check]) -> list[Verdict]:
+def judge(checks: Sequence["Check"]) -> list[Verdict]:
     """Each condition of each check. Raises UserError where a metric's file or key does not exist."""
     return [verdict for check in checks for verdict in _judge(check)]
 
 
-def _judge(check: Check) -> Iterator[Verdict]:
+def _judge(check: "Check") -> Iterator[Verdict]:
     value = read_value(check.metric)
     if value is None:
         raise UserError(f"dvc.yaml: gate on `{check.metric}`: no such file; name FILE:KEY of a metric")

@@ -10,13 +10,13 @@ from typing import Literal
 
 from flows.dvc.lock_file import sort_lock_file
 from flows.dvc.rwlock import forget_zombies, remove_torn_table
-from flows.plan.graph import Plan, make_plan
+from flows.plan.graph import Plan, PlannedStage, make_plan
 from flows.plan.history import remember_code, remember_seconds
 from flows.plan.params import check_params
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask
 from flows.run.dvc_server import DvcServer
-from flows.run.process import StageOutcome
+from flows.run.process import StageOutcome, StageRunner
 from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageStarted
 from flows.run.run_lock import run_lock
 from flows.run.scheduler import GOOD, RunOptions, Scheduler
@@ -64,7 +64,14 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
                     recording.start()
 
             approve = partial(ask, record=record.path, recorded=recording.has_server, say=terminal.say)
-            scheduler = Scheduler(plan, options, server, on_event, start_recorder_and(approve, recording))
+            scheduler = Scheduler(
+                plan,
+                options,
+                StageRunner(server),
+                replan=replan,
+                on_event=on_event,
+                approve=start_recorder_and(approve, recording),
+            )
             try:
                 with terminal:
                     outcomes = scheduler.run()
@@ -86,6 +93,11 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
     for line in recording.last_lines(flow_run):
         terminal.say(line)
     return result
+
+
+def replan(name: str) -> PlannedStage:
+    """Plan one stage as things are now."""
+    return next(stage for stage in make_plan([name]) if stage.name == name)
 
 
 def run_result(plan: Plan, outcomes: dict[str, StageOutcome], *, cancelled: bool) -> RunResult:

@@ -14,10 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from flows.run.dvc_server import END, DvcServer, Request, StageProcess
+from flows.run.request import END, Request, StageProcess
 from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
+
+if TYPE_CHECKING:
+    from flows.run.dvc_server import DvcServer
 
 GRACE_SECONDS = 35
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""
@@ -75,7 +78,7 @@ class Lines:
 class StageRunner:
     """Runs stages, each in the thread that asks for it, until `stop` is called."""
 
-    server: DvcServer
+    server: "DvcServer"
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:

@@ -25,11 +25,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from flows.plan.graph import Plan, PlannedStage, make_plan
 from flows.run import gate
-from flows.run.dvc_server import DvcServer, Request
 from flows.run.process import StageOutcome, StageRunner
 from flows.run.record import (
     LONGEST_LINE,
@@ -42,8 +40,12 @@ from flows.run.record import (
     StageStarted,
     redactor,
 )
+from flows.run.request import Request
 from flows.run.slots import slots_of_this_machine
 from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan, PlannedStage
 
 GOOD = ("ran", "unchanged", "restored")
 
@@ -102,7 +104,7 @@ Message = Judged | Ended | Crashed | Literal["stop"]
 class Progressing:
     """Where a stage is, for the scheduler's thread alone."""
 
-    stage: PlannedStage
+    stage: "PlannedStage"
     state: Literal["waiting", "judging", "ready", "running", "ended"] = "waiting"
     attempts: int = 0
     not_before: float = 0.0
@@ -116,18 +118,22 @@ class Scheduler:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: "Plan",
         options: RunOptions,
-        server: DvcServer,
+        runner: StageRunner,
+        *,
+        replan: Callable[[str], "PlannedStage"],
         on_event: Callable[[Event], None],
         approve: Callable[[str, Callable[[], bool]], str],
     ) -> None:
-        """`approve(stage, given_up)` asks a person; it returns why the stage may not run, or nothing for a yes."""
-        self.options, self.on_event, self.approve = options, on_event, approve
+        """`replan(stage)` plans a stage anew, once the stages before it have ended. `approve(stage, given_up)` asks a
+        person; it returns why the stage may not run, or nothing for a yes.
+        """
+        self.options, self.runner, self.replan, self.approve = options, runner, replan, approve
+        self.on_event = on_event
         self.stages = {stage.name: Progressing(stage) for stage in plan.to_do}
         self.outcomes: dict[str, StageOutcome] = {}
         self.slots = slots_of_this_machine()
-        self.runner = StageRunner(server)
         self.messages: SimpleQueue[Message] = SimpleQueue()
         self.secrets = {name for stage in plan for name in stage.policy.secrets if name in os.environ}
         self.redact = redactor(self.secrets)
@@ -206,13 +212,13 @@ class Scheduler:
             case Crashed(error):
                 raise error
 
-    def _judge(self, stage: PlannedStage) -> Judged:
+    def _judge(self, stage: "PlannedStage") -> Judged:
         try:
             return Judged(stage.name, refusal=self._refusal(stage))
         except UserError as error:
             return Judged(stage.name, failure=str(error))
 
-    def _refusal(self, stage: PlannedStage) -> str:
+    def _refusal(self, stage: "PlannedStage") -> str:
         """Why a stage may not run: the table of its gate, or that a person said no. Empty where it may.
 
         A stage that turns out to be up to date is not judged, and one whose result is only restored needs no approval.
@@ -220,7 +226,7 @@ class Scheduler:
         planned = stage
         if stage.state != "run" or any(name in self.stages for name in stage.upstream):
             # The stages before it have ended, so now the plan is exact.
-            planned = next(now for now in make_plan([stage.name], force=False) if now.name == stage.name)
+            planned = self.replan(stage.name)
         state = "run" if self.options.force else planned.state
         if state == "clean":
             return ""
@@ -237,7 +243,7 @@ class Scheduler:
             return self.approve(stage.name, lambda: self.given_up)
         return ""
 
-    def _attempt(self, stage: PlannedStage) -> Ended:
+    def _attempt(self, stage: "PlannedStage") -> Ended:
         """One attempt at a stage, from its start to its end."""
         reported = time.monotonic()
 

@@ -5,15 +5,20 @@ All of it is data; what it looks like is the business of who shows it.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows.plan.graph import Plan
-from flows.run.process import StageOutcome
 from flows.run.record import Artifact
 from flows.show.metrics import all_metrics, compare, filled_in, read_curves, shown_metrics
 from flows.show.terminal import outcome_rows, up_to_date
 
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan
+    from flows.run.process import StageOutcome
 
-def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Mapping[str, float]) -> Iterator[Artifact]:
+
+def run_artifacts(
+    plan: "Plan", outcomes: Mapping[str, "StageOutcome"], before: Mapping[str, float]
+) -> Iterator[Artifact]:
     """The artifacts of a run, without those of stages that it did not change. `before`: the metrics at its start."""
     page = outcome_page(plan, outcomes)
     yield Artifact(key="pipeline", kind="markdown", data=page, description="What ran, and why")
@@ -39,7 +44,7 @@ def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Mapp
             yield Artifact(key=f"card-{stage.name}", kind="markdown", data=text, description="Card", stage=stage.name)
 
 
-def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
+def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
     """The Markdown page of a run: what ran, what was cached and why; and the metrics."""
     lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
     for stage, result, seconds in outcome_rows(plan, outcomes):

@@ -5,10 +5,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.plan.graph import PlannedStage
-from flows.plan.policy import Curves
+if TYPE_CHECKING:
+    from flows.plan.graph import PlannedStage
+    from flows.plan.policy import Curves
 
 MOST_POINTS = 500
 """Of a curve that is shown."""
@@ -24,7 +25,7 @@ def read_key(file: Path, key: str) -> Any:
     return value
 
 
-def shown_metrics(stages: Iterable[PlannedStage]) -> dict[str, float]:
+def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
     """The metrics that these stages show, by label; no value of 0, such as the speed of a stage that had nothing to do.
 
     To be given only stages that are up to date: after a failure the files hold an earlier run's numbers.
@@ -38,7 +39,7 @@ def shown_metrics(stages: Iterable[PlannedStage]) -> dict[str, float]:
     return metrics
 
 
-def all_metrics(stages: Iterable[PlannedStage]) -> dict[str, float]:
+def all_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
     """Every number in the metrics files of the stages, by its dotted name."""
     metrics: dict[str, float] = {}
     for file in sorted({file for stage in stages for file in stage.metrics}):
@@ -81,7 +82,7 @@ def filled_in(template: str) -> str:
     return "" if missing else text
 
 
-def read_curves(figures: Iterable[Curves]) -> list[dict[str, Any]]:
+def read_curves(figures: Iterable["Curves"]) -> list[dict[str, Any]]:
     """The figures with their points, thinned out to `MOST_POINTS` each; those without any are left out."""
     read = []
     for figure in figures:

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from flows.plan.graph import Plan, PlannedStage
 from flows.run.record import Event, Line, StageEnded, StageStarted
 from flows.show.metrics import shown_metrics
 
 if TYPE_CHECKING:
+    from flows.plan.graph import Plan, PlannedStage
     from flows.run.process import StageOutcome
 
 STATE_STYLE = {"clean": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
@@ -32,7 +32,7 @@ LIVE_ROWS = 20
 """Stages in the table that renews itself."""
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: "Plan") -> Table:
     """The plan as a table: stage, state, why."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("stage", "state", "why"):
@@ -44,7 +44,7 @@ def plan_table(plan: Plan) -> Table:
     return table
 
 
-def outcome_rows(plan: Plan, outcomes: Mapping[str, "StageOutcome"]) -> list[tuple[PlannedStage, str, str]]:
+def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list[tuple["PlannedStage", str, str]]:
     """Each stage of the plan with what became of it and the seconds it took."""
     rows: list[tuple[PlannedStage, str, str]] = []
     for stage in plan:
@@ -54,7 +54,7 @@ def outcome_rows(plan: Plan, outcomes: Mapping[str, "StageOutcome"]) -> list[tup
     return rows
 
 
-def up_to_date(plan: Plan, outcomes: Mapping[str, "StageOutcome"]) -> list[PlannedStage]:
+def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
     """The stages whose results on disk belong to their inputs: what was clean, and what this run brought up to date."""
     stale: set[str] = set()
     for stage in plan:
@@ -76,7 +76,7 @@ class LastingConsole(Console):
 class Terminal:
     """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: "Plan") -> None:
         self.plan = plan
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.run.dvc_server import DvcServer, Request
+from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
+from flows.run.request import Request
 from flows.run.run_lock import run_lock
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import environment, toy

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.run.dvc_server import END, DvcServer, Request
+from flows.run.dvc_server import DvcServer
 from flows.run.process import Lines, StageOutcome, StageRunner, group_lives, read_outcome
+from flows.run.request import END, Request
 from stages.runtime.entry import EXIT_REFUSED
 from tests.flows.toy import make_toy
 

@@ -1,0 +1,46 @@
+"""The command line: the commands that stages bring along, and what they get."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def parrotflow(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_help_lists_the_commands_of_the_stages_with_their_first_line() -> None:
+    top, data = parrotflow("--help").stdout, parrotflow("data", "--help").stdout
+
+    assert "sample" in top
+    assert "continues" in top
+    assert "whatif" in data
+    assert "trace" in data
+
+
+@pytest.mark.parametrize(("command", "option"), [(["sample"], "--max-new-tokens"), (["data", "trace"], "--step")])
+def test_the_help_of_a_stages_command_is_its_own(command: list[str], option: str) -> None:
+    done = parrotflow(*command, "--help")
+
+    assert done.returncode == 0, done.stderr
+    assert option in done.stdout
+
+
+def test_options_are_passed_on_and_the_exit_code_comes_back() -> None:
+    done = parrotflow("data", "trace", "--step", "x")
+
+    assert done.returncode == 2
+    assert "--step: invalid int value: 'x'" in done.stderr
+
+
+def test_flows_name_no_stage_metric_or_folder_of_this_product() -> None:
+    named = ("reports/", "data/receipt", "evaluate.json", "bits_per_byte", "train_speed", "published/", "def fibonacci")
+
+    for path in (ROOT / "flows").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not [name for name in named if f'"{name}' in text or f"({name}" in text], path

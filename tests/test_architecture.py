@@ -188,3 +188,33 @@ def test_no_room_is_named_for_nothing() -> None:
 
     for package in ("flows", "stages", "tests", "benchmarks"):
         assert not nameless & {path.stem for path in (ROOT / package).rglob("*") if "__pycache__" not in path.parts}
+
+
+FLOORS = 6
+
+
+def flows_imported_by(path: Path, known: set[str]) -> set[str]:
+    """The modules of flows/ that a module imports when it runs, also inside functions; not those for annotations."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_annotations = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node not in for_annotations:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names & known
+
+
+def test_no_chain_of_imports_in_flows_is_longer_than_six_modules() -> None:
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules("flows")}
+    graph = {name: flows_imported_by(path, set(paths)) for name, path in paths.items()}
+
+    def chain(name: str) -> list[str]:
+        return [*max((chain(below) for below in graph[name]), key=len, default=[]), name]
+
+    longest = max((chain(name) for name in paths), key=len)
+    assert len(longest) <= FLOORS, " <- ".join(longest)

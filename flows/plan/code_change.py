@@ -4,15 +4,18 @@ dvc.lock records only a file's md5. The text with that md5 is looked for in git'
 code that earlier runs have kept.
 """
 
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import md5
 from pathlib import Path
 
-from flows.plan.history import CODE
 from stages.runtime.code import meaning
 
 COMMITS_LOOKED_AT = 100
+
+CODE = Path(".parrotflow/code")
+"""The code that stages ran with, for later runs; without it only a remark is missing."""
 
 
 def is_only_remarks(path: Path, old_md5: str) -> bool:
@@ -43,3 +46,13 @@ def _committed(path: Path) -> Iterator[bytes]:
     for commit in commits:
         show = ["git", "show", f"{commit}:./{path.as_posix()}"]
         yield subprocess.run(show, capture_output=True, check=False).stdout
+
+
+def remember_code(files: Iterable[Path]) -> None:
+    """Keep files by their md5, which is how dvc.lock names them."""
+    CODE.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if file.is_file():
+            kept = CODE / md5(file.read_bytes()).hexdigest()
+            if not kept.exists():
+                shutil.copyfile(file, kept)

@@ -10,8 +10,9 @@ from typing import Literal
 
 from flows.dvc.lock_file import sort_lock_file
 from flows.dvc.rwlock import forget_zombies, remove_torn_table
+from flows.plan.code_change import remember_code
 from flows.plan.graph import Plan, PlannedStage, make_plan
-from flows.plan.history import remember_code, remember_seconds
+from flows.plan.history import remember_seconds
 from flows.plan.params import check_params
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask

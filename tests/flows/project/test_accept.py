@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.plan.code_change import is_only_remarks
+from flows.plan.code_change import is_only_remarks, remember_code
 from flows.plan.graph import make_plan
-from flows.plan.history import remember_code
 from flows.project import accept as accepting
 from flows.project.accept import accept, drop_entries, drop_expired, read_ledger, undo
 from stages.runtime.entry import UserError

@@ -4,29 +4,25 @@ python -m benchmarks.flow [--quick]
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 from benchmarks.measurements import Figure, compare, interleave, record
 from benchmarks.runs.pipelines import PARROTFLOW, REPRO, environment, make_pipeline
 
 SLEEPS = 8
-LIBRARIES = ("prefect", "dvc")
+LIBRARIES = ("dvc",)
 
-EMPTY_FLOW = """\
-from flows.environment import prepare_environment
-prepare_environment()
-from prefect import flow
-@flow(name="empty")
-def empty() -> None: ...
-empty()
-"""
+SAMPLE_SECONDS = 0.05
 
 
 def main() -> None:
@@ -34,11 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
+    runs = 2 if quick else 5
     with tempfile.TemporaryDirectory() as folder:
         figures = [
-            side_by_side(Path(folder), 1 if quick else 5, 1 if quick else 3),
-            nothing_to_do(Path(folder), 2 if quick else 5),
-            per_stage(Path(folder), 2 if quick else 5),
+            side_by_side(Path(folder) / "short", 1, runs),
+            *([] if quick else [side_by_side(Path(folder) / "long", 5, 3)]),
+            nothing_to_do(Path(folder), runs),
+            per_stage(Path(folder), runs),
+            memory(Path(folder), runs),
         ]
     record("flow", figures)
 
@@ -53,7 +52,7 @@ def sleeping(seconds: float) -> str:
 
 def side_by_side(folder: Path, seconds: float, runs: int) -> Figure:
     """8 independent stages and a join, two at once."""
-    project = make_pipeline(folder / "sleeping", sleeping(seconds))
+    project = make_pipeline(folder, sleeping(seconds))
     sides = {"ours": partial(fresh, project, PARROTFLOW), "dvc": partial(fresh, project, REPRO)}
     measured = interleave(sides, runs)
     return compare(
@@ -68,19 +67,15 @@ def side_by_side(folder: Path, seconds: float, runs: int) -> Figure:
 
 
 def nothing_to_do(folder: Path, runs: int) -> Figure:
-    """A run of a pipeline that is up to date, beside a Prefect flow that does nothing."""
+    """A run of a pipeline that is up to date."""
     project = make_pipeline(folder / "idle", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
     timed(project, PARROTFLOW)
-    sides = {
-        "ours": lambda: timed(project, PARROTFLOW),
-        "empty": lambda: timed(project, [sys.executable, "-c", EMPTY_FLOW]),
-    }
-    measured = interleave(sides, runs)
+    measured = interleave({"ours": lambda: timed(project, PARROTFLOW), "dvc": lambda: timed(project, REPRO)}, runs)
     return compare(
         "a run with nothing to do",
         measured["ours"],
-        measured["empty"],
-        peer_name="an empty Prefect flow",
+        measured["dvc"],
+        peer_name="dvc repro",
         unit="s",
         higher_is_better=False,
         libraries=LIBRARIES,
@@ -109,13 +104,29 @@ def per_stage(folder: Path, runs: int) -> Figure:
     )
 
 
-def fresh(project: Path, command: list[str]) -> float:
-    """Seconds of a run of which nothing is there."""
+def memory(folder: Path, runs: int) -> Figure:
+    """The most memory that a run's own processes take at once, without the commands of its stages."""
+    project = make_pipeline(folder / "memory", sleeping(1))
+    sides = {"ours": lambda: fresh(project, PARROTFLOW, peak_bytes), "dvc": lambda: fresh(project, REPRO, peak_bytes)}
+    measured = interleave(sides, max(1, runs - 2))
+    return compare(
+        f"memory of a run's own processes, {SLEEPS} stages on 2 slots",
+        [value / 1e6 for value in measured["ours"]],
+        [value / 1e6 for value in measured["dvc"]],
+        peer_name="dvc repro",
+        unit="MB",
+        higher_is_better=False,
+        libraries=LIBRARIES,
+    )
+
+
+def fresh(project: Path, command: list[str], measure: Callable[[Path, list[str]], float] | None = None) -> float:
+    """Measure a run, by default its seconds, of a pipeline of which no result exists."""
     for path in (project / "dvc.lock", project / ".dvc" / "cache"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     for path in project.glob("*.txt"):
         path.unlink()
-    return timed(project, command)
+    return (measure or timed)(project, command)
 
 
 def timed(project: Path, command: list[str]) -> float:
@@ -123,6 +134,29 @@ def timed(project: Path, command: list[str]) -> float:
     began = time.perf_counter()
     subprocess.run(command, cwd=project, env=os.environ | environment(), check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
+
+
+def peak_bytes(project: Path, command: list[str]) -> float:
+    """The most memory (proportional set size) of a command and the Python processes that it starts, sampled."""
+    peak = 0
+    with subprocess.Popen(command, cwd=project, env=os.environ | environment(), stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            found = [psutil.Process(process.pid)]
+            with contextlib.suppress(psutil.Error):
+                found += found[0].children(recursive=True)
+            peak = max(peak, sum(map(proportional_bytes, found)))
+            time.sleep(SAMPLE_SECONDS)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return float(peak)
+
+
+def proportional_bytes(process: psutil.Process) -> int:
+    """Memory of a Python process, pages that it shares counted in parts; 0 for others, and for one that has ended."""
+    try:
+        return int(process.memory_full_info().pss) if "python" in process.name() else 0
+    except psutil.Error:
+        return 0
 
 
 if __name__ == "__main__":

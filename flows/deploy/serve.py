@@ -1,5 +1,6 @@
 """`parrotflow serve`: the deployments of prefect.yaml on one machine, without a work pool and a worker."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ PREFECT_YAML = Path("prefect.yaml")
 def serve_deployments() -> None:
     """Serve every deployment of prefect.yaml until stopped."""
     from prefect import serve
-    from prefect.flows import load_flow_from_entrypoint
 
     prepared: list[Any] = []
     for entry in yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))["deployments"]:
         schedule = (entry.get("schedules") or [{}])[0]
-        flow: Any = load_flow_from_entrypoint(entry["entrypoint"])
+        file, _, name = entry["entrypoint"].partition(":")
+        flow = getattr(import_module(".".join(Path(file).with_suffix("").parts)), name)
         prepared.append(
             flow.to_deployment(
                 entry["name"],

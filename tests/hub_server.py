@@ -40,8 +40,9 @@ class Fault:
 
     pattern: str
     kind: str
-    """`500` or another status; `lost`: done, but the connection closes without an answer; `cut`: closed before all was read;
-    `race`: somebody else commits to the branch first; `portal`: a login page with status 200; `silence`: no answer."""
+    """`500` or another status; `lost`: done, but the connection closes without an answer; `cut`: closed before all was
+    read; `race`: somebody else commits to the branch first; `portal`: a login page with status 200; `silence`: no
+    answer."""
     times: int = 1
 
 

@@ -37,6 +37,9 @@ FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked
 
 VERSIONS_FILE = "versions.yaml"
 
+MOST_FILES_NAMED = 3
+"""Of changed code, in the one line that says why a stage runs; `--json` lists all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -94,8 +97,13 @@ class PlannedStage:
 
     @property
     def why(self) -> str:
-        """The reasons in one line."""
-        return "; ".join(str(reason) for reason in self.reasons)
+        """The reasons in one line; of many changed code files the first ones and their number."""
+        code = [reason for reason in self.reasons if reason.kind == "code"]
+        named = code if len(code) <= MOST_FILES_NAMED + 1 else code[:MOST_FILES_NAMED]
+        parts = [str(reason) for reason in self.reasons if reason.kind != "code" or reason in named]
+        if len(named) < len(code):
+            parts.insert(parts.index(str(named[-1])) + 1, f"and {len(code) - len(named)} more code files")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

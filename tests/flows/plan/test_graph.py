@@ -279,3 +279,18 @@ def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, mon
 
     assert states() == {"join.txt.dvc": "clean", "use": "clean"}
     assert "up to date" in repro(folder)
+
+
+def test_a_few_changed_code_files_are_all_named() -> None:
+    assert changed_code(4).why == "a0.py modified; a1.py modified; a2.py modified; a3.py modified; out is missing"
+
+
+def test_of_many_changed_code_files_the_first_are_named_and_the_rest_counted() -> None:
+    why = "a0.py modified; a1.py modified; a2.py modified; and 6 more code files; out is missing"
+
+    assert changed_code(9).why == why
+
+
+def changed_code(count: int) -> PlannedStage:
+    code = [Reason("code", f"a{number}.py", new="modified") for number in range(count)]
+    return PlannedStage("s", "run", (*code, Reason("output", "out", new="is missing")), ())

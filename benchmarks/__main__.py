@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measurements import RESULTS, Figure
+from benchmarks.measurements import RESULTS, Measurement
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
 NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
+
+MOST_SPREAD = 0.20
+"""Of a figure that is not called unsure."""
 
 
 def names() -> list[str]:
@@ -22,8 +25,10 @@ def render() -> str:
     lines = [
         "# Measured",
         "",
-        "Each table is one command's result, both sides in turn in one run; medians. A ratio above 1 means that "
-        "parrotflow is better. `make bench` measures all of them again.",
+        "Each table is the result of one command: both sides measured in turn in one run, medians. A ratio above 1 "
+        "means that parrotflow is better. The spread is (highest - lowest) / median of our runs; a figure with more than "
+        f"{MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not recorded. `make bench` repeats all "
+        "measurements.",
     ]
     for name in names():
         lines += ["", f"## {name}", "", f"`python -m benchmarks.{name}`", ""]
@@ -34,13 +39,14 @@ def render() -> str:
 
 def table(result: Path) -> list[str]:
     """One result as a Markdown table, the machine and the versions under it."""
-    figures = [Figure(**values) for values in json.loads(result.read_text(encoding="utf-8"))]
+    figures = [Measurement(**values) for values in json.loads(result.read_text(encoding="utf-8"))]
     lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
     for figure in figures:
         peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
         ours = f"{figure.ours:.4g} {figure.unit}"
-        lines.append(f"| {figure.figure} | {ours} | {peer} | {ratio} | {figure.runs} | {figure.spread:.0%} |")
+        unsure = " (unsure)" if figure.spread > MOST_SPREAD else ""
+        lines.append(f"| {figure.figure} | {ours} | {peer} | {ratio} | {figure.runs} | {figure.spread:.0%}{unsure} |")
     for place in sorted({(figure.machine, tuple(figure.versions.items())) for figure in figures}):
         lines += ["", f"On {place[0]}; " + ", ".join(f"{name} {number}" for name, number in place[1]) + "."]
     return lines

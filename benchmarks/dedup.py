@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.measurements import Figure, compare, interleave, record
+from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.clean.minhash import read_words
 from stages.clean.near_duplicates import Corpus, Rows, WordSets
 from stages.clean.params import NearDuplicates
@@ -64,7 +64,7 @@ def main() -> None:
     record("dedup", [*figures, *(recall(true, pairs, peer) for peer in (PER_WORD, BATCHED))])
 
 
-def speed(count: int, seconds: dict[str, list[float]], peer: str) -> Figure:
+def speed(count: int, seconds: dict[str, list[float]], peer: str) -> Measurement:
     """How long each side takes."""
     return compare(
         f"verified near-duplicate pairs of {count:,} documents, 256 permutations, similarity 0.85, one process",
@@ -77,7 +77,7 @@ def speed(count: int, seconds: dict[str, list[float]], peer: str) -> Figure:
     )
 
 
-def recall(true: Pairs, pairs: dict[str, Pairs], peer: str) -> Figure:
+def recall(true: Pairs, pairs: dict[str, Pairs], peer: str) -> Measurement:
     """The share of all true pairs that each side finds."""
     for name, found in pairs.items():
         if not found <= true:

@@ -10,7 +10,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measurements import Figure, compare, interleave, record
+from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.training import training_project
 from benchmarks.runs.watching import steps_per_second
 
@@ -26,7 +26,7 @@ def main() -> None:
     record("deterministic_sums", [figure(launch, processes, runs) for launch, processes in (("cpu", 1), ("cpu_2", 2))])
 
 
-def figure(launch: str, processes: int, runs: int) -> Figure:
+def figure(launch: str, processes: int, runs: int) -> Measurement:
     """Steps per second of both ways to sum."""
     sides = {"deterministic": partial(speed, launch, MICRO_BATCH), "usual": partial(speed, launch, None)}
     measured = interleave(sides, runs)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.measurements import Figure, compare, interleave, record
+from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.pipelines import PARROTFLOW, REPRO, environment, make_pipeline
 
 SLEEPS = 8
@@ -50,7 +50,7 @@ def sleeping(seconds: float) -> str:
     return stages + f"  join:\n    cmd: cat {' '.join(joined)} > all.txt\n    deps: {joined}\n    outs: [all.txt]\n"
 
 
-def side_by_side(folder: Path, seconds: float, runs: int) -> Figure:
+def side_by_side(folder: Path, seconds: float, runs: int) -> Measurement:
     """8 independent stages and a join, two at once."""
     project = make_pipeline(folder, sleeping(seconds))
     sides = {"ours": partial(fresh, project, PARROTFLOW), "dvc": partial(fresh, project, REPRO)}
@@ -66,7 +66,7 @@ def side_by_side(folder: Path, seconds: float, runs: int) -> Figure:
     )
 
 
-def nothing_to_do(folder: Path, runs: int) -> Figure:
+def nothing_to_do(folder: Path, runs: int) -> Measurement:
     """A run of a pipeline that is up to date."""
     project = make_pipeline(folder / "idle", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
     timed(project, PARROTFLOW)
@@ -82,7 +82,7 @@ def nothing_to_do(folder: Path, runs: int) -> Figure:
     )
 
 
-def per_stage(folder: Path, runs: int) -> Figure:
+def per_stage(folder: Path, runs: int) -> Measurement:
     """What each executed stage costs beyond its command: a chain of trivial stages against a run with nothing to do."""
     length = 6
     stages = ["stages:\n  s0: {cmd: echo 0 > f0.txt, outs: [f0.txt]}\n"]
@@ -104,7 +104,7 @@ def per_stage(folder: Path, runs: int) -> Figure:
     )
 
 
-def memory(folder: Path, runs: int) -> Figure:
+def memory(folder: Path, runs: int) -> Measurement:
     """The most memory that a run's own processes take at once, without the commands of its stages."""
     project = make_pipeline(folder / "memory", sleeping(1))
     sides = {"ours": lambda: fresh(project, PARROTFLOW, peak_bytes), "dvc": lambda: fresh(project, REPRO, peak_bytes)}

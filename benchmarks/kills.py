@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.measurements import Figure, compare, record
+from benchmarks.measurements import Measurement, compare, record
 from benchmarks.runs.training import TINY_MODEL, run_training, start_training, training_project
 from stages.formats.model_folder import weights_sha256
 
@@ -45,7 +45,7 @@ def main() -> None:
     record("kills", figures)
 
 
-def campaign(folder: Path, launch: str, kills: int, until: float) -> Figure:
+def campaign(folder: Path, launch: str, kills: int, until: float) -> Measurement:
     """Kill runs of one launch preset until `kills` have been hit; each is then run to its end and compared.
 
     No further one is begun after `until`, by the monotonic clock.

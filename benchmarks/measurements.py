@@ -1,7 +1,7 @@
 """How every benchmark measures and records: sides interleaved in one process tree, medians and spread.
 
 A benchmark is one module: `python -m benchmarks.NAME` (`--quick` for about a minute). It prints a table and writes
-`benchmarks/results/NAME.json`, a list of `Figure`; `python -m benchmarks` runs all and renders docs/measured.md.
+`benchmarks/results/NAME.json`, a list of `Measurement`; `python -m benchmarks` runs all and renders docs/measured.md.
 """
 
 import json
@@ -20,8 +20,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured figure, beside its peer where there is one."""
+class Measurement:
+    """One measurement, with its peer's where there is one."""
 
     figure: str
     """What was measured, in words."""
@@ -40,9 +40,9 @@ class Figure:
     spread: float
     """(highest - lowest) / median of our runs."""
     machine: str
-    """Processor and cores, accelerator where one was used."""
+    """Processor, its kind and cores; accelerator where one was used."""
     versions: dict[str, str]
-    """Distribution -> version of what the figure hangs on."""
+    """Distribution -> version of what the figure depends on."""
 
 
 def interleave(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
@@ -64,7 +64,7 @@ def compare(
     higher_is_better: bool,
     libraries: Iterable[str] = (),
     accelerator: str = "",
-) -> Figure:
+) -> Measurement:
     """Medians, spread and ratio of two series of measurements in `unit`."""
     series = sorted(ours)
     middle = statistics.median(series)
@@ -72,7 +72,7 @@ def compare(
     ratio = None
     if other is not None:
         ratio = middle / other if higher_is_better else other / middle
-    return Figure(
+    return Measurement(
         figure=figure,
         ours=middle,
         peer=other,
@@ -92,10 +92,17 @@ def machine() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {cores} cores"
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+    return ", ".join(filter(None, [names[0] if names else platform.machine(), cpu_kind(flags), f"{cores} cores"]))
 
 
-def record(name: str, figures: list[Figure], results: Path = RESULTS) -> None:
+def cpu_kind(flags: Iterable[str]) -> str:
+    """What the speed of matrix products depends on: the widest instructions among the kernel's flags of an x86 CPU."""
+    known = {"amx_bf16": "AMX", "avx512f": "AVX-512 without AMX", "avx2": "AVX2"}
+    return next((kind for flag, kind in known.items() if flag in set(flags)), "")
+
+
+def record(name: str, figures: list[Measurement], results: Path = RESULTS) -> None:
     """Print the figures as a table and write them to `results/NAME.json`."""
     results.mkdir(exist_ok=True)
     (results / f"{name}.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")

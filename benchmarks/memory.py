@@ -23,7 +23,7 @@ import psutil
 import yaml
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.measurements import Figure, compare, record
+from benchmarks.measurements import Measurement, compare, record
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("collect", "clean", "tokenizer", "tokenize")
@@ -95,7 +95,7 @@ def watch(process: subprocess.Popen[bytes], peak: list[int]) -> None:
         time.sleep(SECONDS_BETWEEN_SAMPLES)
 
 
-def figure(stage: str, size: float, peak: float, seconds: float) -> list[Figure]:
+def figure(stage: str, size: float, peak: float, seconds: float) -> list[Measurement]:
     """The peak beside the bound, and the time per gigabyte."""
     corpus = f"{size:.1f} GB of text, shards of {SHARD_BYTES // 10**6} MB"
     libraries = ["pyarrow"]

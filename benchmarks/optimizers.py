@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measurements import Figure, compare, record
+from benchmarks.measurements import Measurement, compare, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import run_training, training_project
 from stages.formats.reports import read_json
@@ -67,7 +67,7 @@ def main() -> None:
     record("optimizers", figures)
 
 
-def figure(name: str, own: float, peer: float, peer_name: str) -> Figure:
+def figure(name: str, own: float, peer: float, peer_name: str) -> Measurement:
     """Held-out bits per byte of both."""
     return compare(
         f"{name}: held-out loss",

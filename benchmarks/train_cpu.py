@@ -25,7 +25,7 @@ from torch import nn
 from transformers import Trainer as HuggingFaceTrainer
 from transformers import TrainingArguments
 
-from benchmarks.measurements import Figure, compare, interleave, record
+from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.tokens import TokenStore
 from stages.runtime.section import read_section
@@ -126,7 +126,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
         print(STEPS * batch.inputs.size / (time.perf_counter() - began), flush=True)
 
 
-def figures(speeds: dict[str, list[float]]) -> list[Figure]:
+def figures(speeds: dict[str, list[float]]) -> list[Measurement]:
     """Ours beside each peer."""
     return [
         compare(

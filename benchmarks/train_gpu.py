@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from benchmarks.measurements import Figure, compare, interleave, record
+from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.tokens import Manifest
 from stages.runtime.section import read_params_file
@@ -140,7 +140,7 @@ def timed(step: Step, tokens: int, device: torch.device) -> Callable[[], float]:
 
 def figures(
     params: TrainParams, speeds: dict[str, list[float]], memory: dict[str, int], device: torch.device
-) -> list[Figure]:
+) -> list[Measurement]:
     """Speed, utilisation and memory, beside nanoGPT where it was given."""
     with torch.device("meta"):
         model = build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ()))
@@ -151,7 +151,7 @@ def figures(
     libraries, accelerator = ["torch", "transformers"], torch.cuda.get_device_name(device)
     own = speeds["ours"]
 
-    def figure(what: str, ours: list[float], other: list[float] | None, unit: str, higher: bool) -> Figure:
+    def figure(what: str, ours: list[float], other: list[float] | None, unit: str, higher: bool) -> Measurement:
         return compare(
             f"GPT-2 124M, sequences of 1024: {what}",
             ours,

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import table
-from benchmarks.measurements import compare, interleave, record
+from benchmarks.measurements import compare, cpu_kind, interleave, record
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -37,3 +37,28 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
     lines = table(tmp_path / "encode.json")
     assert "| encoding | 100 MB/s | 50 MB/s (p) | 2.00 | 1 | 0% |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
+
+
+def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Path) -> None:
+    steady, varying = (
+        compare(name, series, None, unit="s", higher_is_better=False)
+        for name, series in (("steady", [1.0, 1.1]), ("varying", [1.0, 1.5]))
+    )
+
+    record("speed", [steady, varying], tmp_path)
+
+    lines = table(tmp_path / "speed.json")
+    assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        (["sse2", "avx2"], "AVX2"),
+        (["avx2", "avx512f", "avx512_bf16"], "AVX-512 without AMX"),
+        (["avx2", "avx512f", "amx_bf16"], "AMX"),
+        (["asimd"], ""),
+    ],
+)
+def test_a_figure_names_the_kind_of_its_cpu(flags: list[str], kind: str) -> None:
+    assert cpu_kind(flags) == kind

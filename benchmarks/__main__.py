@@ -26,9 +26,9 @@ def render() -> str:
         "# Measured",
         "",
         "Each table is the result of one command: both sides measured in turn in one run, medians. A ratio above 1 "
-        "means that parrotflow is better. The spread is (highest - lowest) / median of our runs; a figure with more than "
-        f"{MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not recorded. `make bench` repeats all "
-        "measurements.",
+        "means that parrotflow is better. The spread is (highest - lowest) / median of our runs; a figure with more "
+        f"than {MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not recorded. `make bench` repeats "
+        "all measurements.",
     ]
     for name in names():
         lines += ["", f"## {name}", "", f"`python -m benchmarks.{name}`", ""]

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,94 @@ def test_no_chain_of_imports_in_flows_is_longer_than_six_modules() -> None:
 
     longest = max((chain(name) for name in paths), key=len)
     assert len(longest) <= FLOORS, " <- ".join(longest)
+
+
+ROOMS_BY_FLOOR = (
+    {"flows.dvc"},
+    {"flows.plan"},
+    {"flows.project"},
+    {"flows.run", "flows.show"},
+    {"flows.pipeline", "flows.scheduled", "flows.deploy"},
+    {"flows.cli"},
+)
+"""The rooms of flows/, from the ground up. A room imports only what is on its own floor or below."""
+
+FOR_EVERY_FLOOR = {"flows.environment"}
+
+MOST_FILES_IN_A_ROOM = 12
+
+
+def room(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_the_rooms_of_flows_are_on_six_floors_and_import_only_downwards() -> None:
+    level = {name: number for number, floor in enumerate(ROOMS_BY_FLOOR) for name in floor}
+    for path in modules("flows"):
+        here = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        if here in FOR_EVERY_FLOOR or here == "flows.__init__":
+            continue
+        for name in imports(path):
+            if name.startswith("flows.") and room(name) not in FOR_EVERY_FLOOR:
+                assert level[room(name)] <= level[here], f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("package", ["flows", "stages"])
+def test_a_room_has_at_most_a_dozen_files(package: str) -> None:
+    rooms = Counter(path.parent for path in modules(package) if path.name != "__init__.py")
+
+    assert {str(folder): count for folder, count in rooms.items() if count > MOST_FILES_IN_A_ROOM} == {}
+
+
+def strings(path: Path) -> Iterator[str]:
+    """The texts of a module that are not docstrings."""
+    tree = ast.parse(meaningful(path))
+    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def is_remark(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
+def meaningful(path: Path) -> str:
+    """A module's code without remarks."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [line for line in node.body if not is_remark(line)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def test_nothing_in_flows_names_a_stage() -> None:
+    names = {name for name in DVC_STAGES if name != "clean"}  # also what a stage is that is up to date
+    files = re.compile(rf"(data|reports|model)/|stages\.({'|'.join(DVC_STAGES)})")
+    for path in modules("flows"):
+        for text in strings(path):
+            assert text not in names, f"{path}: {text}"
+            assert not files.match(text), f"{path}: {text}"
+
+
+def test_only_one_file_uses_private_names_of_dvc() -> None:
+    private = re.compile(r"from dvc[\w.]* import .*\b_\w|\b(repo|stage|out|dep)\b[\w.]*\._[a-z]|Repo\(_")
+    for path in modules("flows"):
+        if path != ROOT / "flows/dvc/internals.py":
+            assert not private.search(meaningful(path)), path
+
+
+def test_each_path_between_stages_is_written_in_one_file() -> None:
+    owners: dict[str, set[str]] = {}
+    for path in modules("stages"):
+        for text in strings(path):
+            if re.fullmatch(r"(data|reports)/[\w./-]+", text):
+                owners.setdefault(text, set()).add(path.relative_to(ROOT).as_posix())
+
+    assert {text: files for text, files in owners.items() if len(files) > 1} == {}
+    between = {dep for stage in DVC_STAGES.values() for dep in stage["deps"] if dep.startswith("data/")}
+    assert all(file.startswith("stages/formats/") for text in between & owners.keys() for file in owners[text])
+
+
+def test_relative_imports_are_not_used() -> None:
+    for package in ("flows", "stages", "benchmarks", "tests"):
+        for path in modules(package):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            assert not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)), path

@@ -23,10 +23,15 @@ RWLOCK = DVC_TMP / RWLOCK_FILE
 """DVC's table of which living process reads or writes which path."""
 
 
+def open_repo() -> Repo:
+    """DVC's repository; what takes its lock waits while another DVC command holds it."""
+    return Repo(_wait_for_lock=True)
+
+
 @contextmanager
 def locked_repo() -> Iterator[Repo]:
-    """DVC's repository, its lock held; waits while another DVC command holds it."""
-    with Repo(_wait_for_lock=True) as repo, repo.lock:
+    """DVC's repository, its lock held."""
+    with open_repo() as repo, repo.lock:
         yield repo
 
 

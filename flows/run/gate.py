@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvc.repo import Repo
-
+from flows.dvc.internals import open_repo
 from flows.show.metrics import read_key
 from stages.runtime.entry import UserError
 
@@ -75,7 +74,7 @@ def recorded_file(file: str) -> Path | None:
     is gone from the workspace, and without it the gate would let anything pass. Raises UserError where the cache does
     not have it either.
     """
-    with Repo(_wait_for_lock=True) as repo:
+    with open_repo() as repo:
         out = next((out for out in repo.index.outs if str(out) == file and out.hash_info), None)
         if out is None:
             return None

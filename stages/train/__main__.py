@@ -4,9 +4,10 @@ Checks what can be checked without a worker, then starts `accelerate launch` of 
 """
 
 import sys
-from pathlib import Path
 
-from stages.formats.tokens import TokenStore
+from stages.formats.splits import TRAIN, VALIDATION
+from stages.formats.tokenizer_folder import TOKENIZER
+from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
@@ -17,9 +18,6 @@ from stages.train.model.precision import describe_precision
 from stages.train.model.source import source_folder
 from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
-
-TOKENS = Path("data/tokens")
-TOKENIZER = Path("data/tokenizer")
 
 
 def main() -> None:
@@ -32,7 +30,7 @@ def main() -> None:
     precision = describe_precision(params, config.device_type)
     check_batch(params, config)
     check_trackers(params)
-    training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
+    training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     for store in (training, validation):
         check_store(store, params, TOKENIZER)
     model = build_config(params, training.manifest)

@@ -6,7 +6,6 @@ random numbers and the checkpoints. Accelerate owns the process group and the de
 
 import os
 import warnings
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -15,7 +14,8 @@ from torch import nn
 from torch.utils import deterministic
 from transformers.utils import logging
 
-from stages.formats.tokens import TokenStore
+from stages.formats.splits import TRAIN, VALIDATION
+from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
@@ -43,8 +43,6 @@ from stages.train.monitoring.validation import Evaluation
 from stages.train.optim.optimizer import build_optimizers
 from stages.train.params import TrainParams
 
-TOKENS = Path("data/tokens")
-
 
 def main() -> None:
     """What one process does."""
@@ -58,7 +56,7 @@ def main() -> None:
     params = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type))
     fixed_order = params.deterministic_micro_batch_size is not None
     repeat_bits(accelerator.device, asked_for=fixed_order)
-    training, validation = TokenStore(TOKENS / "train"), TokenStore(TOKENS / "validation")
+    training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     index = build_packing(training, params.sequence_length, params.packing)
 
     eager = CausalLoss(build_model(params, training.manifest), params)

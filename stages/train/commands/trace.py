@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
-from stages.formats.tokens import TokenStore
+from stages.formats.splits import TRAIN
+from stages.formats.tokens import MANIFEST, TOKENS, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
@@ -27,7 +28,7 @@ from stages.train.params import TrainParams
 COMMAND = "data trace"
 """Under `parrotflow`."""
 
-TOKENS = Path("data/tokens/train")
+TRAINING_TOKENS = TOKENS / TRAIN
 
 
 class DataOrder(BaseModel):
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--step", type=int, required=True, help="from 1, as in the curves")
     parser.add_argument("--row", type=int, help="a sequence of the global batch, from 0 on; default: all")
     arguments = parser.parse_args()
-    order, store = trained_order(), TokenStore(TOKENS)
+    order, store = trained_order(), TokenStore(TRAINING_TOKENS)
     check(arguments.step, arguments.row, order)
     for origin in origins(store, order, arguments.step):
         if arguments.row in (None, origin.row):
@@ -79,9 +80,10 @@ def trained_order(model: Path = MODEL) -> DataOrder:
         params = read_section("train", TrainParams)
         return DataOrder.model_validate(params.model_dump(include=set(DataOrder.model_fields)))
     values = read_json(recorded)
-    if values["tokens_sha256"] != file_sha256(TOKENS / "manifest.json"):
+    if values["tokens_sha256"] != file_sha256(TRAINING_TOKENS / MANIFEST):
         raise UserError(
-            f"{TOKENS}: not the tokens that {model}/ was trained on; `dvc checkout` brings back those of a commit"
+            f"{TRAINING_TOKENS}: not the tokens that {model}/ was trained on; "
+            "`dvc checkout` brings back those of a commit"
         )
     return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields})
 

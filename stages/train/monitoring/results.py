@@ -7,6 +7,7 @@ import torch
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import write_json
+from stages.formats.tokenizer_folder import TOKENIZER
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -17,7 +18,6 @@ from stages.train.model.export import full_model, save_model
 from stages.train.monitoring.throughput import processor_name
 from stages.train.monitoring.validation import ValidationResult
 
-TOKENIZER = Path("data/tokenizer")
 METRICS = Path("reports/train.json")
 CURVES = Path("reports/curves")
 SPEED = Path("reports/train_speed.json")

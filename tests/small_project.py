@@ -62,9 +62,9 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-def sections(**changes: Any) -> dict[str, Any]:
-    """The sections with some values changed: `collect__max_bytes=3` sets collect.max_bytes."""
-    result = copy.deepcopy(SECTIONS)
+def changed(values: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A copy with some values changed: `collect__max_bytes=3` sets collect.max_bytes."""
+    result = copy.deepcopy(values)
     for dotted, value in changes.items():
         *path, last = dotted.split("__")
         section = result
@@ -72,6 +72,11 @@ def sections(**changes: Any) -> dict[str, Any]:
             section = section[part]
         section[last] = value
     return result
+
+
+def sections(**changes: Any) -> dict[str, Any]:
+    """The data stages' sections with some values changed."""
+    return changed(SECTIONS, **changes)
 
 
 def write_project(folder: Path, **changes: Any) -> None:

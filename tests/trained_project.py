@@ -14,7 +14,7 @@ from stages.collect.__main__ import main as collect
 from stages.formats.reports import write_json
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
-from tests.small_project import function_text, sections, write_corpus, write_project
+from tests.small_project import changed, function_text, sections, write_corpus, write_project
 
 CONTEXT_LENGTH = 32
 
@@ -54,10 +54,7 @@ def write_trained_project(folder: Path) -> None:
 
 def write_sections(folder: Path, **changes: Any) -> None:
     """params.yaml with some values of `evaluate` and `publish` changed: `publish__name="x"`."""
-    values = sections() | {"evaluate": dict(EVALUATE), "publish": dict(PUBLISH)}
-    for dotted, value in changes.items():
-        section, name = dotted.split("__")
-        values[section][name] = value
+    values = changed(sections() | {"evaluate": EVALUATE, "publish": PUBLISH}, **changes)
     (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from flows.plan.params import check_params
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CONF = Path("conf")
@@ -95,7 +95,7 @@ def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dic
             config = compose("params", overrides=list(overrides))
         values = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(str(error).splitlines()[0]) from None
+        raise UserError(first_line(error)) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 

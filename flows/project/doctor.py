@@ -16,7 +16,7 @@ from flows.dvc.rwlock import is_torn
 from flows.plan.code_deps import REMEDY, stale_stages
 from flows.plan.params import check_params
 from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions, only_for_development
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 
 OLDEST_PYTHON = (3, 11)
 
@@ -86,7 +86,7 @@ def dependencies() -> Finding:
         stages = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
         stale = list(stale_stages(stages))
     except (OSError, yaml.YAMLError, SyntaxError) as error:
-        return Finding("fault", "dependencies", str(error).splitlines()[0], "correct dvc.yaml, or the code it names")
+        return Finding("fault", "dependencies", first_line(error), "correct dvc.yaml, or the code it names")
     if stale:
         return Finding("fault", "dependencies", f"dvc.yaml: {stale[0]}", REMEDY)
     return Finding("ok", "dependencies", "dvc.yaml lists the code that its stages import")
@@ -97,7 +97,7 @@ def parameters() -> Finding:
     try:
         check_params()
     except UserError as error:
-        return Finding("fault", "parameters", str(error).splitlines()[0], "correct params.yaml")
+        return Finding("fault", "parameters", first_line(error), "correct params.yaml")
     return Finding("ok", "parameters", "params.yaml is complete and within bounds")
 
 

@@ -55,6 +55,11 @@ class InputsChangedError(UserError):
     exit_code = EXIT_INPUTS_CHANGED
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; the name of its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def run_stage(main: Callable[[], None]) -> None:
     """Run `main` and exit with the code that says how it ended.
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from stages.formats.reports import read_json, write_json
 from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 from stages.tokenizer.train import END_OF_TEXT, UNKNOWN
 
 NO_LIMIT = 10**30
@@ -40,7 +40,7 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(existing))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise UserError(
             f"tokenizer.folder: {existing} holds no tokenizer that transformers can load: {reason}"
         ) from None

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError, first_line, run_stage
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
@@ -128,9 +128,7 @@ def main_or_one_message() -> None:
     try:
         main()
     except torch.OutOfMemoryError as error:
-        message = (
-            f"train: out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({str(error).splitlines()[0]})"
-        )
+        message = f"train: out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
         raise SystemExit(_say_once(UserError(message))) from None
     except UserError as error:
         raise SystemExit(_say_once(error)) from None

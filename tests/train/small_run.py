@@ -1,6 +1,5 @@
 """A small training project: real tokenizer, real token stores, a model of a few thousand weights."""
 
-import copy
 import multiprocessing
 import os
 import shutil
@@ -21,6 +20,7 @@ from stages.runtime.hashes import file_sha256
 from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenizer.save import save_trained
 from stages.train import worker
+from tests.small_project import changed
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,14 +69,7 @@ TRAIN: dict[str, Any] = {
 
 def params(**changes: Any) -> dict[str, Any]:
     """The section with some values changed: `optimizer__name="adamw"` sets optimizer.name."""
-    values = copy.deepcopy(TRAIN)
-    for dotted, value in changes.items():
-        *path, last = dotted.split("__")
-        section = values
-        for part in path:
-            section = section[part]
-        section[last] = value
-    return values
+    return changed(TRAIN, **changes)
 
 
 def write_params(folder: Path, **changes: Any) -> None:

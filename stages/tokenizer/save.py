@@ -30,15 +30,15 @@ def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def take_over(existing: Path, folder: Path) -> Tokenizer:
-    """Write an existing tokenizer as its library saves it. Raises UserError if the folder is none that can serve."""
+    """Write an existing tokenizer as transformers saves it. Raises UserError if it cannot be used."""
     if not existing.is_dir():
-        raise UserError(f"tokenizer.folder: {existing} is no folder; give one that `save_pretrained` wrote")
+        raise UserError(f"tokenizer.folder: {existing} is not a folder; give one that `save_pretrained` wrote")
     # Hundreds of modules: only where they are needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(existing))
+        tokenizer = AutoTokenizer.from_pretrained(str(existing), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = first_line(error)
         raise UserError(
@@ -49,7 +49,20 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     if tokenizer.eos_token is None:
         raise UserError(f"tokenizer.folder: {existing} names no eos_token, which closes each document")
     tokenizer.save_pretrained(str(folder))
+    _compare(existing / TOKENIZER_JSON, folder / TOKENIZER_JSON, type(tokenizer).__name__)
     config = read_json(folder / TOKENIZER_CONFIG)
     config.pop("name_or_path", None)
     write_json(folder / TOKENIZER_CONFIG, config)
     return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+
+
+def _compare(existing: Path, saved: Path, class_name: str) -> None:
+    """Some classes of transformers build their own normalizer and pre-tokenizer, whatever tokenizer.json says."""
+    if existing.is_file():
+        before, after = read_json(existing), read_json(saved)
+        for part in ("normalizer", "pre_tokenizer"):
+            if before.get(part) != after.get(part):
+                raise UserError(
+                    f"tokenizer.folder: {existing}: transformers' {class_name} replaces its {part}, so it would give "
+                    'other ids; set "tokenizer_class": "PreTrainedTokenizerFast" in its tokenizer_config.json'
+                )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
@@ -17,6 +17,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.params import TokenizerParams
+from stages.tokenizer.save import save_trained, take_over
 from stages.tokenizer.train import characters, sample, train_bpe
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
 
@@ -139,7 +140,7 @@ def test_a_folder_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError) as refused:
         make(kind="existing", folder="nowhere")
 
-    assert str(refused.value) == "tokenizer.folder: nowhere is no folder; give one that `save_pretrained` wrote"
+    assert str(refused.value) == "tokenizer.folder: nowhere is not a folder; give one that `save_pretrained` wrote"
     assert not TOKENIZER.exists()
 
 
@@ -180,3 +181,20 @@ def test_parameters_that_cannot_be_are_refused(changes: dict[str, Any], message:
         check_section("tokenizer", sections(**changes)["tokenizer"], TokenizerParams)
 
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("class_name", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_a_normalizer_is_kept_or_the_tokenizer_is_refused(class_name: str) -> None:
+    folder = Path("own")
+    folder.mkdir()
+    own = train_bpe([["def f(x): return x"] * 10], 270, "gpt2")
+    own.normalizer = normalizers.NFC()
+    save_trained(own, folder)
+    config = read_json(folder / "tokenizer_config.json") | {"tokenizer_class": class_name}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+    if class_name == "GPT2Tokenizer":
+        with pytest.raises(UserError, match="GPT2Tokenizer replaces its normalizer, so it would give other ids; set"):
+            take_over(folder, Path("taken"))
+    else:
+        assert isinstance(take_over(folder, Path("taken")).normalizer, normalizers.NFC)

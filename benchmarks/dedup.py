@@ -1,4 +1,4 @@
-"""Near-duplicates, beside datasketch with the same permutations and threshold, both with an exact Jaccard check.
+"""Near-duplicates, compared with datasketch with the same permutations and threshold, both with an exact Jaccard check.
 
     python -m benchmarks.dedup [--quick]
 

@@ -129,7 +129,7 @@ def comment_characters(text: str) -> int:
 
 
 def reference_tokens(data: bytes) -> int:
-    """Tokens of UTF-8 text under a fixed split that stands in for the tokenizer, which is trained only afterwards.
+    """Tokens of UTF-8 text under a fixed split, in place of the tokenizer, which is trained only afterwards.
 
     A token is a run of letters (a capital begins one), a single digit, or a run of signs, with the white space before
     it. It is finer than a trained vocabulary on prose and close to it on code.

@@ -42,7 +42,7 @@ LINEAR = (
     re.compile(r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]*[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}"),  # OpenAI
 )
 """In place of detect-secrets' patterns for the same, which read the rest of a line (aws: 50 characters) again from each
-place where a match could begin: on a line of n characters without a match they take n * n steps."""
+position where a match could begin: on a line of n characters without a match they take n * n steps."""
 
 PLACEHOLDERS = {"emails": "<EMAIL>", "ip_addresses": "<IP_ADDRESS>", "keys": "<KEY>"}
 

@@ -101,7 +101,7 @@ class CleanParams(Section):
     """The section `clean` of params.yaml."""
 
     seed: int
-    """Of every random choice. A choice hangs on (seed, document) alone, so it does not move when others come or go."""
+    """Of every random choice. A choice depends on (seed, document) alone, so it does not change when others do."""
     filters: Filters
     """What is dropped."""
     words: Literal["unicode", "ascii"]

@@ -110,7 +110,7 @@ def _drawn(names: Iterable[str], candidates: Mask, probability: float, seed: int
 
 
 def draw(seed: int, purpose: str, name: str) -> float:
-    """A number from [0, 1) that hangs on its arguments alone, not on who was drawn before."""
+    """A number from [0, 1) that depends on its arguments alone, not on earlier draws."""
     digest = hashlib.sha256(f"{seed}\t{purpose}\t{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 

@@ -37,7 +37,7 @@ def package_license(package: Distribution) -> str:
 def _parsed(expression: str) -> Any:
     try:
         return LICENSING.parse(expression)
-    except Exception:  # the library raises bare ones beside its own
+    except Exception:  # the library raises bare ones besides its own
         return None
 
 

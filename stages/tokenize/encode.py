@@ -39,7 +39,7 @@ class Encoding:
 
 
 def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:
-    """Write the token store of a side into an existing folder, a shard for a shard."""
+    """Write the token store of a split into an existing folder, a shard for a shard."""
     entries = []
     caches = map_cached("tokens", shards, partial(shard_key, encoding), partial(encode_shard, encoding), THREADS_EACH)
     for cache in caches:
@@ -60,7 +60,7 @@ def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Man
 
 
 def shard_key(encoding: Encoding, shard: Path) -> str:
-    """Changes with anything that one shard's files hang on."""
+    """Changes with anything that one shard's files depend on."""
     return cache_key(encoding.key, shard.stem, shard_sha256(shard))
 
 

@@ -13,5 +13,5 @@ class TokenizeParams(Section):
     engine: Literal["fastokens", "tokenizers"]
     """What encodes. `fastokens` is many times faster; where it gives other ids than `tokenizers`, that one is used."""
     parity_bytes: Annotated[int, Field(ge=0)]
-    """Text of the corpus that both encode before the work begins, beside a fixed set of difficult texts. More: a slower
+    """Text of the corpus that both encode before the work begins, with a fixed set of difficult texts. More: a slower
     start and a stricter comparison."""

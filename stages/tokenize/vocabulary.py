@@ -13,7 +13,7 @@ from stages.runtime.hashes import file_sha256
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The facts of a tokenizer that a token store hangs on."""
+    """The facts of a tokenizer that a token store depends on."""
 
     tokenizer_json: Path
     sha256: str

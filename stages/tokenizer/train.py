@@ -1,4 +1,4 @@
-"""Trains a tokenizer. The result hangs on the set of documents, not on their order or on the number of threads."""
+"""Trains a tokenizer. The result depends on the set of documents, not on their order or on the number of threads."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

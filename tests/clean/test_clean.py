@@ -69,7 +69,7 @@ def test_reports_for_people_and_for_the_bar_chart_say_the_same() -> None:
     assert "| dropped: exact_duplicate | 1 | 3.1% |" in Path("reports/clean.md").read_text()
 
 
-def test_the_bytes_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     clean()
     alone = folder_bytes(CLEAN) | folder_bytes(Path("reports"))
     forget_cache()

@@ -77,7 +77,7 @@ def test_the_clusters_are_those_of_comparing_every_pair() -> None:
     assert clusters(documents) == expected
 
 
-def test_they_do_not_hang_on_the_order_of_the_documents_or_on_the_shards() -> None:
+def test_they_do_not_depend_on_the_order_of_the_documents_or_on_the_shards() -> None:
     documents = as_documents(family_texts())
     expected = clusters(documents)
 
@@ -87,7 +87,7 @@ def test_they_do_not_hang_on_the_order_of_the_documents_or_on_the_shards() -> No
         assert clusters(shuffled, shard_count=seed + 1) == expected
 
 
-def test_they_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = as_documents(family_texts())
     expected = clusters(documents)
     monkeypatch.setenv("PARROTFLOW_WORKERS", "2")

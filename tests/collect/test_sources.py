@@ -1,4 +1,4 @@
-"""The sources beside plain files: archives, CSV, URLs, data sets; and input that is broken on purpose."""
+"""The sources other than plain files: archives, CSV, URLs, data sets; and input that is broken on purpose."""
 
 import bz2
 import gzip

@@ -46,7 +46,7 @@ def test_what_is_written_is_read_back_in_the_order_of_the_ids(
 
 @settings(max_examples=25, deadline=None)
 @given(texts=TEXTS, shard_bytes=st.integers(1, 300), data=st.data())
-def test_the_bytes_hang_on_the_set_of_documents_not_on_their_order(
+def test_the_bytes_depend_on_the_set_of_documents_not_on_their_order(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_bytes: int, data: st.DataObject
 ) -> None:
     place = tmp_path_factory.mktemp("d")

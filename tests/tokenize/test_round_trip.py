@@ -43,7 +43,7 @@ def write(folder: Path, documents: list[Document], encoding: Encoding) -> Path:
 @pytest.mark.parametrize("engine", [Fast, Reference])
 @settings(max_examples=40, deadline=None)
 @given(documents=DOCUMENTS, data=st.data())
-def test_any_document_comes_back_from_its_tokens_and_their_bytes_do_not_hang_on_the_order_of_the_documents(
+def test_any_document_comes_back_from_its_tokens_and_their_bytes_do_not_depend_on_the_order_of_the_documents(
     tmp_path_factory: pytest.TempPathFactory,
     tokenizer: Path,
     engine: type[Engine],

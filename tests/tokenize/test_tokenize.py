@@ -91,7 +91,7 @@ def test_both_engines_write_the_same_tokens() -> None:
     assert {name for name in fast if fast[name] != slow[name]} == {"train/manifest.json", "validation/manifest.json"}
 
 
-def test_the_bytes_do_not_hang_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = folder_bytes(TOKENS)
     shutil.rmtree(".parrotflow")
     shutil.rmtree(TOKENS)

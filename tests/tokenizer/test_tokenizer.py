@@ -71,7 +71,7 @@ def test_the_vocabulary_has_the_size_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_it_does_not_hang_on_the_order_of_the_texts(pattern: str) -> None:
+def test_it_does_not_depend_on_the_order_of_the_texts(pattern: str) -> None:
     texts = [item.text for item in read_documents(Path("data/clean/train"))]
     orders = [[texts], [texts[::-1]], [[text] for text in sorted(texts, key=len)]]
 
@@ -79,7 +79,7 @@ def test_it_does_not_hang_on_the_order_of_the_texts(pattern: str) -> None:
     assert len({characters(order).to_str() for order in orders}) == 1
 
 
-def test_it_does_not_hang_on_the_number_of_threads() -> None:
+def test_it_does_not_depend_on_the_number_of_threads() -> None:
     results = []
     for threads in ("1", "4"):
         environment = os.environ | {

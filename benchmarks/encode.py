@@ -1,4 +1,4 @@
-"""Encoding documents to a token store, compared with `datasets.map` with the same tokenizer and as many processes as cores.
+"""Encoding documents to a token store, compared with `datasets.map`: the same tokenizer, as many processes as cores.
 
     python -m benchmarks.encode [--quick]
 

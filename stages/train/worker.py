@@ -53,7 +53,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
     accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
     # Decided by the main process's hardware: machines may differ, the computation may not.
-    params = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type))
+    precision = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type).precision)
+    params = params.model_copy(update={"precision": precision})
     fixed_order = params.deterministic_micro_batch_size is not None
     repeat_bits(accelerator.device, asked_for=fixed_order)
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)

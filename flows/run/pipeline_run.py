@@ -18,7 +18,7 @@ from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageOutcome, StageRunner
-from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageStarted
+from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageEnded, StageStarted
 from flows.run.run_lock import run_lock
 from flows.run.scheduler import GOOD, RunOptions, Scheduler
 from flows.show.artifacts import run_artifacts
@@ -60,6 +60,9 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             def on_event(event: Event) -> None:
                 record.write(event)
                 terminal.on_event(event)
+                if isinstance(event, StageEnded) and event.result == "ran":
+                    # Before the next stage starts: the one that publishes shows what is accepted.
+                    drop_entries(event.stage)
                 if isinstance(event, StageStarted):
                     # Not before: a first stage is not to wait for a recorder that starts.
                     recording.start()
@@ -85,7 +88,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             for outcome in outcomes.values():
                 if outcome.result == "ran":
                     remember_seconds(outcome.name, outcome.seconds)
-                    drop_entries(outcome.name)
             result = run_result(plan, outcomes, cancelled=scheduler.cancelled)
             for artifact in run_artifacts(plan, outcomes, before):
                 record.write(artifact)

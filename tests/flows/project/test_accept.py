@@ -184,3 +184,16 @@ def test_a_kill_between_ledger_and_lock_leaves_nothing_accepted(project: Path, m
     assert reason_to_run() == "make.py modified"
     drop_expired()
     assert read_ledger() == []
+
+
+def test_a_later_stage_of_the_same_run_finds_the_entry_gone(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    (project / "dvc.yaml").write_text(DVC_YAML.replace("cp made.txt used.txt", "cp accepted.yaml used.txt"))
+    (project / "make.py").write_text(CODE.replace("1", "2"))
+
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "run"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a judgement" not in (project / "used.txt").read_text()
+    assert read_ledger() == []

@@ -64,7 +64,7 @@ def upgrade(folder: Path) -> None:
 
 ROWS = [
     Row("nothing", lambda folder: None, []),
-    Row("a learning rate", param("muon_learning_rate: 0.003", "muon_learning_rate: 0.002"), STAGES[4:]),
+    Row("a learning rate", param("muon_learning_rate: 0.003", "muon_learning_rate: 0.002"), STAGES[5:]),
     Row("the vocabulary size", param("vocabulary_size: 300", "vocabulary_size: 290"), STAGES[2:]),
     Row(
         "a filter threshold that drops nothing new",

@@ -44,7 +44,11 @@ def message() -> str:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"max_step": 5}, "params.yaml: train.max_step: unknown parameter (value 5); correct its name or remove it"),
+        (
+            {"max_step": 5},
+            "params.yaml: train.max_step: unknown parameter (value 5); correct its name or remove it "
+            "(after an upgrade: `parrotflow params --fill`)",
+        ),
         (
             {"optimizer__adamw_learning_rate": 3.0},
             "params.yaml: train.optimizer.adamw_learning_rate = 3.0: Input should be less than or equal to 1",

@@ -19,8 +19,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc.internals import active_graph, is_restorable, locked_repo, run_cache_entry
-from flows.dvc.lock_file import located
+from flows.dvc_repo.internals import active_graph, is_restorable, locked_repo, run_cache_entry
+from flows.dvc_repo.lock_file import located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds

@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from flows.dvc.internals import record_inputs
-from flows.dvc.lock_file import forget, located, recorded, sort_lock_file
+from flows.dvc_repo.internals import record_inputs
+from flows.dvc_repo.lock_file import forget, located, recorded, sort_lock_file
 from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError

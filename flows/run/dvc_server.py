@@ -30,7 +30,7 @@ import dvc.stage.cache
 import dvc.stage.run
 from dvc.cli import main as dvc_main
 
-from flows.dvc.cache import drop_damaged
+from flows.dvc_repo.cache import drop_damaged
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc.internals import open_repo
+from flows.dvc_repo.internals import open_repo
 from flows.show.metrics import read_key
 from stages.runtime.entry import UserError
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from flows.dvc.lock_file import sort_lock_file
-from flows.dvc.rwlock import forget_zombies, remove_torn_table
+from flows.dvc_repo.lock_file import sort_lock_file
+from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.plan.code_change import remember_code
 from flows.plan.graph import Plan, PlannedStage, make_plan
 from flows.plan.history import remember_seconds

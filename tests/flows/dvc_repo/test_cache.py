@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc.cache import drop_damaged
+from flows.dvc_repo.cache import drop_damaged
 from tests.flows.toy import make_toy, repro
 
 CACHE = Path(".dvc/cache/files/md5")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc.internals import DVC_TMP
-from flows.dvc.rwlock import forget_zombies, is_torn, remove_torn_table
+from flows.dvc_repo.internals import DVC_TMP
+from flows.dvc_repo.rwlock import forget_zombies, is_torn, remove_torn_table
 from flows.project import doctor
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import repro

@@ -15,7 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.output import Output
 from dvc.stage import PipelineStage
 
-from flows.dvc.internals import locked_repo, run_cache_entry
+from flows.dvc_repo.internals import locked_repo, run_cache_entry
 
 
 def drop_damaged(stage_name: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from flows.dvc.internals import RWLOCK, rwlock_guard
+from flows.dvc_repo.internals import RWLOCK, rwlock_guard
 
 
 def is_torn(folder: Path = Path()) -> bool:

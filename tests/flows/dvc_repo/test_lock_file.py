@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.dvc.lock_file import forget, located, recorded, sort_lock_file
+from flows.dvc_repo.lock_file import forget, located, recorded, sort_lock_file
 from flows.plan.graph import make_plan
 from tests.flows.toy import make_toy, repro
 

@@ -38,17 +38,17 @@ def run(
     targets
         Stages of dvc.yaml; all of them when none is named.
     force
-        Run them whatever DVC knows.
+        Run them even if they are up to date.
     downstream
-        Take what needs the targets instead of what they need.
+        Run the targets and everything that depends on them, instead of what they need.
     keep_going
-        After a failure, finish what does not hang on it.
+        After a failure, keep running stages that do not depend on it.
     pull
         Fetch missing results from the DVC remote.
     wait
         Wait for another run in this folder instead of refusing.
     dry
-        Only say what would run, and why.
+        Only show what would run, and why.
     """
     if dry:
         why(*targets, force=force, downstream=downstream)
@@ -68,7 +68,7 @@ def why(
     downstream: bool = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Say which stages would run, and because of what. Nothing is changed.
+    """Show which stages would run, and why. Nothing is changed.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def why(
     force
         As if `run --force` were asked.
     downstream
-        Take what needs the targets instead of what they need.
+        Run the targets and everything that depends on them, instead of what they need.
     as_json
         Print a JSON list, for other programs.
     """
@@ -228,7 +228,7 @@ def print_address(pages: str, auth: str) -> None:
 
 @app.command
 def doctor() -> None:
-    """Look whether this machine is ready, and say what to do about each fault. Leaves with 1 if one stops a run."""
+    """Look whether this machine is ready, and say what to do about each fault. Exits with 1 if a fault would stop a run."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -175,7 +175,7 @@ def has_remote() -> bool:
 
 
 def dvc(*arguments: str) -> None:
-    """Run a command of DVC. Raises UnavailableError with its words where it fails."""
+    """Run a command of DVC. Raises UnavailableError with its message where it fails."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:

@@ -166,6 +166,6 @@ def _git(folder: Path, *arguments: str, unavailable: bool = False) -> str:
     result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     if result.returncode:
         command = next(word for word in arguments if word.isalpha())
-        words = f"git {command}: {result.stderr.strip() or result.stdout.strip()}"
-        raise UnavailableError(words) if unavailable else UserError(words)
+        message = f"git {command}: {result.stderr.strip() or result.stdout.strip()}"
+        raise UnavailableError(message) if unavailable else UserError(message)
     return result.stdout.strip("\n")

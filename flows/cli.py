@@ -228,7 +228,7 @@ def print_address(pages: str, auth: str) -> None:
 
 @app.command
 def doctor() -> None:
-    """Check whether this machine is ready, and what to do about each fault. Exits with 1 if a fault would stop a run."""
+    """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run."""
     from rich.console import Console
     from rich.markup import escape
 

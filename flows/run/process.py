@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flows.run.request import END, Request, StageProcess
-from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE
 
 if TYPE_CHECKING:
     from flows.run.dvc_server import DvcServer
@@ -30,8 +30,8 @@ CHUNK_BYTES = 1 << 16
 
 Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
 
-EXIT_AGAIN = 75
-"""A stage was asked to stop and has saved its state: the same command continues (EX_TEMPFAIL of sysexits.h)."""
+TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED)
+"""Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again."""
 
 VMSTAT = Path("/proc/vmstat")
 
@@ -55,7 +55,7 @@ class StageOutcome:
     @property
     def transient(self) -> bool:
         """Whether the failure may go away by itself, so that a retry can help."""
-        return self.result == "failed" and self.exit_code in (EXIT_UNAVAILABLE, EXIT_AGAIN)
+        return self.result == "failed" and self.exit_code in TRANSIENT
 
 
 @dataclass

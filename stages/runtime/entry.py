@@ -17,6 +17,12 @@ EXIT_INPUTS_CHANGED = 65
 EXIT_UNAVAILABLE = 69
 """A network or a service does not answer (EX_UNAVAILABLE of sysexits.h): a retry may help."""
 
+EXIT_CONTINUE = 75
+"""Asked to stop (SIGTERM), and all is saved: the same command continues there (EX_TEMPFAIL of sysexits.h)."""
+
+EXIT_TERMINATED = 143
+"""Asked to stop, and not everything could be saved: the same command continues from an earlier state."""
+
 EXIT_REFUSED = 77
 """A quality gate of the stage refused its input (EX_NOPERM): nothing was done, a retry cannot help, and a run of the
 pipeline ends in the state Refused instead of Failed."""

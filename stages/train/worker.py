@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.entry import UserError, first_line, run_stage
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
@@ -27,7 +27,6 @@ from stages.train.distributed.compile import should_compile
 from stages.train.distributed.micro_batch import VARIABLE as MICRO_BATCH
 from stages.train.distributed.micro_batch import micro_batch_size
 from stages.train.distributed.parallel import shard, spread, uses_fsdp
-from stages.train.launch.launcher import EXIT_CONTINUE, EXIT_TERMINATED
 from stages.train.launch.section import section_of_command
 from stages.train.launch.supervision import follow_command, is_first_to_fail, leave
 from stages.train.loop import StoppedError, StopSignal, Trainer, train

@@ -23,7 +23,7 @@ import torch
 import yaml
 from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
 
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_TERMINATED, UserError
 from stages.runtime.environment import whole_number
 from stages.train.launch import supervision
 from stages.train.launch.section import pass_on
@@ -38,13 +38,6 @@ KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:gli
 """What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
 zeroed, page by page: on 2 cores a quarter of a step's time for the default model, an eighth for a GPT-2 of 124M
 (glibc's manual, "Memory Allocation Tunables")."""
-
-EXIT_CONTINUE = 75
-"""Asked to stop (SIGTERM), and all is saved: the same command continues there (EX_TEMPFAIL of sysexits.h)."""
-
-
-EXIT_TERMINATED = 143
-"""Asked to stop, and not everything could be saved: the same command continues from an earlier checkpoint."""
 
 USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
 USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}

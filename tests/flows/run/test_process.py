@@ -150,6 +150,13 @@ def test_dvc_that_was_killed_is_no_success() -> None:
     assert read_outcome("x", ["Running stage 'x':", "> sh x"], [], 0.0).result == "failed"
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "transient"), [(69, True), (75, True), (143, True), (2, False), (28, False), (65, False)]
+)
+def test_outages_and_stopped_stages_are_transient_failures(exit_code: int, transient: bool) -> None:
+    assert StageOutcome("x", "failed", exit_code=exit_code).transient == transient
+
+
 def test_a_stage_that_refuses_its_input_is_refused_and_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.runtime.entry import EXIT_USER_ERROR
-from stages.train.launch.launcher import EXIT_CONTINUE, EXIT_TERMINATED
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.train.small_run import copy_of, run, start, write_params, write_project
 
 STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}

@@ -235,9 +235,6 @@ FOR_EVERY_FLOOR = {"flows.environment"}
 
 MOST_FILES_IN_A_ROOM = 12
 
-STILL_TO_DIVIDE = {"stages/clean"}
-"""Rooms that are larger today. Take a name out as soon as its room is divided."""
-
 
 def room(module: str) -> str:
     return ".".join(module.split(".")[:2])
@@ -259,7 +256,7 @@ def test_a_room_has_at_most_a_dozen_files(package: str) -> None:
     rooms = Counter(path.parent for path in modules(package) if path.name != "__init__.py")
 
     too_large = {path.relative_to(ROOT).as_posix() for path, count in rooms.items() if count > MOST_FILES_IN_A_ROOM}
-    assert too_large <= STILL_TO_DIVIDE
+    assert too_large == set()
 
 
 def strings(path: Path) -> Iterator[str]:

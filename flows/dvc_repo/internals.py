@@ -4,11 +4,15 @@ After an upgrade of DVC this file has to be compared with DVC's source; the rest
 underscore of Repo, Stage and Output.
 """
 
-from collections.abc import Callable, Iterator
+import logging
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dvc.lock
+import dvc.stage.run
 from dvc.dependency.param import ParamsDependency
 from dvc.lock import make_lock
 from dvc.repo import Repo
@@ -75,3 +79,39 @@ def record_inputs(name: str, before_writing: Callable[[dict[str, Any]], None]) -
         stage.md5 = stage.compute_md5()
         before_writing(to_single_stage_lockfile(stage))
         stage.dump(update_pipeline=False)
+
+
+def poll_lock_every(seconds: float) -> None:
+    """How often this process looks whether DVC's lock is free: DVC takes a sixth of its default timeout."""
+    dvc.lock.DEFAULT_TIMEOUT = 6 * seconds
+
+
+@contextmanager
+def dvc_prints_to(stream: object) -> Iterator[None]:
+    """While within, DVC's own messages go to `stream`, uncoloured."""
+    for name in ("dvc", "dvc_objects", "dvc_data"):
+        logging.getLogger(name).setLevel(logging.INFO)
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(stream)
+                handler.formatter.log_colors = False  # type: ignore[union-attr]
+    yield
+
+
+@contextmanager
+def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
+    """While within, the commands of stages print to `output`, not where DVC prints, and inherit the locks.
+
+    DVC has no setting for either: it passes to `subprocess.Popen` what `dvc.stage.run.prepare_kwargs` returns.
+    """
+    original = dvc.stage.run.prepare_kwargs
+
+    def prepare_kwargs(*arguments: object, **options: object) -> dict[str, object]:
+        redirected = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "pass_fds": locks}
+        return {**original(*arguments, **options), **redirected}
+
+    dvc.stage.run.prepare_kwargs = prepare_kwargs
+    try:
+        yield
+    finally:
+        dvc.stage.run.prepare_kwargs = original

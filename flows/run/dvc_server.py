@@ -11,26 +11,19 @@ as long as the command lives.
 """
 
 import json
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 
 # Imported before the fork, so that no stage has to.
-import dvc.commands.repro
-import dvc.lock
-import dvc.repo.reproduce
-import dvc.stage.cache
-import dvc.stage.run
 from dvc.cli import main as dvc_main
 
 from flows.dvc_repo.cache import drop_damaged
+from flows.dvc_repo.internals import commands_get, dvc_prints_to, poll_lock_every
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 
@@ -141,40 +134,8 @@ def bring_up_to_date(request: Request) -> int:
     # Other stages may work in the same repository, so DVC waits for its lock.
     arguments = ["--wait-for-lock", "repro", "--single-item"]
     arguments += [*(["--force"] if request.force else []), *(["--pull"] if request.pull else []), request.stage]
-    # A sixth of it is the interval at which DVC looks whether the lock is free.
-    dvc.lock.DEFAULT_TIMEOUT = 6 * LOCK_POLL_SECONDS
+    poll_lock_every(LOCK_POLL_SECONDS)
     return int(dvc_main(arguments))
-
-
-@contextmanager
-def dvc_prints_to(stream: object) -> Iterator[None]:
-    """While within, DVC's own messages go to `stream`, uncoloured."""
-    for name in ("dvc", "dvc_objects", "dvc_data"):
-        logging.getLogger(name).setLevel(logging.INFO)
-        for handler in logging.getLogger(name).handlers:
-            if isinstance(handler, logging.StreamHandler):
-                handler.setStream(stream)
-                handler.formatter.log_colors = False  # type: ignore[union-attr]
-    yield
-
-
-@contextmanager
-def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
-    """While within, the commands of stages print to `output`, not where DVC prints, and inherit the locks.
-
-    DVC has no setting for either: it passes to `subprocess.Popen` what `dvc.stage.run.prepare_kwargs` returns.
-    """
-    original = dvc.stage.run.prepare_kwargs
-
-    def prepare_kwargs(*arguments: object, **options: object) -> dict[str, object]:
-        redirected = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "pass_fds": locks}
-        return {**original(*arguments, **options), **redirected}
-
-    dvc.stage.run.prepare_kwargs = prepare_kwargs
-    try:
-        yield
-    finally:
-        dvc.stage.run.prepare_kwargs = original
 
 
 def _redirect(target: int, *descriptors: int) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.clean.decontamination import Hit, find_contaminated
 from stages.clean.ledger import measure_shards
 from stages.clean.masked_shards import MaskedShards, mask_shards
-from stages.clean.near_duplicates import find_clusters
 from stages.clean.params import CleanParams
+from stages.clean.similarity.decontamination import Hit, find_contaminated
+from stages.clean.similarity.near_duplicates import find_clusters
 from stages.clean.verdicts import (
     CONTAMINATED,
     NEAR_DUPLICATE,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.clean.decontamination import Hit
+from stages.clean.similarity.decontamination import Hit
 from stages.formats.ledger import KEPT
 from stages.formats.markdown import escape, table
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION

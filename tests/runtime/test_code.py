@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.clean import ledger, masked_shards, minhash, splits
+from stages.clean import ledger, masked_shards, splits
+from stages.clean.similarity import minhash
 from stages.collect import trie
 from stages.runtime import code
 from stages.runtime.code import code_key, code_sha256, import_closure, meaning

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from rensa import RMinHash
 
-from stages.clean.words import WordKind, word_sets
+from stages.clean.similarity.words import WordKind, word_sets
 from stages.formats.documents import read_shard
 from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 

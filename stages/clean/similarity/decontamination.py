@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from stages.clean.params import Decontamination
-from stages.clean.words import WordKind, word_list
+from stages.clean.similarity.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.clean import minhash
-from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
 from stages.clean.params import NearDuplicates
-from stages.clean.words import WordKind, word_list
+from stages.clean.similarity import minhash
+from stages.clean.similarity.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
+from stages.clean.similarity.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
 
 PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
@@ -91,7 +91,7 @@ def test_they_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyP
     documents = as_documents(family_texts())
     expected = clusters(documents)
     monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
     assert clusters(documents) == expected
 

@@ -19,6 +19,8 @@ from stages.runtime.section import PARAMS_FILE, Section
 
 RENAMED = {
     "train.exact_micro_batch_size": "train.deterministic_micro_batch_size",
+    "train.optimizer.learning_rate": "train.optimizer.adamw_learning_rate",
+    "train.optimizer.matrix_learning_rate": "train.optimizer.muon_learning_rate",
     "clean.decontamination.words": "clean.decontamination.ngram_size",
 }
 """Parameters by their old dotted keys. An entry stays for good: anyone may come from any older version."""

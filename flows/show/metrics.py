@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.plan.graph import PlannedStage
     from flows.plan.policy import Curves
+from stages.runtime.dotted import value_at
 
 MOST_POINTS = 500
 """Of a curve that is shown."""
@@ -19,10 +20,7 @@ def read_key(file: Path, key: str) -> Any:
     """The value at a dotted key of a JSON file; None where the file or the key does not exist."""
     if not file.is_file():
         return None
-    value: Any = json.loads(file.read_text(encoding="utf-8"))
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    return value_at(json.loads(file.read_text(encoding="utf-8")), key)
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:

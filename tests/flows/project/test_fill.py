@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from flows.project import fill
-from flows.project.fill import filled_text
-from stages.runtime.section import Section
+from flows.project.fill import RENAMED, filled_text
+from stages.runtime.dotted import flatten
+from stages.runtime.section import Section, read_params_file
+
+ROOT = Path(__file__).parents[3]
 
 
 class Deep(Section):
@@ -91,3 +94,10 @@ def test_what_is_up_to_date_stays_byte_for_byte() -> None:
     Path("params.yaml").write_text(SHIPPED)
 
     assert filled_text()[0] == SHIPPED
+
+
+def test_a_renamed_parameter_has_its_new_name_in_params_yaml_and_not_its_old_one() -> None:
+    keys = set(flatten(read_params_file(ROOT / "params.yaml")))
+    # Decontamination is off by default, so its parameters are not in the file.
+    assert {new for new in RENAMED.values() if not new.startswith("clean.decontamination.")} <= keys
+    assert not RENAMED.keys() & keys

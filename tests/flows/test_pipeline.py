@@ -145,7 +145,10 @@ def test_a_failure_is_told_once_in_the_stages_words_and_stops_what_hangs_on_it(t
 
 def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", SLOW)
-    (folder / "params.yaml").write_text("nonesuch: {}\n")
+    # With a stage that has a model, params.yaml is checked.
+    (folder / "stages" / "tokenize").mkdir(parents=True)
+    (folder / "stages" / "tokenize" / "params.py").touch()
+    (folder / "params.yaml").write_text("nonesuch: {}\ntokenize: {engine: fastokens, parity_bytes: 1}\n")
 
     result = run(folder)
 

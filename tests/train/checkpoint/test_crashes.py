@@ -127,6 +127,7 @@ def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_
 ) -> None:
     process = start(project, PARROTFLOW_GRACE_SECONDS="0")
     wait_for(project, "step-00000020", process)
+    list(family(process))[2].suspend()  # a step that takes longer than the grace
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_TERMINATED == 143, said

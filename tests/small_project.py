@@ -1,7 +1,13 @@
-"""A small project for tests of the data stages: its own params.yaml, the real versions.yaml, a few documents."""
+"""The builder of small projects: params.yaml of any stages with tiny values, versions.yaml, documents, a repository.
+
+What builds on it: tests/trained_project.py (the data stages' results and a model), tests/train/small_run.py (token
+stores), tests/flows/small_pipeline.py (the whole pipeline) and tests/flows/toy.py (stages of shell commands).
+"""
 
 import copy
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +65,69 @@ SECTIONS: dict[str, Any] = {
         "folder": None,
     },
     "tokenize": {"engine": "fastokens", "parity_bytes": 10_000},
+    "train": {
+        "seed": 0,
+        "model": {
+            "model_type": "gpt2",
+            "n_layer": 2,
+            "n_head": 2,
+            "n_embd": 16,
+            "n_positions": 32,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+        "start_from": None,
+        "sequence_length": 16,
+        "packing": "best_fit",
+        "attention": "causal",
+        "global_batch_size": 8,
+        "deterministic_micro_batch_size": None,
+        "max_steps": 12,
+        "optimizer": {
+            "name": "muon",
+            "adamw_learning_rate": 0.003,
+            "muon_learning_rate": 0.003,
+            "betas": [0.9, 0.95],
+            "epsilon": 1e-8,
+            "momentum": 0.95,
+            "weight_decay": 0.1,
+        },
+        "schedule": {"name": "cosine", "warmup_steps": 2, "final_share": 0.1, "decay_share": 0.2},
+        "max_gradient_norm": 1.0,
+        "precision": "fp32",
+        "gradient_checkpointing": False,
+        "log_every_steps": 1,
+        "evaluate_every_steps": 4,
+        "evaluation_sequences": 6,
+        "checkpoint_every_steps": 3,
+        "checkpoints_kept": 2,
+        "milestone_every_steps": None,
+        "export_steps": [],
+        "trackers": [],
+    },
+    "evaluate": {
+        "context_length": None,
+        "stride": None,
+        "bootstrap_resamples": 200,
+        "seed": 0,
+        "samples": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
+    },
+    "publish": {
+        "name": "tiny",
+        "folder": "published",
+        "repository": None,
+        "private": True,
+        "license": "apache-2.0",
+        "language": ["code"],
+        "tags": ["tiny"],
+        "description": "A model for tests.",
+        "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
+    },
 }
+
+
+DATA_STAGES = ("collect", "clean", "tokenizer", "tokenize")
 
 
 def changed(values: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -74,16 +142,27 @@ def changed(values: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return result
 
 
-def sections(**changes: Any) -> dict[str, Any]:
-    """The data stages' sections with some values changed."""
-    return changed(SECTIONS, **changes)
+def sections(*stages: str, **changes: Any) -> dict[str, Any]:
+    """The sections of the given stages, of the data stages where none is given, with some values changed."""
+    return changed({name: SECTIONS[name] for name in stages or DATA_STAGES}, **changes)
 
 
-def write_project(folder: Path, **changes: Any) -> None:
+def write_params(folder: Path, *stages: str, **changes: Any) -> None:
+    """Write params.yaml with the sections of the given stages."""
+    (folder / "params.yaml").write_text(yaml.safe_dump(sections(*stages, **changes), sort_keys=False), encoding="utf-8")
+
+
+def write_project(folder: Path, *stages: str, **changes: Any) -> None:
     """Write params.yaml and versions.yaml."""
-    (folder / "params.yaml").write_text(yaml.safe_dump(sections(**changes)), encoding="utf-8")
+    write_params(folder, *stages, **changes)
     if not (folder / "versions.yaml").exists():
         shutil.copyfile(ROOT / "versions.yaml", folder / "versions.yaml")
+
+
+def make_repository(folder: Path) -> None:
+    """Make a folder a repository of git and DVC, with nothing committed."""
+    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
+        subprocess.run(command, cwd=folder, check=True)
 
 
 def function_text(number: int) -> str:

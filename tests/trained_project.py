@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from stages.clean.__main__ import main as clean
@@ -14,29 +13,9 @@ from stages.collect.__main__ import main as collect
 from stages.formats.reports import write_json
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
-from tests.small_project import changed, function_text, sections, write_corpus, write_project
+from tests.small_project import DATA_STAGES, function_text, write_corpus, write_params, write_project
 
 CONTEXT_LENGTH = 32
-
-EVALUATE: dict[str, Any] = {
-    "context_length": None,
-    "stride": None,
-    "bootstrap_resamples": 200,
-    "seed": 0,
-    "samples": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
-}
-
-PUBLISH: dict[str, Any] = {
-    "name": "tiny",
-    "folder": "published",
-    "repository": None,
-    "private": True,
-    "license": "apache-2.0",
-    "language": ["code"],
-    "tags": ["tiny"],
-    "description": "A model for tests.",
-    "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
-}
 
 
 def write_trained_project(folder: Path) -> None:
@@ -54,8 +33,7 @@ def write_trained_project(folder: Path) -> None:
 
 def write_sections(folder: Path, **changes: Any) -> None:
     """params.yaml with some values of `evaluate` and `publish` changed: `publish__name="x"`."""
-    values = changed(sections() | {"evaluate": EVALUATE, "publish": PUBLISH}, **changes)
-    (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    write_params(folder, *DATA_STAGES, "evaluate", "publish", **changes)
 
 
 def write_model(folder: Path, seed: int = 0) -> None:

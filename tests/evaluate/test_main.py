@@ -12,7 +12,7 @@ from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
-from tests.trained_project import EVALUATE, write_sections
+from tests.trained_project import write_sections
 
 OUTS = ["reports/evaluate.json", "data/samples.json", "data/samples.md"]
 
@@ -61,7 +61,7 @@ def test_the_same_inputs_give_the_same_bytes(project: Path, monkeypatch: pytest.
 
 
 def test_a_split_is_scored_without_samples(project: Path) -> None:
-    write_sections(project, evaluate__samples=EVALUATE["samples"] | {"count": 0})
+    write_sections(project, evaluate__samples__count=0)
 
     main()
 

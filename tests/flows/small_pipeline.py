@@ -8,11 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.small_project import sections, write_corpus
-from tests.train.small_run import params as train_params
-from tests.trained_project import EVALUATE, PUBLISH
-
-ROOT = Path(__file__).parents[2]
+from tests.small_project import ROOT, SECTIONS, make_repository, write_corpus, write_params
 
 STAGES = ["collect", "clean", "tokenizer", "tokenize", "corpus_page", "train", "evaluate", "publish"]
 
@@ -29,13 +25,10 @@ def make_pipeline(folder: Path, documents: int = 40) -> Path:
         else:
             shutil.copyfile(source, folder / name)
     # Changes here are about what runs: a model that comes out a little worse is published all the same.
-    publish = PUBLISH | {"gate": PUBLISH["gate"] | {"allow_worse": True}}
-    values = sections() | {"train": train_params(max_steps=6), "evaluate": EVALUATE, "publish": publish}
-    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    write_params(folder, *SECTIONS, train__max_steps=6, publish__gate__allow_worse=True)
     write_corpus(folder, documents)
     (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text())
-    git(folder, "init", "-q")
-    run([sys.executable, "-m", "dvc", "init", "-q"], folder)
+    make_repository(folder)
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "start")
     return folder

@@ -13,6 +13,7 @@ import yaml
 from flows.run.record import RUNS, recorded_runs
 from tests.flows.plan.test_graph import MATRIX
 from tests.flows.toy import make_toy
+from tests.small_project import ROOT, SECTIONS, write_params
 
 SIDE_BY_SIDE = """\
 stages:
@@ -145,10 +146,11 @@ def test_a_failure_is_told_once_in_the_stages_words_and_stops_what_hangs_on_it(t
 
 def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", SLOW)
-    # With a stage that has a model, params.yaml is checked.
-    (folder / "stages" / "tokenize").mkdir(parents=True)
-    (folder / "stages" / "tokenize" / "params.py").touch()
-    (folder / "params.yaml").write_text("nonesuch: {}\ntokenize: {engine: fastokens, parity_bytes: 1}\n")
+    # In a project with stages that have models, params.yaml is checked.
+    (folder / "stages").symlink_to(ROOT / "stages")
+    write_params(folder, *SECTIONS)
+    with (folder / "params.yaml").open("a") as file:
+        file.write("nonesuch: {}\n")
 
     result = run(folder)
 

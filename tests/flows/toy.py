@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.small_project import make_repository
+
 DVC_YAML = """\
 stages:
   first:
@@ -35,8 +37,7 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
     (folder / "params.yaml").write_text("left: {rate: 1, name: a}\n")
     (folder / "versions.yaml").write_text("torch: '1'\n")
     (folder / "source.txt").write_text("0123456789\n")
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
+    make_repository(folder)
     (folder / ".gitignore").write_text("/.parrotflow/\n")
     return folder
 

@@ -14,7 +14,7 @@ import yaml
 from flows.plan.graph import make_plan
 from stages.runtime.entry import EXIT_REFUSED
 from tests.small_project import ROOT
-from tests.trained_project import PUBLISH, write_sections
+from tests.trained_project import write_sections
 
 PUBLISHED = Path("published/tiny")
 REFUSING = {"bits_per_byte_at_most": 0.1, "allow_worse": False, "tolerance": 0.0}
@@ -137,6 +137,6 @@ def test_the_gate_holds_for_plain_dvc_and_opens_when_its_limit_is_raised(pipelin
     assert "error: publish.gate.bits_per_byte_at_most = 0.1: the model has " in refused.stdout + refused.stderr
     assert not PUBLISHED.exists()
 
-    write_sections(pipeline, publish__gate=PUBLISH["gate"] | {"bits_per_byte_at_most": 100.0})
+    write_sections(pipeline, publish__gate__bits_per_byte_at_most=100.0)
     reproduce()
     assert receipt()["destination"] == "folder"

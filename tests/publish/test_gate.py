@@ -6,7 +6,7 @@ from stages.formats.evaluation import read_evaluation
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
 from stages.runtime.entry import EXIT_REFUSED, RefusedError
-from tests.trained_project import PUBLISH, write_model, write_sections
+from tests.trained_project import write_model, write_sections
 
 REPORT = Path("reports/evaluate.json")
 PUBLISHED = Path("published/tiny")
@@ -50,11 +50,11 @@ def test_an_equal_or_better_model_moves_main(project: Path) -> None:
 
 def test_a_worse_model_moves_main_where_that_is_allowed_or_tolerated(project: Path) -> None:
     publish_with(2.0)
-    write_sections(project, publish__gate=PUBLISH["gate"] | {"tolerance": 0.5})
+    write_sections(project, publish__gate__tolerance=0.5)
     publish_with(2.5, seed=1)
     assert published() == 2.5
 
-    write_sections(project, publish__gate=PUBLISH["gate"] | {"allow_worse": True})
+    write_sections(project, publish__gate__allow_worse=True)
     publish_with(9.0, seed=2)
     assert published() == 9.0
 

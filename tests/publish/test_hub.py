@@ -13,7 +13,7 @@ import pytest
 from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
 from tests.hub_server import READER, WRITER, Fault, Hub, Repository
 from tests.small_project import ROOT
-from tests.trained_project import PUBLISH, write_model, write_sections
+from tests.trained_project import write_model, write_sections
 
 NAME = "me/model"
 RECEIPT = Path("published/tiny/receipt.json")
@@ -164,7 +164,7 @@ def test_a_model_that_others_have_published_is_not_replaced_unless_allowed(hub: 
     assert refused.returncode == EXIT_REFUSED
     assert "main holds a model without an evaluation to compare with" in refused.stderr
     assert repository.refs("heads") == {"main": before}
-    write_sections(Path(), publish__repository=NAME, publish__gate=PUBLISH["gate"] | {"allow_worse": True})
+    write_sections(Path(), publish__repository=NAME, publish__gate__allow_worse=True)
     published(hub)
 
 

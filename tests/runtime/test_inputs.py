@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from stages.runtime.code import import_closure
+from tests.small_project import make_repository
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,8 +130,7 @@ def test_other_edits_leave_the_stage_alone(project: Path, change: Callable[[Path
 
 
 def test_dvc_records_nothing_and_the_next_run_computes_again(project: Path) -> None:
-    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
-        subprocess.run(command, cwd=project, check=True)
+    make_repository(project)
 
     def edit() -> None:
         replace(project / "params.yaml", "rate: 1", "rate: 2")

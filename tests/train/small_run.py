@@ -20,56 +20,12 @@ from stages.runtime.hashes import file_sha256
 from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenizer.save import save_trained
 from stages.train import worker
-from tests.small_project import changed
-
-ROOT = Path(__file__).parents[2]
-
-TRAIN: dict[str, Any] = {
-    "seed": 0,
-    "model": {
-        "model_type": "gpt2",
-        "n_layer": 2,
-        "n_head": 2,
-        "n_embd": 16,
-        "n_positions": 32,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    },
-    "start_from": None,
-    "sequence_length": 16,
-    "packing": "best_fit",
-    "attention": "causal",
-    "global_batch_size": 8,
-    "deterministic_micro_batch_size": None,
-    "max_steps": 12,
-    "optimizer": {
-        "name": "muon",
-        "adamw_learning_rate": 0.003,
-        "muon_learning_rate": 0.003,
-        "betas": [0.9, 0.95],
-        "epsilon": 1e-8,
-        "momentum": 0.95,
-        "weight_decay": 0.1,
-    },
-    "schedule": {"name": "cosine", "warmup_steps": 2, "final_share": 0.1, "decay_share": 0.2},
-    "max_gradient_norm": 1.0,
-    "precision": "fp32",
-    "gradient_checkpointing": False,
-    "log_every_steps": 1,
-    "evaluate_every_steps": 4,
-    "evaluation_sequences": 6,
-    "checkpoint_every_steps": 3,
-    "checkpoints_kept": 2,
-    "milestone_every_steps": None,
-    "export_steps": [],
-    "trackers": [],
-}
+from tests.small_project import ROOT, SECTIONS, changed
 
 
 def params(**changes: Any) -> dict[str, Any]:
     """The section with some values changed: `optimizer__name="adamw"` sets optimizer.name."""
-    return changed(TRAIN, **changes)
+    return changed(SECTIONS["train"], **changes)
 
 
 def write_params(folder: Path, **changes: Any) -> None:

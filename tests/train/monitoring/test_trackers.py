@@ -1,6 +1,7 @@
 """A run can be followed by trackers; one whose package is missing is refused before anything runs."""
 
 import struct
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) 
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     newest.rename(newest.with_name("step-00000006.partial"))  # as if killed between steps 4 and 6
     write_params(project, **section, max_steps=8)
+    time.sleep(1)  # TensorBoard names a file by the second in which it was started
     run_workers(project, 1)
     (folder,) = {path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}
     steps: list[int] = []

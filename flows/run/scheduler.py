@@ -52,6 +52,9 @@ GOOD = ("ran", "unchanged", "restored")
 PROGRESS_SECONDS = 5.0
 """Between two reports of a stage's progress."""
 
+WAIT_SECONDS = 0.5
+"""Between two looks at whether a signal came."""
+
 _COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
 
 
@@ -155,10 +158,12 @@ class Scheduler:
             try:
                 while True:
                     self._start_what_can()
-                    if not self._in("judging", "running") and not self._next_retry():
+                    retry_in_seconds = self._next_retry()
+                    if not self._in("judging", "running") and not retry_in_seconds:
                         return self.outcomes
+                    # A signal that arrives just before the wait does not end it, so no wait is long.
                     with contextlib.suppress(Empty):
-                        self._handle(self.messages.get(timeout=self._next_retry()))
+                        self._handle(self.messages.get(timeout=min(retry_in_seconds or WAIT_SECONDS, WAIT_SECONDS)))
             except BaseException:
                 self.runner.stop()
                 raise

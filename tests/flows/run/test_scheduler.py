@@ -341,6 +341,35 @@ def test_an_approval_is_asked_for_in_the_terminal_and_ctrl_c_ends_it(
     assert code == (1 if typed == b"\x03" else 0)
 
 
+UNNOTICED = """\
+import signal, threading, time
+from flows.run import pipeline_run
+from flows.run.scheduler import RunOptions
+
+def ask(stage, given_up, record, *, recorded, say):
+    # The kernel gives the signal to this thread, so the main thread's wait goes on as if nothing had happened.
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    while not given_up():
+        time.sleep(0.01)
+    return "not approved"
+
+pipeline_run.ask = ask
+print(pipeline_run.run_pipeline(RunOptions()).state)
+"""
+
+
+def test_a_signal_that_does_not_wake_the_scheduler_is_still_seen(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", APPROVED)
+
+    result = subprocess.run(
+        [sys.executable, "-c", UNNOTICED], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert result.stdout.endswith("Cancelled\n"), result.stdout + result.stderr
+    assert not (folder / "out.txt").exists()
+
+
 def test_what_is_only_restored_needs_no_approval(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", APPROVED)
     in_terminal(folder, b"y\n")

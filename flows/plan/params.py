@@ -16,11 +16,11 @@ _INTERPOLATED = re.compile(r"\$\{(\w+)")
 
 
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:
-    """The model of each stage's section: `stages.NAME.params.NameParams`."""
+    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's."""
     models: dict[str, type[Section]] = {}
-    for path in sorted((root / "stages").glob("*/params.py")):
+    for path in sorted((root / "stages").rglob("params.py")):
         name = path.parent.name
-        module = importlib.import_module(f"stages.{name}.params")
+        module = importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
         models[name] = getattr(module, f"{name.capitalize()}Params")
     return models
 

@@ -54,7 +54,10 @@ def active_graph(repo: Repo) -> Any:
 
 def is_restorable(stage: PipelineStage) -> bool:
     """Whether DVC restores results of this stage at all; not where it has no dependencies."""
-    return bool(_can_hash(stage))
+    try:
+        return bool(_can_hash(stage))
+    except FileNotFoundError:
+        return True  # A dependency is missing, and is restored itself before this stage's turn comes.
 
 
 def run_cache_entry(stage: PipelineStage) -> Stage | None:

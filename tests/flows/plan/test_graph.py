@@ -77,6 +77,13 @@ def test_a_missing_output_that_the_cache_has_is_restored(toy: Path) -> None:
     assert plan()["join"].why == "join.txt is missing"
 
 
+def test_all_outputs_may_be_missing_at_once(toy: Path) -> None:
+    for name in ("first.txt", "left.txt", "right.txt", "join.txt"):
+        (toy / name).unlink()
+
+    assert states() == dict.fromkeys(("first", "left", "right", "join"), "restore")
+
+
 def test_a_result_computed_before_for_the_same_inputs_is_restored(toy: Path) -> None:
     replace(toy / "params.yaml", "rate: 1", "rate: 2")
     repro(toy)

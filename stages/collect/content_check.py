@@ -4,6 +4,7 @@ A file counts as unchanged while its size, its times (mtime and ctime) and its i
 changed less than two seconds before it was read is read again: a further change could have left the same times.
 """
 
+import hashlib
 import json
 import time
 from dataclasses import astuple, dataclass
@@ -88,10 +89,10 @@ class SeenFiles:
         self._now: dict[str, list[int | str]] = {}
         try:
             saved = json.loads(SEEN.read_text(encoding="utf-8"))
-            if saved["code"] == self._code:
+            if saved["code"] == self._code and saved["sha256"] == _sha256(saved["files"]):
                 self._before = saved["files"]
         except (OSError, ValueError, KeyError, TypeError):
-            return  # Nothing seen yet, or cut off: everything is read.
+            return  # Nothing seen yet, or damaged: everything is read.
 
     def known(self, name: str, state: State) -> ContentCheck | None:
         """The check of a file that has not changed since."""
@@ -113,4 +114,8 @@ class SeenFiles:
         """Save the checks; those of files that are gone are dropped."""
         if self._now != self._before:
             SEEN.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(SEEN, json.dumps({"code": self._code, "files": self._now}))
+            atomic_write(SEEN, json.dumps({"code": self._code, "sha256": _sha256(self._now), "files": self._now}))
+
+
+def _sha256(files: dict[str, list[int | str]]) -> str:
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()

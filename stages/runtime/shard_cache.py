@@ -2,10 +2,12 @@
 
 Lies in the ignored folder `.parrotflow/cache`, outside DVC's outs: an edit of one document costs one shard, and
 deleting the folder costs time alone. A copy of the files goes out, never a link, so nobody who edits a result can
-change the cache.
+change the cache. An entry holds the sha256 of its files and is compared with it before each use: what a disk has
+damaged is computed again.
 """
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -23,6 +25,9 @@ from stages.runtime.workers import map_shards
 Item = TypeVar("Item")
 
 CACHE = Path(".parrotflow/cache")
+
+SUMS = "sha256.json"
+"""In each entry: file name -> sha256 of its other files."""
 
 EVICTED = ".evicted.partial"
 """An entry's name is its key and nothing else."""
@@ -46,7 +51,7 @@ def cached(stage: str, key: str, compute: Callable[[Path], None]) -> Path:
     `key` changes with the data that is computed from; the code of `compute` and its libraries count by themselves.
     """
     entry = _entry(stage, compute, key)
-    if not entry.is_dir():
+    if not _is_known(entry):
         _fill(entry, compute)
     os.utime(entry)
     return entry
@@ -64,7 +69,7 @@ def map_cached(
     Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
     """
     entries = [_entry(stage, compute, key_of(item)) for item in items]
-    missing = {entry: item for entry, item in zip(entries, items, strict=True) if not entry.is_dir()}
+    missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
     for _ in map_shards(partial(_fill_for, compute), list(missing.items()), threads_each):
         pass
     for entry in entries:
@@ -93,12 +98,31 @@ def _entry(stage: str, compute: Callable[..., None], data_key: str) -> Path:
     return CACHE / stage / key[:2] / key
 
 
+def _is_known(entry: Path) -> bool:
+    """Whether there is an entry with the files that were written. One that is damaged is removed."""
+    if not entry.is_dir():
+        return False
+    try:
+        if json.loads((entry / SUMS).read_bytes()) == _sums(entry):
+            return True
+    except (OSError, ValueError):
+        pass
+    print(f"{entry}: damaged, or of an earlier version: computed again", flush=True)
+    _evict(entry)
+    return False
+
+
+def _sums(entry: Path) -> dict[str, str]:
+    return {file.name: file_sha256(file) for file in sorted(entry.iterdir()) if file.name != SUMS}
+
+
 def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
     entry.parent.mkdir(parents=True, exist_ok=True)
     # Two workers may compute the same entry at once; each has a place of its own, and the same bytes.
     own = entry.with_name(f"{entry.name}.{os.getpid()}")
     with atomic_folder(own) as folder:
         compute(folder)
+        (folder / SUMS).write_text(json.dumps(_sums(folder)), encoding="utf-8")
     try:
         own.rename(entry)
     except OSError:
@@ -117,11 +141,15 @@ def drop_unused(stage: str) -> None:
     for _, entry in sorted(entries, reverse=True):
         total += sum(file.stat().st_size for file in entry.iterdir())
         if total > limit:
-            # Renamed before it is deleted: after a kill midway no half of it counts as an entry.
-            evicted = entry.with_name(f"{entry.name}{EVICTED}")
-            with suppress(FileNotFoundError):  # another run evicts it too
-                entry.rename(evicted)
-            shutil.rmtree(evicted, ignore_errors=True)
+            _evict(entry)
+
+
+def _evict(entry: Path) -> None:
+    # Renamed before it is deleted: after a kill midway no half of it counts as an entry.
+    evicted = entry.with_name(f"{entry.name}{EVICTED}")
+    with suppress(FileNotFoundError):  # another run evicts it too
+        entry.rename(evicted)
+    shutil.rmtree(evicted, ignore_errors=True)
 
 
 def limit_bytes() -> float:

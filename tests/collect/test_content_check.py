@@ -115,6 +115,19 @@ def test_what_a_crash_left_of_the_notes_is_not_used(torn: str) -> None:
     assert len(collect()) == 12
 
 
+def test_damaged_notes_are_not_used() -> None:
+    notes, state = SeenFiles(), (1, 2, 3, 4)
+    notes.remember("corpus/a.py", state, check_content("x = 1\n"))
+    notes.save()
+    assert SeenFiles().known("corpus/a.py", state)
+    text = SEEN.read_text()
+
+    SEEN.write_text(text.replace(', 6, ""', ', 7, ""'))
+
+    assert SEEN.read_text() != text
+    assert SeenFiles().known("corpus/a.py", state) is None
+
+
 def test_a_file_that_changes_while_it_is_collected_is_named() -> None:
     Path("a.py").write_text("another text\n")
     document = UnreadDocument(document_id("text\n"), "s", "", "a.py", "", 5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE, cache_key, cached, drop_unused, map_cached
+from stages.runtime.shard_cache import CACHE, SUMS, cache_key, cached, drop_unused, map_cached
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,21 @@ def test_what_is_known_is_not_computed_again() -> None:
 
     assert first == second
     assert (second / "result").read_text() == "first"
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing", "sums cut"])
+def test_a_damaged_entry_is_computed_again(damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = cached("toy", cache_key("a"), lambda folder: write("right", folder)) / "result"
+    if damage == "missing":
+        result.unlink()
+    elif damage == "sums cut":
+        (result.parent / SUMS).write_text("{")
+    else:
+        result.write_text({"flipped": "rjght", "cut": "ri"}[damage])
+
+    assert (cached("toy", cache_key("a"), lambda folder: write("right", folder)) / "result").read_text() == "right"
+    map_cached("toy", ["a"], cache_key, lambda item, folder: write("right", folder))
+    assert capsys.readouterr().out.count("damaged") == 1
 
 
 def test_a_failure_leaves_no_entry() -> None:
@@ -101,7 +116,7 @@ def test_what_was_unused_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch)
     entries = [cached("toy", cache_key(str(number)), lambda folder: write("x" * 100, folder)) for number in range(3)]
     for number, entry in enumerate(entries):
         os.utime(entry, (number, number))
-    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", str(250 / 1e9))
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", str(450 / 1e9))
 
     drop_unused("toy")
 
@@ -131,6 +146,6 @@ def test_a_kill_while_an_entry_is_evicted_leaves_no_half_of_it(monkeypatch: pyte
             drop_unused("toy")
 
     assert not entry.exists()
-    assert sorted(path.name for path in cached("toy", cache_key("a"), write_many).iterdir()) == ["0", "1", "2"]
+    assert sorted(path.name for path in cached("toy", cache_key("a"), write_many).glob("?")) == ["0", "1", "2"]
     drop_unused("toy")
     assert list((CACHE / "toy").glob("??/*")) == []

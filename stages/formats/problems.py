@@ -1,0 +1,159 @@
+"""Code problems: what a model is to complete, and the tests that its programs have to pass.
+
+Two file formats are read, JSON lines, also gzipped (`.jsonl.gz`); the fields of a row tell which one it is:
+
+- HumanEval's (Chen et al. 2021, arXiv:2107.03374): task_id, prompt, entry_point, canonical_solution, and a test that
+  defines `check(candidate)`. The program that is scored is prompt + completion + test + a call of check.
+- MBPP's (Austin et al. 2021, arXiv:2108.07732): task_id, text (in the sanitized set: prompt), code, test_list, and
+  test_setup_code or test_imports. The program that is scored is completion + test. The model reads the text and the
+  first test in a docstring, zero-shot, as InCoder did (Fried et al. 2022, arXiv:2204.05999); the paper's own prompt is
+  few-shot and for instructed models. `challenge_test_list` is not used, as in published results.
+
+The stage `generate` writes the problems that it completed to `data/problems.jsonl`, a `Problem` a line, and `score`
+reads them there: both see the same set, wherever it came from.
+"""
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+PROBLEMS = Path("data/problems.jsonl")
+"""The problems that were completed."""
+
+Kind: TypeAlias = Literal["humaneval", "mbpp"]
+
+
+class Problem(BaseModel):
+    """One problem."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    task_id: str
+    """Unique in all sets together."""
+    prompt: str
+    """What the model reads."""
+    test: str
+    """HumanEval: code that defines `check(candidate)`. MBPP: imports and assertions that run after the completion."""
+    entry_point: str
+    """HumanEval: the name of the function that `check` is called with. MBPP: empty."""
+    solution: str
+    """A completion that passes: the canonical one."""
+    kind: Kind
+    """How completion and test become a program."""
+    language: str
+    """The programming language, e.g. `python`."""
+
+
+def read_problems(path: Path, language: str = "python") -> list[Problem]:
+    """The problems of a file in HumanEval's or MBPP's format, in its order; all are taken to be in `language`.
+
+    Raises UserError that names the line and the field where one is missing or wrong, or a task_id that occurs twice.
+    """
+    rows = [(f"{path}: line {number}", _json(path, number, line)) for number, line in _lines(path)]
+    return require_unique([as_problem(row, where, language) for where, row in rows], str(path))
+
+
+def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
+    """A row of HumanEval or MBPP. `where` names it in messages. Raises UserError where a field is missing or wrong."""
+    try:
+        if "test_list" in row:
+            return _mbpp(row, language)
+        return Problem(
+            task_id=row["task_id"],
+            prompt=row["prompt"],
+            test=row["test"],
+            entry_point=row["entry_point"],
+            solution=row["canonical_solution"],
+            kind="humaneval",
+            language=language,
+        )
+    except KeyError as error:
+        raise UserError(
+            f"{where}: no field {error}; expected HumanEval's (task_id, prompt, entry_point, canonical_solution, test) "
+            "or MBPP's (task_id, text, code, test_list)"
+        ) from None
+    except ValidationError as error:
+        raise UserError(f"{where}: {_first_fault(error)}") from None
+
+
+def _mbpp(row: Mapping[str, Any], language: str) -> Problem:
+    text = row["text"] if "text" in row else row["prompt"]
+    tests = list(row["test_list"])
+    setup = [row.get("test_setup_code") or "", *(row.get("test_imports") or ())]
+    return Problem(
+        task_id=f"MBPP/{row['task_id']}",
+        prompt=f'"""\n{text}\n{tests[0] if tests else ""}\n"""\n',
+        test="\n".join([*filter(None, setup), *tests]),
+        entry_point="",
+        solution=row["code"],
+        kind="mbpp",
+        language=language,
+    )
+
+
+def require_unique(problems: Sequence[Problem], where: str) -> list[Problem]:
+    """The problems. Raises UserError if there are none, or two have one task_id."""
+    repeated = [name for name, count in Counter(problem.task_id for problem in problems).items() if count > 1]
+    if repeated:
+        raise UserError(f"{where}: task_id `{repeated[0]}` occurs more than once; each problem needs its own")
+    if not problems:
+        raise UserError(f"{where}: holds no problems")
+    return list(problems)
+
+
+def problems_sha256(problems: Iterable[Problem]) -> str:
+    """The sha256 of the problems, in hex; their order does not count."""
+    return sha256(_text(problems).encode("utf-8")).hexdigest()
+
+
+def write_problems(problems: Iterable[Problem]) -> None:
+    """Write `data/problems.jsonl`, sorted by task_id."""
+    atomic_write(PROBLEMS, _text(problems))
+
+
+def _text(problems: Iterable[Problem]) -> str:
+    return "".join(f"{problem.model_dump_json()}\n" for problem in sorted(problems, key=lambda one: one.task_id))
+
+
+def read_written_problems() -> list[Problem]:
+    """Read `data/problems.jsonl`. Raises UserError if it is missing or damaged."""
+    try:
+        return [Problem.model_validate_json(line) for _, line in _lines(PROBLEMS)]
+    except ValidationError as error:
+        raise UserError(f"{PROBLEMS}: {_first_fault(error)}; run `dvc repro generate`") from None
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path}: cannot be read ({reason})") from None
+    # Not splitlines(): only a newline ends a line of JSON, and a text may hold other separators as they are.
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def _json(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: line {number} is not valid JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{path}: line {number} is no JSON object but {type(row).__name__}")
+    return row
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"

@@ -1,0 +1,165 @@
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stages.formats.problems import (
+    Problem,
+    as_problem,
+    problems_sha256,
+    read_problems,
+    read_written_problems,
+    write_problems,
+)
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT
+
+OWN = ROOT / "problems/python.jsonl"
+
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "def one():\n",
+    "entry_point": "one",
+    "canonical_solution": "    return 1\n",
+    "test": "def check(candidate):\n    assert candidate() == 1\n",
+}
+MBPP: dict[str, Any] = {
+    "task_id": 601,
+    "text": "Write a function that returns one.",
+    "code": "def one():\n    return 1\n",
+    "test_list": ["assert one() == 1", "assert math.isclose(one(), 1)"],
+    "test_setup_code": "import math",
+    "challenge_test_list": ["assert False"],
+}
+SANITIZED: dict[str, Any] = {
+    "source_file": "x.ipynb",
+    "task_id": 602,
+    "prompt": MBPP["text"],
+    "code": MBPP["code"],
+    "test_list": MBPP["test_list"],
+    "test_imports": ["import math"],
+}
+
+
+def write_rows(path: Path, *rows: object) -> Path:
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def program(problem: Problem, completion: str) -> str:
+    if problem.kind == "humaneval":
+        return f"{problem.prompt}{completion}\n{problem.test}\ncheck({problem.entry_point})\n"
+    return f"{completion}\n{problem.test}\n"
+
+
+def passes(*texts: str) -> bool:
+    # Each program in a namespace of its own, all in one process.
+    code = f"for text in {list(texts)!r}: exec(text, {{}})"
+    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz"])
+def test_a_file_in_humanevals_format_is_read(tmp_path: Path, name: str) -> None:
+    (problem,) = read_problems(write_rows(tmp_path / name, HUMANEVAL))
+
+    assert problem == Problem(
+        task_id="HumanEval/0",
+        prompt="def one():\n",
+        test=HUMANEVAL["test"],
+        entry_point="one",
+        solution="    return 1\n",
+        kind="humaneval",
+        language="python",
+    )
+    assert passes(program(problem, problem.solution))
+
+
+def test_both_files_of_mbpp_are_read_and_the_prompt_is_a_docstring_with_the_first_test(tmp_path: Path) -> None:
+    problems = read_problems(write_rows(tmp_path / "mbpp.jsonl", MBPP, SANITIZED))
+
+    assert [problem.task_id for problem in problems] == ["MBPP/601", "MBPP/602"]
+    for problem in problems:
+        assert problem.prompt == '"""\nWrite a function that returns one.\nassert one() == 1\n"""\n'
+        assert problem.kind == "mbpp"
+        assert "assert False" not in problem.test
+        assert passes(program(problem, problem.solution))
+        assert not passes(program(problem, "def one():\n    return 2\n"))
+
+
+def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_one_does_not() -> None:
+    problems = read_problems(OWN)
+
+    assert [problem.task_id for problem in problems] == [f"parrotflow/{number}" for number in range(12)]
+    assert passes(*(program(problem, problem.solution) for problem in problems))
+    assert not any(passes(program(problem, "    return None\n")) for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "set.jsonl: holds no problems"),
+        (b"{\n", "set.jsonl: line 1 is not valid JSON"),
+        (b"[1]\n", "set.jsonl: line 1 is no JSON object but list"),
+        (b'{"task_id": "a"}\n', "set.jsonl: line 1: no field 'prompt'; expected HumanEval's"),
+        (json.dumps(HUMANEVAL | {"prompt": 3}).encode(), "set.jsonl: line 1: prompt: Input should be a valid string"),
+        (json.dumps(HUMANEVAL).encode() + b"\n" + json.dumps(HUMANEVAL).encode(), "task_id `HumanEval/0` occurs more"),
+        (b"\xff", "set.jsonl: cannot be read"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused_with_its_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "set.jsonl").write_bytes(content)
+
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_problems(tmp_path / "set.jsonl")
+
+
+def test_a_file_that_is_missing_or_cut_off_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        read_problems(tmp_path / "nowhere.jsonl")
+
+    whole = write_rows(tmp_path / "set.jsonl.gz", HUMANEVAL)
+    whole.write_bytes(whole.read_bytes()[:-9])
+    with pytest.raises(UserError, match="cannot be read"):
+        read_problems(whole)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+problems_of_any_text = st.builds(
+    Problem,
+    task_id=texts,
+    prompt=texts,
+    test=texts,
+    entry_point=texts,
+    solution=texts,
+    kind=st.sampled_from(["humaneval", "mbpp"]),
+    language=texts,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@given(problems=st.lists(problems_of_any_text, unique_by=lambda problem: problem.task_id))
+def test_what_is_written_is_read_back_sorted(
+    problems: list[Problem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_problems(problems)
+
+    assert read_written_problems() == sorted(problems, key=lambda problem: problem.task_id)
+    assert problems_sha256(problems) == problems_sha256(problems[::-1])
+
+
+def test_any_change_of_a_problem_changes_the_hash_of_the_set() -> None:
+    problem = as_problem(HUMANEVAL, "here", "python")
+
+    hashes = {problems_sha256([problem.model_copy(update={name: "x"})]) for name in Problem.model_fields}
+    assert len(hashes | {problems_sha256([problem])}) == len(Problem.model_fields) + 1

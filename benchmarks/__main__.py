@@ -1,12 +1,11 @@
 """Run every benchmark and render docs/measured.md: `python -m benchmarks [--quick] [--render-only] [NAME ...]`."""
 
 import argparse
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measurements import RESULTS, Measurement
+from benchmarks.measurements import Measurement, recorded
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
 NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
@@ -32,14 +31,13 @@ def render() -> str:
     ]
     for name in names():
         lines += ["", f"## {name}", "", f"`python -m benchmarks.{name}`", ""]
-        result = RESULTS / f"{name}.json"
-        lines += table(result) if result.exists() else ["Not yet measured."]
+        figures = recorded(name)
+        lines += table(figures) if figures else ["Not yet measured."]
     return "\n".join(lines) + "\n"
 
 
-def table(result: Path) -> list[str]:
+def table(figures: list[Measurement]) -> list[str]:
     """One result as a Markdown table, the machine and the versions under it."""
-    figures = [Measurement(**values) for values in json.loads(result.read_text(encoding="utf-8"))]
     lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
     for figure in figures:
         peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"

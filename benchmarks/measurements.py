@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -86,20 +86,47 @@ def compare(
     )
 
 
+CPU_KINDS: Mapping[str, Mapping[str, str]] = {
+    "AMX": {},
+    "AVX-512 without AMX": {
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512_E4",
+        "ATEN_CPU_CAPABILITY": "avx512",
+    },
+    "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+}
+"""Kinds of x86 CPU by what the speed of matrix products depends on, widest first, and the libraries' own switches
+(oneDNN, MKL, torch and its compiler) that hold a wider CPU to each."""
+
+
 def machine() -> str:
     """The processor's name and the cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
-    return ", ".join(filter(None, [names[0] if names else platform.machine(), cpu_kind(flags), f"{cores} cores"]))
+    name = next(_cpuinfo("model name"), platform.machine())
+    return ", ".join(filter(None, [name, machine_kind(), f"{cores} cores"]))
+
+
+def machine_kind() -> str:
+    """This machine's kind of CPU, one of `CPU_KINDS`; empty where it is none of them."""
+    return cpu_kind(next(_cpuinfo("flags"), "").split())
 
 
 def cpu_kind(flags: Iterable[str]) -> str:
-    """What the speed of matrix products depends on: the widest instructions among the kernel's flags of an x86 CPU."""
-    known = {"amx_bf16": "AMX", "avx512f": "AVX-512 without AMX", "avx2": "AVX2"}
+    """The kind of an x86 CPU by the widest instructions among the kernel's flags."""
+    known = dict(zip(("amx_bf16", "avx512f", "avx2"), CPU_KINDS, strict=True))
     return next((kind for flag, kind in known.items() if flag in set(flags)), "")
+
+
+def _cpuinfo(key: str) -> Iterator[str]:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    return (line.split(":", 1)[1].strip() for line in lines if line.startswith(key))
+
+
+def recorded(name: str, results: Path = RESULTS) -> list[Measurement]:
+    """The figures on record of a benchmark; none where it was never run."""
+    path = results / f"{name}.json"
+    return [Measurement(**values) for values in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
 def record(name: str, figures: list[Measurement], results: Path = RESULTS) -> None:

@@ -2,11 +2,14 @@
 
     python -m benchmarks.train_cpu --nanogpt PATH [--quick]
 
-nanoGPT as shipped (fp32, eager, AdamW unfused) and its best variant by hand (compiled, bf16, fused); Trainer with its
-defaults and with its best settings for the same arithmetic (bf16, fused, compiled). Each side lives in a process of its
-own, ours in the environment that our launcher gives its workers, the peers in the user's, their best variants once more
-in our launcher's. Every side is warmed up, then they take turns of `STEPS` steps; evaluation, checkpoints and start-up
-are measured elsewhere.
+nanoGPT as shipped (fp32, eager, AdamW unfused) and Trainer with its defaults; both once more as a user would tune them
+by hand: fused AdamW, bf16 where the CPU multiplies it fast, eager and compiled. Each side lives in a process of its
+own, ours in the environment that our launcher gives its workers, the peers in the user's, those tuned by hand once more
+in our launcher's. Every side is warmed up, then they take turns of `STEPS` steps; evaluation,
+checkpoints and start-up are measured elsewhere.
+
+All of it is measured on each kind of CPU that this machine has: as it is, and held to narrower instructions by the
+libraries' own switches. Results of kinds that it does not have stay on record.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -25,7 +29,7 @@ from torch import nn
 from transformers import Trainer as HuggingFaceTrainer
 from transformers import TrainingArguments
 
-from benchmarks.measurements import Measurement, compare, interleave, record
+from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave, machine_kind, record, recorded
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.tokens import TokenStore
 from stages.runtime.section import read_section
@@ -45,8 +49,10 @@ Step = Callable[[], None]
 STEPS = 4
 """Of a turn: a training loop finds its caches warm and its threads awake."""
 
-NANOGPT = ("nanoGPT as shipped", "nanoGPT, compiled, bf16, fused AdamW")
-TRAINER = ("Trainer, defaults", "Trainer, compiled, bf16, fused AdamW")
+FIGURE = "AdamW steps of the default model"
+SHIPPED = {"Trainer": "Trainer, defaults", "nanoGPT": "nanoGPT as shipped"}
+BY_HAND = ", fused AdamW, faster precision"
+COMPILED = ", compiled"
 LAUNCHED = ", in our launcher's environment"
 
 
@@ -62,18 +68,42 @@ def main() -> None:
         return
     if not arguments.nanogpt:
         print("nanoGPT is left out: no --nanogpt PATH")
-    launched = environment(LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False))
-    sides = {"ours": Side("ours", arguments.nanogpt, launched)}
-    for shipped, best in [TRAINER, *([NANOGPT] if arguments.nanogpt else [])]:
-        sides[shipped] = Side(shipped, arguments.nanogpt, os.environ)
-        sides[best] = Side(best, arguments.nanogpt, os.environ)
-        sides[best + LAUNCHED] = Side(best, arguments.nanogpt, launched)
+    kinds = list(CPU_KINDS)[list(CPU_KINDS).index(machine_kind()) :]
+    for kind in kinds:
+        limits = {} if kind == kinds[0] else CPU_KINDS[kind]
+        speeds = measure_sides(arguments.nanogpt, limits, 3 if arguments.quick else 15)
+        others = [figure for figure in recorded("train_cpu") if figure.figure != figure_name(kind)]
+        record("train_cpu", [*others, *compare_all(kind, speeds)])
+
+
+def measure_sides(nanogpt: Path | None, limits: Mapping[str, str], runs: int) -> dict[str, list[float]]:
+    """Tokens per second of each side's turns, with the CPU held to narrower instructions by environment variables."""
+    users = os.environ | limits
+    launch = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
+    launched = {**environment(launch), **limits}
+    sides = {"ours": Side("ours", nanogpt, launched)}
+    for peer in SHIPPED if nanogpt else ["Trainer"]:
+        sides[SHIPPED[peer]] = Side(SHIPPED[peer], nanogpt, users)
+        for by_hand in (peer + BY_HAND, peer + COMPILED + BY_HAND):
+            sides[by_hand] = Side(by_hand, nanogpt, users)
+            sides[by_hand + LAUNCHED] = Side(by_hand, nanogpt, launched)
+    for name in [name for name, side in sides.items() if side.failed]:
+        print(f"{name} is left out: its process failed")
+        del sides[name]
     try:
-        speeds = interleave({name: side.measure for name, side in sides.items()}, 3 if arguments.quick else 15)
+        return interleave({name: side.measure for name, side in sides.items()}, runs)
     finally:
         for side in sides.values():
             side.end()
-    record("train_cpu", figures(speeds))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a peer is set up."""
+
+    fused: bool
+    compiled: bool
+    bf16: bool
 
 
 class Side:
@@ -85,7 +115,8 @@ class Side:
         self.process = subprocess.Popen(
             command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
-        self.measure()
+        cast(IO[str], self.process.stdin).write("\n")
+        self.failed = not cast(IO[str], self.process.stdout).readline()
 
     def measure(self) -> float:
         """Tokens per second of one turn."""
@@ -115,10 +146,12 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     with redirect_stdout(sys.stderr):
         if name == "ours":
             step = our_step(params, store, batch)
-        elif name in TRAINER:
-            step = trainer_step(params, store, batch, best=name != TRAINER[0])
         else:
-            step = nanogpt_step(cast(Path, nanogpt), params, store, batch, best=name != NANOGPT[0])
+            variant = Variant(BY_HAND in name, COMPILED in name, bf16=BY_HAND in name and params.precision == "bf16")
+            if name.startswith("Trainer"):
+                step = trainer_step(params, store, batch, variant)
+            else:
+                step = nanogpt_step(cast(Path, nanogpt), params, store, batch, variant)
     for _ in sys.stdin:
         began = time.perf_counter()
         for _ in range(STEPS):
@@ -126,11 +159,16 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
         print(STEPS * batch.inputs.size / (time.perf_counter() - began), flush=True)
 
 
-def figures(speeds: dict[str, list[float]]) -> list[Measurement]:
-    """Ours beside each peer."""
+def figure_name(kind: str) -> str:
+    """What a kind's figures are called in the results."""
+    return f"{FIGURE}, {kind}"
+
+
+def compare_all(kind: str, speeds: dict[str, list[float]]) -> list[Measurement]:
+    """Ours against each peer."""
     return [
         compare(
-            "AdamW steps of the default model on the CPU",
+            figure_name(kind),
             speeds["ours"],
             peer,
             peer_name=name,
@@ -165,17 +203,17 @@ def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
     return step
 
 
-def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Rows, best: bool) -> Step:
+def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Rows, variant: Variant) -> Step:
     """nanoGPT's own model and optimizer in its own loop's order."""
     model = load_nanogpt(folder, params, store.manifest.vocab_size)
     optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
-    if best:
+    if variant.fused:
         optimizer = torch.optim.AdamW(optimizer.param_groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-    forward: Any = torch.compile(model, dynamic=False) if best else model
+    forward: Any = torch.compile(model, dynamic=False) if variant.compiled else model
     inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
 
     def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=best):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=variant.bf16):
             _, loss = forward(inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -185,18 +223,18 @@ def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Ro
     return step
 
 
-def trainer_step(params: TrainParams, store: TokenStore, batch: Rows, best: bool) -> Step:
+def trainer_step(params: TrainParams, store: TokenStore, batch: Rows, variant: Variant) -> Step:
     """transformers.Trainer's own training_step, and the optimizer as it builds it."""
     targets = torch.from_numpy(batch.targets)
     values = {"input_ids": torch.from_numpy(batch.inputs), "labels": targets, "shift_labels": targets}
-    settings: dict[str, Any] = {"bf16": True, "optim": "adamw_torch_fused"} if best else {}
+    settings: dict[str, Any] = {"bf16": variant.bf16, "optim": "adamw_torch_fused"} if variant.fused else {}
     arguments = TrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True, report_to=[], **settings)
     model = build_model(params, store.manifest)
     trainer = HuggingFaceTrainer(model=model, args=arguments)
     trainer.current_gradient_accumulation_steps = 1
     optimizer = trainer.create_optimizer()
     prepared = trainer.accelerator.prepare_model(model)
-    wrapped = cast(nn.Module, torch.compile(prepared, dynamic=False)) if best else prepared
+    wrapped = cast(nn.Module, torch.compile(prepared, dynamic=False)) if variant.compiled else prepared
 
     def step() -> None:
         trainer.training_step(wrapped, dict(values))

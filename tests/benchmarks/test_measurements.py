@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import table
-from benchmarks.measurements import compare, cpu_kind, interleave, record
+from benchmarks.measurements import compare, cpu_kind, interleave, record, recorded
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -34,7 +34,7 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
     record("encode", [figure], tmp_path)
 
     assert len(json.loads((tmp_path / "encode.json").read_text())) == 1
-    lines = table(tmp_path / "encode.json")
+    lines = table(recorded("encode", tmp_path))
     assert "| encoding | 100 MB/s | 50 MB/s (p) | 2.00 | 1 | 0% |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
 
@@ -47,7 +47,7 @@ def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Pa
 
     record("speed", [steady, varying], tmp_path)
 
-    lines = table(tmp_path / "speed.json")
+    lines = table(recorded("speed", tmp_path))
     assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]
 
 

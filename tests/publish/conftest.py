@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.runs.hub_server import Hub
 from stages.evaluate.__main__ import main as evaluate
-from tests.hub_server import Hub
 from tests.trained_project import write_trained_project
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.runs.hub_server import READER, WRITER, Fault, Hub, Repository
 from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
-from tests.hub_server import READER, WRITER, Fault, Hub, Repository
 from tests.small_project import ROOT
 from tests.trained_project import write_model, write_sections
 

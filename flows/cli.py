@@ -15,7 +15,11 @@ from flows.environment import prepare_environment
 from flows.project.folder import enter_project
 from stages.runtime.entry import UserError, run_stage
 
-app = cyclopts.App(name="parrotflow", help="Train causal language models from scratch; only what changed reruns.")
+app = cyclopts.App(
+    name="parrotflow",
+    help="Train causal language models from scratch; only what changed reruns.",
+    suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
+)
 
 data = cyclopts.App(name="data", help="Questions about the data; nothing is changed.")
 app.command(data)

@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from flows.cli import app
+from stages.runtime.entry import EXIT_INTERRUPTED, run_stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +40,20 @@ def test_options_are_passed_on_and_the_exit_code_comes_back() -> None:
 
     assert done.returncode == 2
     assert "--step: invalid int value: 'x'" in done.stderr
+
+
+def test_ctrl_c_ends_with_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("flows.plan.params.check_params", interrupted)
+
+    with pytest.raises(SystemExit) as ended:
+        run_stage(partial(app, ["why"]))
+
+    assert ended.value.code == EXIT_INTERRUPTED
+    assert "interrupted" in capsys.readouterr().err
 
 
 def test_flows_name_no_stage_metric_or_folder_of_this_product() -> None:

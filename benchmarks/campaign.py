@@ -119,7 +119,11 @@ def run_trials(
         return line
 
     with ThreadPoolExecutor(at_once) as pool:
-        return [line for line in pool.map(one, numbers) if line is not None]
+        try:
+            return [line for line in pool.map(one, numbers) if line is not None]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def observe_commit() -> str:

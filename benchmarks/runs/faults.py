@@ -12,8 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from benchmarks.runs.broken_server import BrokenServer
-from benchmarks.runs.hub_server import WRITER, Fault, Hub, Repository
-from benchmarks.runs.small_pipeline import LAST_LINE, REPOSITORY, Edit, module_text, put, remove, size
+from benchmarks.runs.hub_server import Fault, Hub, Repository
+from benchmarks.runs.small_pipeline import LAST_LINE, REPOSITORY, Edit, hub_variables, module_text, put, remove, size
 from benchmarks.runs.trial import MissedError, Process, Trial, WrongResultError, describe, kill, members
 from stages.formats.receipt import read_receipt
 
@@ -143,7 +143,7 @@ def disk_full(trial: Trial) -> None:
     """The project is on a file system with room for a part of what the run writes; later there is room."""
     share = trial.chance.random()
     with small_disk(trial.folder) as resize:
-        room = int(share * trial.undisturbed.added_bytes * 0.98)
+        room = int(share * trial.undisturbed.added_bytes * 0.8)
         resize(size(trial.folder) + room)
         trial.told.append(f"room for {room / 1024:.0f} kB of {trial.undisturbed.added_bytes / 1024:.0f} kB")
         trial.attempt(lambda _: None)
@@ -306,8 +306,7 @@ def hub(trial: Trial) -> None:
     place = trial.folder.with_suffix(".hub")
     remove(place)
     with Hub(place) as server:
-        trial.lasting |= {"HF_ENDPOINT": server.endpoint, "HF_TOKEN": WRITER, "HF_HUB_OFFLINE": ""}
-        trial.lasting |= {"HF_HUB_DISABLE_XET": trial.chance.choice(["1", ""]), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        trial.lasting |= hub_variables(server) | {"HF_HUB_DISABLE_XET": trial.chance.choice(["1", ""])}
         for _ in range(trial.chance.choice([1, 1, 2, 4])):
             fault = Fault(
                 trial.chance.choice(HUB_REQUESTS), trial.chance.choice(HUB_FAULTS), trial.chance.choice([1, 2, 20])
@@ -371,7 +370,7 @@ KINDS = (
     Kind("kill-one", "kill -9 of one process of the run", kill_one, ALL),
     Kind("kill-all", "kill -9 of all processes of the run", kill_all, ALL),
     Kind("stop", "SIGTERM or Ctrl-C", stop, ALL),
-    Kind("edit", "an input edited during the run", edit, (*DATA, *DATA, "train")),
+    Kind("edit", "an input edited during the run", edit, ("everything",) * 5 + ("train",)),
     Kind("disk-full", "a full disk", disk_full, ALL),
     Kind("clock", "a clock that jumps", clock, ALL),
     Kind("damage", "damaged cache entries and checkpoints", damage, (*CACHES, "document", "restore")),

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.runs.hub_server import WRITER, Hub
 from stages.formats.receipt import RECEIPT
 from stages.runtime.atomic import atomic_write
 from stages.runtime.section import read_params_file
@@ -248,9 +250,10 @@ class Projects:
         remove(folder)
         self.copy(work, folder, *edits)
         before = size(folder)
-        began = time.monotonic()
-        run(work.command, folder)
-        seconds = time.monotonic() - began
+        with surroundings(work, folder) as variables:
+            began = time.monotonic()
+            run(work.command, folder, **variables)
+            seconds = time.monotonic() - began
         made = Reference(results(folder), lock_entries(folder), seconds, starts(folder), size(folder) - before)
         remove(folder)
         return made
@@ -258,7 +261,7 @@ class Projects:
 
 def copied_code() -> str:
     """A name for the content of what a project is made from."""
-    digest = sha256(Path(__file__).read_bytes())
+    digest = sha256(repr((SMALL, DOCUMENTS)).encode())
     for name in COPIED.split():
         for file in sorted([ROOT / name, *(ROOT / name).rglob("*")]):
             if file.is_file() and file.suffix != ".pyc":
@@ -284,10 +287,28 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     return kept | {"PATH": path, "DVC_NO_ANALYTICS": "1"} | values | variables
 
 
-def run(command: list[str], folder: Path) -> None:
+@contextmanager
+def surroundings(work: Work, folder: Path) -> Iterator[dict[str, str]]:
+    """What some work needs beside its folder, as variables of the environment: of `hub` a Hub."""
+    if work.name != "hub":
+        yield {}
+        return
+    with Hub(folder.with_suffix(".hub")) as server:
+        yield hub_variables(server)
+    remove(server.folder)
+
+
+def hub_variables(server: Hub) -> dict[str, str]:
+    """The environment in which a model is published there."""
+    values = {"HF_ENDPOINT": server.endpoint, "HF_TOKEN": WRITER, "HF_HUB_OFFLINE": ""}
+    return values | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
+
+def run(command: list[str], folder: Path, **variables: str) -> None:
     """Run a command that has to succeed."""
+    values = environment(folder, **variables)
     done = subprocess.run(
-        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        command, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout.decode()[-4000:]}")

@@ -32,7 +32,7 @@ Process: TypeAlias = "subprocess.Popen[bytes]"
 ATTEMPTS = 6
 """After the fault the same command has to succeed within so many attempts; it is refused while orphans end."""
 
-HANGS_AFTER_SECONDS = 240.0
+HANGS_AFTER_SECONDS = 420.0
 
 ORPHANS_END_WITHIN_SECONDS = 90.0
 

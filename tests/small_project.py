@@ -111,7 +111,19 @@ SECTIONS: dict[str, Any] = {
         "stride": None,
         "bootstrap_resamples": 200,
         "seed": 0,
-        "samples": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
+    },
+    "generate": {
+        "seed": 0,
+        "width": 4,
+        "language": "python",
+        "headers": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
+        "problems": {
+            "sets": [{"kind": "file", "path": "problems/python.jsonl", "language": "python", "stop": None}],
+            "samples": 2,
+            "temperature": 0.8,
+            "top_p": 0.95,
+            "max_new_tokens": 6,
+        },
     },
     "publish": {
         "name": "tiny",

@@ -1,4 +1,4 @@
-"""Model + held-out data -> metrics and samples: `python -m stages.evaluate`.
+"""Model + held-out data -> metrics: `python -m stages.evaluate`.
 
 `PARROTFLOW_EVALUATE_BATCH` is the number of windows scored at once (default 16): it changes the time and the memory,
 not the result.
@@ -15,18 +15,13 @@ from transformers import PreTrainedModel
 from stages.evaluate.likelihood.baselines import compress
 from stages.evaluate.likelihood.report import Scores, evaluate_scores
 from stages.evaluate.likelihood.score import score_documents
-from stages.evaluate.model import open_model, open_tokenizer, position_limit
+from stages.evaluate.model import open_model, position_limit
 from stages.evaluate.params import EvaluateParams
-from stages.evaluate.samples.completion import complete_headers
-from stages.evaluate.samples.headers import choose_headers
-from stages.evaluate.samples.page import samples_page
 from stages.formats.documents import CLEAN, read_documents, require_documents
 from stages.formats.evaluation import write_evaluation
 from stages.formats.model_folder import MODEL
-from stages.formats.samples import SAMPLES_PAGE, write_samples
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.environment import whole_number
 from stages.runtime.section import read_section
@@ -41,28 +36,21 @@ DEFAULT_BATCH = 16
 
 def main() -> None:
     params = read_section("evaluate", EvaluateParams)
-    require_locked("numpy", "pyarrow", "safetensors", "tokenizers", "torch", "transformers")
+    require_locked("numpy", "pyarrow", "safetensors", "torch", "transformers")
     require_documents(HELD_OUT_DOCUMENTS)
     store = TokenStore(HELD_OUT_TOKENS)
     model = open_model(MODEL)
-    tokenizer = open_tokenizer(MODEL)
     context_length, stride = window_sizes(params, model)
     require_vocabulary(model, store)
 
     nats = score_documents(model, store, context_length, stride, batch_size())
     require_finite(nats)
     baselines = compress(document.text for document in read_documents(HELD_OUT_DOCUMENTS))
-    headers = choose_headers(
-        read_documents(HELD_OUT_DOCUMENTS), params.samples.count, params.samples.header_bytes, params.seed
-    )
-    samples = complete_headers(model, tokenizer, headers, params.samples, params.seed)
 
     scores = document_scores(nats, store)
     write_evaluation(
-        evaluate_scores(scores, baselines, samples, context_length, stride, params.bootstrap_resamples, params.seed)
+        evaluate_scores(scores, baselines, context_length, stride, params.bootstrap_resamples, params.seed)
     )
-    write_samples(samples)
-    atomic_write(SAMPLES_PAGE, samples_page(samples, params.samples))
 
 
 def document_scores(nats: npt.NDArray[np.float64], store: TokenStore) -> Scores:

@@ -10,19 +10,6 @@ from stages.runtime.entry import UserError
 EVALUATE_REPORT = Path("reports/evaluate.json")
 
 
-class SampleCounts(BaseModel):
-    """How many completions of held-out function headers are valid Python."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    functions: int
-    parsed: int
-    parsed_share: float | None
-    """Null where no header was completed."""
-    cut_off: int
-    """Completions that had not left the function after `max_new_tokens`."""
-
-
 class Evaluation(BaseModel):
     """The metrics with their intervals, counts and convention."""
 
@@ -42,7 +29,6 @@ class Evaluation(BaseModel):
     """Compressor -> bits per byte of the same text."""
     convention: str
     """How the metrics were computed, in prose."""
-    samples: SampleCounts
 
 
 def write_evaluation(evaluation: Evaluation) -> None:

@@ -1,4 +1,4 @@
-"""Samples: completions of held-out function headers. evaluate writes them, publish shows them."""
+"""Samples: completions of held-out headers. generate writes them, publish shows them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,27 +8,35 @@ from stages.formats.reports import read_json, write_json
 
 SAMPLES = Path("data/samples.json")
 SAMPLES_PAGE = Path("data/samples.md")
+SAMPLES_HTML = Path("data/samples.html")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A function body that the model wrote for the header of a held-out function."""
+    """What the model wrote for the header of a held-out function, or of what else its language has."""
 
     source: str
     """The package, repository or data set of the held-out document."""
     path: str
     """Of the document in its source."""
     line: int
-    """Of the `def`, counted from 1."""
+    """Of the header, counted from 1."""
     prompt: str
     """What the model read: lines of the file, then the signature."""
     signature: str
     body: str
     """What the model wrote, in whole lines; begins with the end of the signature's line."""
+    seed: int
+    """Of this sample alone."""
     finished: bool
-    """The model continued to a line outside the function; otherwise it ended the document or ran out of tokens."""
-    parses: bool
-    """Signature and body are a function in Python's grammar."""
+    """The model continued to what follows the function; otherwise it ended the document or ran out of tokens."""
+    parses: bool | None
+    """Signature and body are of the language's grammar; None where it has none."""
+
+    @property
+    def name(self) -> str:
+        """Source, path and line."""
+        return f"{self.source} {self.path}:{self.line}"
 
 
 def write_samples(samples: Sequence[Sample]) -> None:

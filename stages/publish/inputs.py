@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from stages.formats.evaluation import EVALUATE_REPORT, Evaluation, read_evaluation
+from stages.formats.generation import GENERATE_REPORT, Generation, read_generation
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.samples import SAMPLES, Sample, read_samples
@@ -21,7 +22,16 @@ TRAIN_REPORT = REPORTS / "train.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
 ACCEPTED = Path("accepted.yaml")
 
-ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT)
+ALL = (
+    MODEL,
+    SAMPLES,
+    TOKENS / TRAIN,
+    TOKENS / VALIDATION,
+    CLEAN_REPORT,
+    TRAIN_REPORT,
+    EVALUATE_REPORT,
+    GENERATE_REPORT,
+)
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
@@ -70,6 +80,7 @@ class Inputs:
     """Hardware, processes, threads and precision of the run that made the weights; None if not recorded."""
     recorded: Recorded
     evaluation: Evaluation
+    generation: Generation
     accepted: list[dict[str, Any]]
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
@@ -94,6 +105,7 @@ def read_inputs() -> Inputs:
             versions=recorded_versions(stages, MODEL),
         ),
         evaluation=read_evaluation(),
+        generation=read_generation(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
 

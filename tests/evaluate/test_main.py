@@ -14,7 +14,7 @@ from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
-OUTS = ["reports/evaluate.json", "data/samples.json", "data/samples.md"]
+OUTS = ["reports/evaluate.json"]
 
 
 def outs(project: Path) -> dict[str, bytes]:
@@ -38,18 +38,6 @@ def test_the_whole_held_out_split_is_scored(project: Path) -> None:
     assert 0 < report["baselines_bits_per_byte"]["gzip_9"] < 8
 
 
-def test_the_samples_are_written_for_people_and_for_programs(project: Path) -> None:
-    main()
-
-    entries = json.loads((project / "data/samples.json").read_text())
-    page = (project / "data/samples.md").read_text()
-    assert len(entries) == 3
-    for entry in entries:
-        assert entry["signature"] in page
-        assert entry["body"].strip() in page
-    assert re.findall(r"^## (\d)\.", page, re.MULTILINE) == ["1", "2", "3"]
-
-
 def test_the_same_inputs_give_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main()
     first = outs(project)
@@ -58,16 +46,6 @@ def test_the_same_inputs_give_the_same_bytes(project: Path, monkeypatch: pytest.
     main()
 
     assert outs(project) == first
-
-
-def test_a_split_is_scored_without_samples(project: Path) -> None:
-    write_sections(project, evaluate__samples__count=0)
-
-    main()
-
-    report = json.loads((project / "reports/evaluate.json").read_text())
-    assert "None were asked for" in (project / "data/samples.md").read_text()
-    assert report["samples"] == {"functions": 0, "parsed": 0, "parsed_share": None, "cut_off": 0}
 
 
 @pytest.mark.parametrize(

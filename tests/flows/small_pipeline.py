@@ -10,9 +10,19 @@ import yaml
 
 from tests.small_project import ROOT, SECTIONS, make_repository, write_corpus, write_params
 
-STAGES = ["collect", "clean", "tokenizer", "tokenize", "corpus_page", "train", "evaluate", "publish"]
+STAGES = ["collect", "clean", "tokenizer", "tokenize", "corpus_page", "train", "evaluate", "generate", "publish"]
 
-CODE = ("stages", "launch", "conf", "dvc.yaml", "versions.yaml", "requirements.lock", "pyproject.toml", "accepted.yaml")
+CODE = (
+    "stages",
+    "problems",
+    "launch",
+    "conf",
+    "dvc.yaml",
+    "versions.yaml",
+    "requirements.lock",
+    "pyproject.toml",
+    "accepted.yaml",
+)
 
 
 def make_pipeline(folder: Path, documents: int = 40) -> Path:

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.runs.hub_server import Hub
 from stages.evaluate.__main__ import main as evaluate
+from stages.evaluate.generate.__main__ import main as generate
 from tests.trained_project import write_trained_project
 
 
@@ -16,6 +17,7 @@ def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)
         evaluate()
+        generate()
     return folder
 
 

@@ -61,7 +61,12 @@ def test_the_stages_that_made_the_model_are_listed_in_order_with_hashes_and_para
     assert isinstance(pipeline, list)
     assert [stage["stage"] for stage in pipeline] == ["start", "tokenize", "train"]
     assert pipeline[2] == {"stage": "train"} | LOCK["stages"]["train"]  # type: ignore[index]
-    assert provenance["not_in_lock"] == ["data/samples.json", "reports/train.json", "reports/evaluate.json"]
+    assert provenance["not_in_lock"] == [
+        "data/samples.json",
+        "reports/train.json",
+        "reports/evaluate.json",
+        "reports/generate.json",
+    ]
 
 
 def test_every_stage_comes_after_those_it_depends_on_whatever_their_names() -> None:

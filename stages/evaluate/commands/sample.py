@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from stages.evaluate.generate import generate, prompt_tokens
+from stages.evaluate.generator import Sampling, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail, run_stage
@@ -24,16 +24,8 @@ def main() -> None:
         model, tokenizer = open_model(arguments.model), open_tokenizer(arguments.model)
         warn_of_a_long_prompt(model, tokenizer, prompt)
         print(prompt, end="", flush=True)
-        pieces = generate(
-            model,
-            tokenizer,
-            prompt,
-            max_new_tokens=arguments.max_new_tokens,
-            temperature=arguments.temperature,
-            top_p=arguments.top_p,
-            seed=arguments.seed,
-        )
-        for piece in pieces:
+        sampling = Sampling(arguments.temperature, arguments.top_p, arguments.max_new_tokens)
+        for piece in stream(model, tokenizer, prompt, sampling, arguments.seed):
             print(piece, end="", flush=True)
         print()
     except KeyboardInterrupt:

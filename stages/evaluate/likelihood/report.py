@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from stages.evaluate.likelihood.baselines import Baselines
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
-from stages.formats.evaluation import Evaluation, SampleCounts
-from stages.formats.samples import Sample
+from stages.formats.evaluation import Evaluation
 
 SIGNIFICANT_DIGITS = 6
 """Of the report's values: further digits are float32's rounding, which changes with the batch size."""
@@ -33,7 +32,6 @@ class Scores:
 def evaluate_scores(
     scores: Scores,
     baselines: Baselines,
-    samples: Sequence[Sample],
     context_length: int,
     stride: int,
     resamples: int,
@@ -52,18 +50,6 @@ def evaluate_scores(
         bits_per_byte_per_source=per_source(scores, columns),
         baselines_bits_per_byte={name: significant(value) for name, value in asdict(baselines).items()},
         convention=convention(context_length, stride, resamples),
-        samples=count_samples(samples),
-    )
-
-
-def count_samples(samples: Sequence[Sample]) -> SampleCounts:
-    """How many of the completed functions are valid Python."""
-    parsed = sum(sample.parses for sample in samples)
-    return SampleCounts(
-        functions=len(samples),
-        parsed=parsed,
-        parsed_share=significant(parsed / len(samples)) if samples else None,
-        cut_off=sum(not sample.finished for sample in samples),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from stages.formats.evaluation import Evaluation
+from stages.formats.generation import SampleCounts
 from stages.formats.markdown import code_block, escape, table
 from stages.formats.samples import Sample
 from stages.publish.card.data import data
@@ -29,7 +30,7 @@ def write_card(params: PublishParams, inputs: Inputs) -> str:
         introduction(params, inputs),
         loading(params),
         intended_use(inputs.validation.sources),
-        evaluation(inputs.evaluation),
+        evaluation(inputs.evaluation, inputs.generation.samples),
         samples(inputs.samples),
         data(inputs),
         training(inputs),
@@ -119,7 +120,7 @@ def intended_use(sources: Mapping[tuple[str, str], Any]) -> str:
     )
 
 
-def evaluation(report: Evaluation) -> str:
+def evaluation(report: Evaluation, counts: SampleCounts) -> str:
     """The metrics with their intervals, compressors on the same bytes, and bits per byte of each source."""
     values = report.model_dump()
     rows = [
@@ -131,9 +132,8 @@ def evaluation(report: Evaluation) -> str:
         for name, title in BASELINES.items()
     ]
     per_source = [(name, f"{value:g}") for name, value in sorted(report.bits_per_byte_per_source.items())]
-    counts = report.samples
     functions = ""
-    if counts.functions:
+    if counts.parsed_share is not None:
         functions = (
             f"\nOf {counts.functions} held-out function headers, {counts.parsed} were completed to valid Python "
             f"({counts.parsed_share:.0%}). Valid Python is a matter of grammar: no completion was run.\n"
@@ -149,8 +149,7 @@ def samples(entries: list[Sample]) -> str:
     """The first completions, unedited: they are in random order already."""
     blocks = [
         f"{escape(entry.source)} {escape(entry.path)}, line {entry.line} "
-        f"({'parses' if entry.parses else 'does not parse'}"
-        f"{'' if entry.body.strip() else '; the model wrote no body'}):\n\n" + code_block(entry.signature + entry.body)
+        f"({_verdict(entry)}):\n\n" + code_block(entry.signature + entry.body)
         for entry in entries[:SAMPLES_SHOWN]
     ]
     if not blocks:
@@ -159,6 +158,11 @@ def samples(entries: list[Sample]) -> str:
         "## Samples\n\nFunctions of held-out files, completed from their header; chosen at random, unedited.\n\n"
         + "\n".join(blocks)
     )
+
+
+def _verdict(entry: Sample) -> str:
+    notes = [] if entry.parses is None else ["parses" if entry.parses else "does not parse"]
+    return "; ".join([*notes, *([] if entry.body.strip() else ["the model wrote no body"])]) or "no grammar to check"
 
 
 def citation(params: PublishParams) -> str:

@@ -1,15 +1,15 @@
 from markdown_it import MarkdownIt
 
-from stages.evaluate.params import SampleParams
-from stages.evaluate.samples.page import samples_page
+from stages.evaluate.generate.page import samples_page
+from stages.evaluate.generate.params import HeaderParams
 from stages.formats.samples import Sample
 
-PARAMS = SampleParams(count=1, temperature=0.8, top_p=0.95, max_new_tokens=10, header_bytes=0)
+PARAMS = HeaderParams(count=1, temperature=0.8, top_p=0.95, max_new_tokens=10, header_bytes=0)
 HOSTILE = "`a`\n# b <script>alert(1)</script> [c](https://evil.example) | d"
 
 
 def test_names_and_text_of_the_corpus_stay_text() -> None:
-    sample = Sample(HOSTILE, HOSTILE, 1, "````\n# prompt", "", "\n```\n# body\n", finished=True, parses=False)
+    sample = Sample(HOSTILE, HOSTILE, 1, "````\n# prompt", "", "\n```\n# body\n", seed=0, finished=True, parses=False)
 
     tokens = MarkdownIt("commonmark").parse(samples_page([sample], PARAMS))
 
@@ -20,6 +20,6 @@ def test_names_and_text_of_the_corpus_stay_text() -> None:
 
 
 def test_a_completion_without_a_body_is_shown_as_such() -> None:
-    sample = Sample("s", "p.py", 1, "def f():", "def f():", "\n", finished=True, parses=False)
+    sample = Sample("s", "p.py", 1, "def f():", "def f():", "\n", seed=0, finished=True, parses=False)
 
     assert "(nothing)" in samples_page([sample], PARAMS)

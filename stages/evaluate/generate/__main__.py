@@ -1,0 +1,101 @@
+"""Model + held-out headers + code problems -> what the model writes: `python -m stages.evaluate.generate`.
+
+`PARROTFLOW_GENERATE_PROCESSES` is the number of processes that share the texts (default: one for each GPU, else one):
+it changes the time, not the result. A kill loses no finished text: the same command continues.
+"""
+
+import stages.evaluate.threads  # noqa: F401 (before torch)
+
+# isort: split
+
+from collections.abc import Sequence
+
+import torch
+
+from stages.evaluate.generate.completion import (
+    completion,
+    header_requests,
+    header_sample,
+    header_text,
+    problem_requests,
+    problem_text,
+)
+from stages.evaluate.generate.html_page import html_page
+from stages.evaluate.generate.kept import KEPT, Task, drop_kept, written_texts
+from stages.evaluate.generate.languages.headers import choose_headers
+from stages.evaluate.generate.languages.known import LANGUAGES
+from stages.evaluate.generate.looks import look_at, looks_csv
+from stages.evaluate.generate.page import samples_page
+from stages.evaluate.generate.params import GenerateParams
+from stages.evaluate.generate.problem_sets import open_sets
+from stages.evaluate.generate.report import generation, sampling_of
+from stages.evaluate.generator import Generated, Request, Sampling
+from stages.evaluate.model import open_tokenizer
+from stages.formats.completions import write_completions
+from stages.formats.documents import CLEAN, read_documents, require_documents
+from stages.formats.generation import LOOKS, write_generation
+from stages.formats.model_folder import MODEL, weight_files
+from stages.formats.problems import write_problems
+from stages.formats.samples import SAMPLES_HTML, SAMPLES_PAGE, write_samples
+from stages.formats.splits import TRAIN, VALIDATION
+from stages.formats.tokens import TOKENS, TokenStore
+from stages.runtime.atomic import atomic_write
+from stages.runtime.code import code_key
+from stages.runtime.entry import run_stage
+from stages.runtime.environment import whole_number
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
+
+HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
+
+PROCESSES_VARIABLE = "PARROTFLOW_GENERATE_PROCESSES"
+
+
+def main() -> None:
+    params = read_section("generate", GenerateParams)
+    require_locked("Jinja2", "numpy", "pyarrow", "safetensors", "tokenizers", "torch", "transformers")
+    require_documents(HELD_OUT_DOCUMENTS)
+    weight_files(MODEL)
+    store = TokenStore(TOKENS / TRAIN)
+    sets = open_sets(params.problems.sets)
+    headers = choose_headers(
+        read_documents(HELD_OUT_DOCUMENTS),
+        LANGUAGES[params.language].headers,
+        params.headers.count,
+        params.headers.header_bytes,
+        params.seed,
+    )
+
+    requests = header_requests(headers, params)
+    bodies = written(requests, params, sampling_of(params.headers))
+    samples = [header_sample(*one, params) for one in zip(headers, requests, bodies, strict=True)]
+    header_texts = [header_text(*one, params) for one in zip(samples, bodies, strict=True)]
+
+    asked, requests = problem_requests(sets, params)
+    solutions = written(requests, params, sampling_of(params.problems))
+    completions = [completion(*one) for one in zip(asked, requests, solutions, strict=True)]
+    problem_texts = [problem_text(*one) for one in zip(asked, completions, strict=True)]
+
+    looks = look_at([*header_texts, *problem_texts], open_tokenizer(MODEL), store)
+    report = generation(params, sets, samples, looks)
+    write_samples(samples)
+    write_problems(problem for one in sets for problem in one.problems)
+    write_completions(completions)
+    atomic_write(SAMPLES_PAGE, samples_page(samples, params.headers))
+    atomic_write(SAMPLES_HTML, html_page(report, looks))
+    atomic_write(LOOKS, looks_csv(looks))
+    write_generation(report)
+    drop_kept()
+
+
+def written(requests: Sequence[Request], params: GenerateParams, sampling: Sampling) -> list[Generated]:
+    """A text for each request; those that an earlier run of the same has finished are read, not written again."""
+    task = Task(MODEL, requests, sampling, params.width)
+    # Where a text ends follows from the parameters and from this code.
+    key = task.key(params.model_dump_json(), code_key(problem_requests))
+    processes = whole_number(PROCESSES_VARIABLE, max(1, torch.cuda.device_count()))
+    return written_texts(task, KEPT / key, processes)
+
+
+if __name__ == "__main__":
+    run_stage(main)

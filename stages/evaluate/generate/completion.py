@@ -1,0 +1,90 @@
+"""What is asked of the model for held-out headers and code problems, and what its answers are."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.evaluate.generate.languages.headers import Header
+from stages.evaluate.generate.languages.known import LANGUAGES
+from stages.evaluate.generate.looks import Text
+from stages.evaluate.generate.params import GenerateParams, LanguageName
+from stages.evaluate.generate.problem_sets import OpenSet
+from stages.evaluate.generator import Generated, Request
+from stages.evaluate.stopping import stop_at
+from stages.formats.completions import Completion
+from stages.formats.problems import Problem
+from stages.formats.samples import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One sample of one problem."""
+
+    problem: Problem
+    sample: int
+    language: LanguageName
+
+
+def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
+    """One completion of each header."""
+    end = LANGUAGES[params.language].header_end
+    return [Request(header.prompt, own_seed(params.seed, header.key), end(header)) for header in headers]
+
+
+def problem_requests(sets: Sequence[OpenSet], params: GenerateParams) -> tuple[list[Asked], list[Request]]:
+    """`generate.problems.samples` completions of each problem: which they are, and what is to be written."""
+    asked, requests = [], []
+    for one in sets:
+        for problem in one.problems:
+            end = stop_at(one.stop if one.stop is not None else LANGUAGES[one.language].stops[problem.kind])
+            for sample in range(params.problems.samples):
+                asked.append(Asked(problem, sample, one.language))
+                requests.append(Request(problem.prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end))
+    return asked, requests
+
+
+def own_seed(seed: int, name: str) -> int:
+    """48 bits from the stage's seed and a sample's name: any program reads them as they are."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")
+
+
+def header_sample(header: Header, request: Request, written: Generated, params: GenerateParams) -> Sample:
+    """What was written for a header; its last line is left out where the text was cut in it."""
+    finished = written.ended == "stop"
+    body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
+    parses = LANGUAGES[params.language].parses
+    return Sample(
+        source=header.source,
+        path=header.path,
+        line=header.line,
+        prompt=header.prompt,
+        signature=header.signature,
+        body=body,
+        seed=request.seed,
+        finished=finished,
+        parses=parses(header.signature + body) if parses else None,
+    )
+
+
+def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
+    """A completed header, to be looked at."""
+    name = f"{sample.source} {sample.path}:{sample.line}"
+    whole = sample.signature + sample.body
+    return Text("header", name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
+
+
+def completion(asked: Asked, request: Request, written: Generated) -> Completion:
+    """What was written for a problem."""
+    return Completion(
+        task_id=asked.problem.task_id,
+        sample=asked.sample,
+        seed=request.seed,
+        completion=written.text,
+        ended=written.ended,
+    )
+
+
+def problem_text(asked: Asked, done: Completion) -> Text:
+    """A completed problem, to be looked at."""
+    prompt, text = asked.problem.prompt, done.completion
+    return Text("problem", done.task_id, done.sample, prompt, text, prompt + text, done.ended, asked.language)

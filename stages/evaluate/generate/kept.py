@@ -1,0 +1,91 @@
+"""Has texts written, by one process or several, so that a kill loses none that is finished.
+
+Each finished text is appended to a file in `.parrotflow/generate/KEY` at once; the key holds everything that the texts
+follow from. The same command reads what is there, drops a line that the kill cut off, and has only the rest written.
+When the stage's outputs are there, the folder goes.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from rich.progress import track
+
+from stages.evaluate.generator import Generated, Request, Sampling, generate
+from stages.evaluate.model import open_model, open_tokenizer
+from stages.runtime.hashes import file_sha256
+from stages.runtime.workers import worker_count
+
+KEPT = Path(".parrotflow/generate")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Texts to be written with one setting."""
+
+    model: Path
+    """The model's folder."""
+    requests: Sequence[Request]
+    sampling: Sampling
+    width: int
+
+    def key(self, *facts: str) -> str:
+        """The name of everything that the texts follow from; `facts` is what a request's `end` follows from."""
+        files = [f"{path.name} {file_sha256(path)}" for path in sorted(self.model.iterdir()) if path.is_file()]
+        texts = [(request.prompt, request.seed) for request in self.requests]
+        everything = repr((files, texts, self.sampling, self.width, facts))
+        return hashlib.sha256(everything.encode("utf-8")).hexdigest()
+
+
+def written_texts(task: Task, folder: Path, processes: int) -> list[Generated]:
+    """A text for each request, in their order: those that an earlier run kept in the folder, and the rest."""
+    kept = _read(folder)
+    missing = [number for number in range(len(task.requests)) if number not in kept]
+    if missing and processes == 1:
+        _write_share(task, folder, missing, process=0)
+    elif missing:
+        shares = [missing[first::processes] for first in range(processes)]
+        threads = max(1, worker_count() // processes)
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            list(pool.map(partial(_write_share, task, folder, threads=threads), shares, range(processes)))
+    kept = _read(folder)
+    return [kept[number] for number in range(len(task.requests))]
+
+
+def _read(folder: Path) -> dict[int, Generated]:
+    texts: dict[int, Generated] = {}
+    for file in sorted(folder.glob("*.jsonl")):
+        for line in file.read_bytes().split(b"\n"):
+            with suppress(ValueError):  # empty, or cut off by a kill
+                written = Generated(**json.loads(line))
+                texts[written.request] = written
+    return texts
+
+
+def _write_share(task: Task, folder: Path, numbers: Sequence[int], process: int, threads: int | None = None) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(process % torch.cuda.device_count())
+    folder.mkdir(parents=True, exist_ok=True)
+    requests = [task.requests[number] for number in numbers]
+    texts = generate(open_model(task.model), open_tokenizer(task.model), requests, task.sampling, task.width)
+    with (folder / f"{process}.jsonl").open("ab") as file:
+        file.write(b"\n")  # ends a line that a kill cut off
+        for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
+            line = asdict(written) | {"request": numbers[written.request]}
+            file.write(json.dumps(line).encode("utf-8") + b"\n")
+            file.flush()
+
+
+def drop_kept() -> None:
+    """Delete what was kept, of this and of earlier settings."""
+    shutil.rmtree(KEPT, ignore_errors=True)

@@ -1,0 +1,65 @@
+"""The longest passage of each text that occurs word for word in the training data, in tokens. Exact, no hashing.
+
+N-grams get numbers instead of hashes (Karp, Miller and Rosenberg 1972). A pass over the store finds where the texts'
+1-grams occur; of these places, those where the next token continues some text's 2-gram, and so on. With the texts
+`a b c` and `b d` and the store `x a b d`:
+
+    n = 1   a=0 b=1 c=2 d=3    store: a at 1, b at 2, d at 3
+    n = 2   ab=0 bc=1 bd=2     store: ab at 1, bd at 2
+    n = 3   abc=0              store: nothing is left; the longest are ab (2) and bd (2)
+
+Each n looks only at the places that n - 1 left, which soon are few.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.formats.tokens import TokenStore
+
+Integers = npt.NDArray[np.int64]
+
+TOKENS_AT_ONCE = 2**22
+"""Of the store, in memory: at most 32 bytes each."""
+
+
+def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[int]:
+    """For each text the tokens of its longest passage that occurs in the store; 0 where it shares none."""
+    longest = np.zeros(len(texts), dtype=np.int64)
+    ids = np.array([token for text in texts for token in text], dtype=np.int64)
+    text_of = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    most = max(map(len, texts), default=0)
+    for start in range(0, store.manifest.tokens if most else 0, TOKENS_AT_ONCE):
+        # A passage that begins here may reach beyond.
+        stored = store.read(start, min(start + TOKENS_AT_ONCE + most - 1, store.manifest.tokens)).astype(np.int64)
+        _scan(stored, ids, text_of, store.manifest.vocab_size, longest)
+    lengths: list[int] = longest.tolist()
+    return lengths
+
+
+def _scan(stored: Integers, ids: Integers, text_of: Integers, vocabulary: int, longest: Integers) -> None:
+    """Raise `longest` of each text to its longest passage in these tokens of the store."""
+    texts_at, stored_at = np.arange(len(ids)), np.arange(len(stored))  # where n-grams begin that both have
+    texts_names, stored_names = np.zeros_like(texts_at), np.zeros_like(stored_at)  # the numbers of these n-grams
+    n = 0
+    while len(stored_at):
+        inside = stored_at + n < len(stored)
+        stored_at, stored_names = stored_at[inside], stored_names[inside]
+        inside = text_of[np.minimum(texts_at + n, len(ids) - 1)] == text_of[texts_at]
+        inside &= texts_at + n < len(ids)
+        texts_at, texts_names = texts_at[inside], texts_names[inside]
+        if not len(texts_at):
+            return
+        # An n-gram is the number of its first n - 1 tokens, and its last token.
+        keys, texts_names = np.unique(texts_names * vocabulary + ids[texts_at + n], return_inverse=True)
+        wanted = stored_names * vocabulary + stored[stored_at + n]
+        stored_names = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        found = keys[stored_names] == wanted
+        stored_at, stored_names = stored_at[found], stored_names[found]
+        shared = np.zeros(len(keys), dtype=bool)
+        shared[stored_names] = True
+        texts_at, texts_names = texts_at[shared[texts_names]], texts_names[shared[texts_names]]
+        n += 1
+        owners = text_of[texts_at]
+        longest[owners] = np.maximum(longest[owners], n)

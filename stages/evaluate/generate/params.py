@@ -1,0 +1,112 @@
+"""What a trained model is asked to write, and how its samples are drawn."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from stages.runtime.section import Section
+
+LanguageName: TypeAlias = Literal["python", "text"]
+"""The keys of stages/evaluate/generate/languages/known.py, where another language is added."""
+
+Name = Annotated[str, Field(min_length=1)]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+
+PROBLEMS_FOLDER = Path("problems")
+"""dvc.yaml lists it among the stage's deps: an edited problem is noticed."""
+
+
+class HeaderParams(Section):
+    """The completions of held-out headers."""
+
+    count: Annotated[int, Field(ge=0, le=10_000)]
+    """Headers to complete; one per document first. More: a more precise share that parses, and more time."""
+    temperature: Temperature
+    """Divides the logits: 0 takes the most likely token each time, 1 samples the model's own distribution."""
+    top_p: TopP
+    """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
+    al. 2020)."""
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    """A completion that has not come to its end by then is cut after its last whole line."""
+    header_bytes: Annotated[int, Field(ge=0)]
+    """At most so many bytes of the file before the header are in the prompt, in whole lines."""
+
+
+class ProblemSet(Section):
+    """What every set of problems has."""
+
+    language: LanguageName
+    """The programming language of the problems."""
+    stop: list[Name] | None
+    """A completion is cut before the first of these strings; null takes the language's own."""
+
+
+class FileSet(ProblemSet):
+    """Problems of a file in HumanEval's or MBPP's format."""
+
+    kind: Literal["file"]
+    path: Name
+    """A .jsonl or .jsonl.gz file below `problems/`."""
+
+    @model_validator(mode="after")
+    def _path_is_a_dep(self) -> Self:
+        path = Path(self.path)
+        if path.is_absolute() or ".." in path.parts or PROBLEMS_FOLDER not in path.parents:
+            raise ValueError(
+                f"{self.path} is not below {PROBLEMS_FOLDER}/, where an edit would be noticed: copy it there"
+            )
+        return self
+
+
+class HubSet(ProblemSet):
+    """Problems of a data set of the Hugging Face Hub, e.g. `openai/openai_humaneval`."""
+
+    kind: Literal["hub"]
+    repository: Name
+    """owner/name, or the path of a folder laid out as one."""
+    configuration: Name | None
+    """The data set's configuration, where it has several, e.g. `sanitized` of MBPP."""
+    split: Name
+    """e.g. `test`."""
+    revision: str
+    """A commit, so that the problems are the same tomorrow; empty for a folder."""
+
+    @model_validator(mode="after")
+    def _revision_is_a_commit(self) -> Self:
+        if not Path(self.repository).is_dir() and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
+            raise ValueError(f"data set `{self.repository}`: revision `{self.revision}` is no commit of 40 hex digits")
+        return self
+
+
+class ProblemParams(Section):
+    """The completions of code problems, which `score` runs."""
+
+    sets: list[Annotated[FileSet | HubSet, Field(discriminator="kind")]]
+    """Where the problems come from; empty: none are completed."""
+    samples: Annotated[int, Field(ge=1)]
+    """Completions of each problem; pass@k needs at least k."""
+    temperature: Temperature
+    """As of headers. Choosing the best one by the score is selection on the test set: say so where you report it."""
+    top_p: TopP
+    """As of headers."""
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    """A completion that has not come to its end by then is taken as it is."""
+
+
+class GenerateParams(Section):
+    """The section `generate` of params.yaml."""
+
+    seed: Annotated[int, Field(ge=0)]
+    """Of the choice of headers and of every sample; each has its own seed, made from this one and its name."""
+    width: Annotated[int, Field(ge=1)]
+    """Texts written at once, and the shape of every matrix product: another width may change a logit's last bits, and
+    with them, rarely, a sample."""
+    language: LanguageName
+    """Of the held-out documents: what a header is, where a sample ends, and whether it can be parsed."""
+    headers: HeaderParams
+    """The completions of held-out headers."""
+    problems: ProblemParams
+    """The completions of code problems."""

@@ -1,0 +1,59 @@
+"""The generation report: figures of what was written, and what it was written with."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from stages.evaluate.generate.looks import Look, mean, summed_up
+from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
+from stages.evaluate.generate.problem_sets import OpenSet
+from stages.evaluate.generator import Sampling
+from stages.formats.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
+from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.problems import problems_sha256
+from stages.formats.samples import Sample
+
+LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
+
+
+def generation(
+    params: GenerateParams,
+    sets: Sequence[OpenSet],
+    samples: Sequence[Sample],
+    looks: Sequence[Look],
+) -> Generation:
+    """The report."""
+    return Generation(
+        samples=SampleCounts(
+            functions=len(samples),
+            parsed=sum(bool(sample.parses) for sample in samples),
+            parsed_share=mean(sample.parses for sample in samples),
+            cut_off=sum(not sample.finished for sample in samples),
+        ),
+        headers=summed_up([look for look in looks if look.text.kind == "header"]),
+        problems=summed_up([look for look in looks if look.text.kind == "problem"]),
+        receipts=Receipts(
+            weights_sha256=weights_sha256(MODEL),
+            problem_sets=[
+                ProblemSetReceipt(name=one.name, problems=len(one.problems), sha256=problems_sha256(one.problems))
+                for one in sets
+            ],
+            seed=params.seed,
+            width=params.width,
+            sampling={"headers": _settings(params.headers), "problems": _settings(params.problems)},
+            # A build tag (2.13.0+cpu) says which hardware it is for, not which release it is.
+            versions={library: version(library).split("+")[0] for library in LIBRARIES},
+        ),
+    )
+
+
+def sampling_of(params: HeaderParams | ProblemParams) -> Sampling:
+    """How tokens are drawn."""
+    return Sampling(params.temperature, params.top_p, params.max_new_tokens)
+
+
+def _settings(params: HeaderParams | ProblemParams) -> dict[str, float]:
+    return {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "max_new_tokens": params.max_new_tokens,
+    }

@@ -1,0 +1,180 @@
+"""Samples from a model: the one generator, for held-out headers, code problems and `parrotflow sample`.
+
+`width` rows are written at once. A row that ends makes room for the next text at once (continuous batching), and texts
+that begin with the same prompt share the reading of it. Each text has its own seed, and its logits are the same in any
+company (stages/evaluate/rows.py): so it depends on its prompt, its seed and the settings, and not on the other texts,
+their order, or the number of processes that share them.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers.decoders import DecodeStream
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from stages.evaluate.model import position_limit
+from stages.evaluate.nucleus import draw
+from stages.evaluate.rows import rows_of
+from stages.evaluate.stopping import End, stop_at
+from stages.formats.completions import Ended
+
+SHORTEST_CACHE = 64
+"""Positions; longer ones are the next power of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float
+    """Divides the logits; 0 takes the most likely token."""
+    top_p: float
+    """Probability of the nucleus that is sampled from."""
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A text to be written."""
+
+    prompt: str
+    seed: int
+    end: End
+    """Where the text is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A text that was written."""
+
+    request: int
+    """Index of the request."""
+    text: str
+    """Whole characters: bytes of an unfinished one at the end are left out."""
+    ended: Ended
+    ids: list[int]
+    """Every token that was drawn, also a closing end-of-sequence id and what belongs to the stop string."""
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    width: int,
+) -> Iterator[Generated]:
+    """Yield each request's text as soon as it has ended, in no particular order."""
+    for row, ended in _write(model, tokenizer, requests, sampling, width):
+        if ended:
+            yield Generated(row.request, row.text, ended, row.drawn)
+
+
+def stream(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, sampling: Sampling, seed: int
+) -> Iterator[str]:
+    """Yield the continuation of a prompt piece by piece, in whole characters, until the document ends."""
+    shown = 0
+    for row, _ in _write(model, tokenizer, [Request(prompt, seed, stop_at(()))], sampling, width=1):
+        if len(row.text) > shown:
+            yield row.text[shown:]
+            shown = len(row.text)
+
+
+def prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
+    """What the model reads: the end-of-sequence id, which begins every document, then the prompt."""
+    return [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
+
+
+@dataclass(slots=True)
+class _Row:
+    """A text in progress."""
+
+    request: int
+    seen: list[int]
+    """What the model reads: of the prompt and of what was drawn, what its positions hold."""
+    uniforms: npt.NDArray[np.float64]
+    """A random number for each token to be drawn."""
+    end: End
+    drawn: list[int] = field(default_factory=list)
+    text: str = ""
+    stream: DecodeStream = field(default_factory=lambda: DecodeStream(skip_special_tokens=True))
+
+    def take(self, token: int, tokenizer: PreTrainedTokenizerFast) -> Ended | None:
+        """Append a token; why the text ends with it, None where it does not."""
+        self.drawn.append(token)
+        if token == tokenizer.eos_token_id:
+            return "eos"
+        self.seen.append(token)
+        piece = self.stream.step(tokenizer.backend_tokenizer, token)
+        if piece:
+            self.text += piece
+            end = self.end(self.text)
+            if end is not None:
+                self.text = self.text[:end]
+                return "stop"
+        return "length" if len(self.drawn) == len(self.uniforms) else None
+
+
+@torch.inference_mode()
+def _write(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    width: int,
+) -> Iterator[tuple[_Row, Ended | None]]:
+    """Yield a row after each token that it gets, with why it has ended.
+
+    Ids that the tokenizer does not know, which pad some models' embeddings, are never drawn. Where the model's
+    positions are used up, a text continues from the later half of what was read. With 4 positions:
+
+        tokens   a b c d e f g h
+        step 1   a b c d           -> e
+        step 2         d e         -> f     (the cache starts again with the last 2)
+        step 3         d e f       -> g
+    """
+    limit = position_limit(model) or math.inf
+    prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
+
+    def cache_length(number: int) -> int:
+        needed = len(prompts[requests[number].prompt]) + sampling.max_new_tokens
+        return int(min(limit, max(SHORTEST_CACHE, 1 << (needed - 1).bit_length())))
+
+    rows_type = rows_of(model)
+    # Texts of one prompt stay together, so that it is read once.
+    order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
+    for length, group in groupby(order, cache_length):
+        rows, waiting = rows_type(model, width, length), deque(group)
+        writing: dict[int, _Row] = {}
+        while waiting or writing:
+            for slot in range(width):
+                if waiting and slot not in writing:
+                    number = waiting.popleft()
+                    request = requests[number]
+                    ids = prompts[request.prompt][-length:]
+                    rows.read(slot, ids)
+                    uniforms = np.random.default_rng(request.seed).random(sampling.max_new_tokens)
+                    writing[slot] = _Row(number, list(ids), uniforms, request.end)
+            slots = sorted(writing)
+            uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
+            logits = rows.logits[slots, : len(tokenizer)]
+            fed: dict[int, int] = {}
+            for slot, token in zip(slots, draw(logits, sampling.temperature, sampling.top_p, uniforms), strict=True):
+                row = writing[slot]
+                ended = row.take(token, tokenizer)
+                yield row, ended
+                if ended:
+                    del writing[slot]
+                elif len(row.seen) > limit:
+                    row.seen = row.seen[-int(limit // 2) :]
+                    rows.read(slot, row.seen)
+                else:
+                    fed[slot] = token
+            if fed:
+                rows.step(fed)

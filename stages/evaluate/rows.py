@@ -1,0 +1,162 @@
+"""Rows of text that a model continues together, each with its own past.
+
+Matrix products round differently for another number of rows, and sums for another length. So that a row's logits are
+the same whatever else is computed beside it, every step has one shape: `width` rows, idle ones included, and a cache of
+`length` positions, which follows from the row alone; what a row may not see is masked and adds exact zeros. A prompt is
+read by itself. What holds on a kind of hardware is shown by tests/evaluate/test_generator.py.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+PROBE = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
+"""Token ids of two rows, by which `rows_of` tries a model."""
+
+
+MASKED = torch.finfo(torch.float32).min
+
+
+def rows_of(model: PreTrainedModel) -> "type[BatchedRows | SingleRows]":
+    """Rows in one tensor where those get the model's own logits, else one by one, which every causal model can."""
+    try:
+        rows = BatchedRows(model, 2, max(map(len, PROBE)))
+        for row, ids in enumerate(PROBE):
+            rows.read(row, list(ids[:-2]))
+        for place in (-2, -1):
+            rows.step({row: ids[place] for row, ids in enumerate(PROBE)})
+        for row, ids in enumerate(PROBE):
+            alone = model(input_ids=_tensor(model, list(ids))).logits[0, -1].float()
+            if not torch.allclose(rows.logits[row], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
+                return SingleRows
+    except Exception:  # whatever a model of another kind makes of it: it is read the plain way
+        return SingleRows
+    return BatchedRows
+
+
+class BatchedRows:
+    """Rows of one tensor, with a cache of fixed shape: for models whose attention takes positions and a mask."""
+
+    def __init__(self, model: PreTrainedModel, width: int, length: int) -> None:
+        self.model, self.width, self.length = model, width, length
+        self.positions = torch.zeros(width, dtype=torch.int64, device=model.device)
+        """Of the next token."""
+        self.mask = torch.full((width, 1, 1, length), MASKED, device=model.device)
+        """Added to the attention's scores."""
+        self.mask[..., 0] = 0  # an idle row sees something, or its softmax would have no sum
+        self.all = torch.arange(width, device=model.device)
+        self.cache: Cache | None = None
+        self.prompt: tuple[list[int], Any] | None = None
+        """The tokens that were read last, with what the model made of them: several rows may begin with them."""
+
+    def read(self, row: int, ids: list[int]) -> None:
+        """Begin a row with these tokens, at most `length`."""
+        if self.prompt is None or self.prompt[0] != ids:
+            self.prompt = (ids, _read(self.model, ids))
+        output = self.prompt[1]
+        if self.cache is None:
+            self.layers = [_RowsLayer(layer, self) for layer in output.past_key_values.layers]
+            self.cache = Cache(layers=list(self.layers))
+            self.logits = output.logits.new_zeros(self.width, output.logits.shape[-1], dtype=torch.float32)
+        for own, layer in zip(self.layers, output.past_key_values.layers, strict=True):
+            own.keys[row, :, : len(ids)] = layer.keys[0]
+            own.values[row, :, : len(ids)] = layer.values[0]
+        self.positions[row] = len(ids)
+        self.mask[row, ..., : len(ids)] = 0
+        self.mask[row, ..., len(ids) :] = MASKED
+        self.logits[row] = output.logits[0, -1]
+
+    def step(self, tokens: dict[int, int]) -> None:
+        """Append a token to each of these rows; the others compute along without effect."""
+        fed = torch.tensor(list(tokens), device=self.model.device)
+        inputs = torch.zeros(self.width, 1, dtype=torch.int64, device=self.model.device)
+        inputs[fed, 0] = torch.tensor(list(tokens.values()), device=self.model.device)
+        self.mask[fed, 0, 0, self.positions[fed]] = 0
+        # A row that is not fed writes where its next token will: it must have a place.
+        self.writes = self.positions.clamp(max=self.length - 1)
+        output = self.model(
+            input_ids=inputs,
+            position_ids=self.writes[:, None],
+            attention_mask=self.mask,
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.positions[fed] += 1
+        self.logits[fed] = output.logits[fed, -1].float()
+
+
+class _RowsLayer(CacheLayerMixin):
+    """The keys and values of one layer; (width, heads, length, head size)."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, like: Any, rows: BatchedRows) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        _, heads, _, key_size = like.keys.shape
+        self.rows = rows
+        self.keys = like.keys.new_zeros(rows.width, heads, rows.length, key_size)
+        self.values = like.values.new_zeros(rows.width, heads, rows.length, like.values.shape[-1])
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing: it is there from the start."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write each row's new token at its own position."""
+        self.keys[self.rows.all, :, self.rows.writes] = key_states[:, :, 0]
+        self.values[self.rows.all, :, self.rows.writes] = value_states[:, :, 0]
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """All positions, from 0."""
+        return self.rows.length, 0
+
+    def get_seq_length(self) -> int:
+        """What models add to positions that nobody gave them; ours are given."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Positions that there are."""
+        return self.rows.length
+
+
+class SingleRows:
+    """Rows one by one, each with the cache that the model makes itself: slow, and right for any causal model."""
+
+    def __init__(self, model: PreTrainedModel, width: int, _: int) -> None:
+        self.model, self.width = model, width
+        self.pasts: dict[int, Any] = {}
+        self.logits = torch.empty(0)
+        self.prompt: tuple[list[int], Any] | None = None
+
+    def read(self, row: int, ids: list[int]) -> None:
+        """Begin a row with these tokens."""
+        if self.prompt is None or self.prompt[0] != ids:
+            self.prompt = (ids, self.model(input_ids=_tensor(self.model, ids), use_cache=True))
+        output = self.prompt[1]
+        if not len(self.logits):
+            self.logits = output.logits.new_zeros(self.width, output.logits.shape[-1], dtype=torch.float32)
+        self.pasts[row] = deepcopy(output.past_key_values)
+        self.logits[row] = output.logits[0, -1]
+
+    def step(self, tokens: dict[int, int]) -> None:
+        """Append a token to each of these rows."""
+        for row, token in tokens.items():
+            output = self.model(input_ids=_tensor(self.model, [token]), past_key_values=self.pasts[row], use_cache=True)
+            self.pasts[row] = output.past_key_values
+            self.logits[row] = output.logits[0, -1]
+
+
+def _read(model: PreTrainedModel, ids: list[int]) -> Any:
+    # A cache without the model's configuration keeps every position, also of layers that see only the last ones.
+    return model(input_ids=_tensor(model, ids), past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
+
+
+def _tensor(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    return torch.tensor([ids], device=model.device)

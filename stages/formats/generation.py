@@ -1,0 +1,93 @@
+"""The generation report: what a model wrote, at a glance, and what it was written with. generate writes it, publish
+reads it."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.formats.reports import write_json
+from stages.runtime.entry import UserError
+
+GENERATE_REPORT = Path("reports/generate.json")
+LOOKS = Path("data/looks.csv")
+"""Of each sample: whether it parses and compiles, what it repeats, what it shares with the training data."""
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SampleCounts(_Report):
+    """How many completions of held-out headers are of their language's grammar."""
+
+    functions: int
+    parsed: int
+    parsed_share: float | None
+    """Null where no header was completed, or the language has no grammar."""
+    cut_off: int
+    """Completions that had not left the function after `max_new_tokens`."""
+
+
+class Looks(_Report):
+    """What can be seen of texts without running them; null where there are none."""
+
+    texts: int
+    parsed_share: float | None
+    """Of the language's grammar, prompt and completion together."""
+    compiled_share: float | None
+    """Accepted by a compiler; nothing is run."""
+    repeated_share: float | None
+    """Mean over the texts: of a text's 4-grams of tokens, the share that occurred before in it (seq-rep-4, Welleck et
+    al. 2020, arXiv:1908.04319)."""
+    longest_shared_median: float | None
+    """Tokens of the longest passage of a text that occurs in the training data: the median over the texts."""
+    longest_shared_maximum: int | None
+    """The same of the text with the longest."""
+    ended: dict[str, int]
+    """Why the texts ended -> how many."""
+
+
+class ProblemSetReceipt(_Report):
+    """Which problems were completed."""
+
+    name: str
+    problems: int
+    sha256: str
+
+
+class Receipts(_Report):
+    """What the texts follow from."""
+
+    weights_sha256: str
+    problem_sets: list[ProblemSetReceipt]
+    seed: int
+    """Of the stage; each sample's own is in its row."""
+    width: int
+    sampling: dict[str, dict[str, float]]
+    """Headers, problems -> temperature, top_p, max_new_tokens."""
+    versions: dict[str, str]
+    """Library -> version."""
+
+
+class Generation(_Report):
+    """The report."""
+
+    samples: SampleCounts
+    headers: Looks
+    problems: Looks
+    receipts: Receipts
+
+
+def write_generation(generation: Generation) -> None:
+    """Write `reports/generate.json`."""
+    write_json(GENERATE_REPORT, generation.model_dump(mode="json"))
+
+
+def read_generation(path: Path = GENERATE_REPORT) -> Generation:
+    """Read a report. Raises UserError that names the first field that is missing or wrong."""
+    try:
+        return Generation.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        raise UserError(f"{path}: {field}: {fault['msg']}; run `dvc repro generate`") from None

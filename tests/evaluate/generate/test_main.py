@@ -1,0 +1,229 @@
+import csv
+import json
+import re
+import signal
+import time
+from html.parser import HTMLParser
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from stages.evaluate.generate.__main__ import main
+from stages.evaluate.generate.completion import own_seed
+from stages.formats.completions import read_completions
+from stages.formats.generation import read_generation
+from stages.formats.model_folder import weights_sha256
+from stages.formats.problems import problems_sha256, read_problems, read_written_problems
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT
+from tests.trained_project import write_sections
+
+OUTS = (
+    "data/samples.json",
+    "data/samples.md",
+    "data/samples.html",
+    "data/looks.csv",
+    "data/problems.jsonl",
+    "data/completions.jsonl",
+    "reports/generate.json",
+)
+
+
+def outs(project: Path) -> dict[str, bytes]:
+    return {name: (project / name).read_bytes() for name in OUTS}
+
+
+def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -> None:
+    main()
+
+    own = read_problems(ROOT / "problems/python.jsonl")
+    completions = read_completions()
+    assert read_written_problems() == sorted(own, key=lambda problem: problem.task_id)
+    assert [one.sort_key for one in completions] == sorted((p.task_id, k) for p in own for k in range(2))
+    assert all(one.seed == own_seed(0, f"{one.task_id}:{one.sample}") for one in completions)
+    samples = json.loads((project / "data/samples.json").read_text())
+    assert len(samples) == 3
+    report = read_generation()
+    assert report.receipts.weights_sha256 == weights_sha256()
+    assert [(one.name, one.problems, one.sha256) for one in report.receipts.problem_sets] == [
+        ("problems/python.jsonl", 12, problems_sha256(own))
+    ]
+    assert report.samples.functions == report.headers.texts == 3
+    assert report.problems.texts == sum(report.problems.ended.values()) == 24
+    looks = list(csv.DictReader((project / "data/looks.csv").open(newline="")))
+    assert [look["kind"] for look in looks] == ["header"] * 3 + ["problem"] * 24
+    assert [int(look["longest_shared"]) <= int(look["tokens"]) for look in looks] == [True] * 27
+    assert not (project / ".parrotflow/generate").exists()
+
+
+def test_the_samples_are_written_for_people_and_for_programs(project: Path) -> None:
+    main()
+
+    page = (project / "data/samples.md").read_text()
+    for entry in json.loads((project / "data/samples.json").read_text()):
+        assert entry["signature"] in page
+        assert entry["body"].strip() in page
+    assert re.findall(r"^## (\d)\.", page, re.MULTILINE) == ["1", "2", "3"]
+
+
+class Texts(HTMLParser):
+    """The text of each <pre>, and every tag."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.blocks: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        if tag == "pre":
+            self.blocks.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "pre"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.blocks[-1] += data
+
+
+def test_everything_is_on_one_page_and_markup_in_it_stays_text(project: Path) -> None:
+    prompt = "<script>alert('&')</script></pre><img src=x onerror=alert(1)>\n"
+    row = {"task_id": "<b>1</b>", "prompt": prompt, "entry_point": "f", "canonical_solution": "", "test": ""}
+    (project / "problems/hostile.jsonl").write_text(json.dumps(row) + "\n")
+    hostile = {"kind": "file", "path": "problems/hostile.jsonl", "language": "text", "stop": ["\n"]}
+    write_sections(project, generate__problems__sets=[hostile])
+
+    main()
+
+    page = Texts((project / "data/samples.html").read_text())
+    completions = read_completions()
+    samples = json.loads((project / "data/samples.json").read_text())
+    assert [block.removeprefix("\n") for block in page.blocks] == [
+        *(sample["prompt"] + sample["body"] for sample in samples),
+        *(prompt + one.completion for one in completions),
+    ]
+    assert not page.tags & {"script", "img"}
+    report = read_generation()
+    assert report.problems.parsed_share is None  # plain text has no grammar
+
+
+def test_neither_the_number_of_processes_nor_other_samples_change_a_byte(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main()
+    first = outs(project)
+
+    monkeypatch.setenv("PARROTFLOW_GENERATE_PROCESSES", "2")
+    main()
+    assert outs(project) == first
+
+    monkeypatch.delenv("PARROTFLOW_GENERATE_PROCESSES")
+    write_sections(project, generate__problems__samples=1)
+    main()
+    fewer = set((project / "data/completions.jsonl").read_bytes().splitlines())
+    assert len(fewer) == 12
+    assert fewer < set(first["data/completions.jsonl"].splitlines())
+
+
+def test_a_kill_loses_no_finished_text_and_the_outputs_are_the_same_bytes(project: Path) -> None:
+    write_sections(project, generate__problems__samples=40, generate__width=2)
+    main()
+    whole = outs(project)
+    for name in OUTS:
+        (project / name).unlink()
+
+    process = get_context("fork").Process(target=main)  # torch is imported already
+    process.start()
+    while len(kept_lines(project)) < 60:
+        assert process.is_alive()
+        time.sleep(0.002)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    before = kept_lines(project)
+    assert 60 <= len(before) < 480
+    file = max(project.glob(".parrotflow/generate/*/*.jsonl"), key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-5])  # as if it had come in the middle of a line
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("stages.evaluate.generate.__main__.drop_kept", lambda: None)
+        main()
+    assert outs(project) == whole
+    assert set(before[:-1]) <= set(kept_lines(project))
+    assert len(kept_lines(project)) == 3 + 480 + 1
+
+
+def kept_lines(project: Path) -> list[bytes]:
+    return [
+        line
+        for path in project.glob(".parrotflow/generate/*/*.jsonl")
+        for line in path.read_bytes().splitlines()
+        if line
+    ]
+
+
+def test_what_was_finished_is_read_and_not_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_kept", lambda: None)
+    main()
+    first = outs(project)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("written again")
+
+    monkeypatch.setattr("stages.evaluate.generate.kept.generate", refuse)
+    main()
+    assert outs(project) == first
+
+    other = (project / "model/config.json").read_text()
+    (project / "model/config.json").write_text(other + "\n")
+    with pytest.raises(AssertionError, match="written again"):
+        main()
+
+
+def test_nothing_need_be_asked(project: Path) -> None:
+    write_sections(project, generate__headers__count=0, generate__problems__sets=[])
+
+    main()
+
+    report = read_generation()
+    assert "None were asked for" in (project / "data/samples.md").read_text()
+    assert (report.samples.functions, report.samples.parsed_share, report.problems.texts) == (0, None, 0)
+    assert read_completions() == []
+
+
+def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Path) -> None:
+    write_sections(project, generate__language="text", generate__problems__sets=[])
+
+    main()
+
+    samples = json.loads((project / "data/samples.json").read_text())
+    assert len(samples) == 3
+    assert all(sample["parses"] is None for sample in samples)
+    assert read_generation().samples.parsed_share is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generate__headers__temperature": -1.0}, "generate.headers.temperature = -1.0"),
+        ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python' or 'text'"),
+        (
+            {"generate__problems__sets": [{"kind": "file", "path": "../x.jsonl", "language": "python", "stop": None}]},
+            "../x.jsonl is not below problems/, where an edit would be noticed",
+        ),
+        (
+            {"generate__problems__sets": [{"kind": "file", "path": "problems/x", "language": "python", "stop": None}]},
+            "problems/x: cannot be read (No such file or directory)",
+        ),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str, object], message: str) -> None:
+    write_sections(project, **changes)
+
+    with pytest.raises(UserError, match=re.escape(message)):
+        main()

@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stages.evaluate.generate.params import HubSet
+from stages.evaluate.generate.problem_sets import open_sets
+from stages.runtime.entry import UserError
+
+ROW = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "t"}
+
+
+def hub_set(repository: Path | str, **changes: Any) -> HubSet:
+    values = {"kind": "hub", "repository": str(repository), "configuration": None, "split": "test", "revision": ""}
+    return HubSet.model_validate({**values, "language": "python", "stop": ["\nx"], **changes})
+
+
+@pytest.fixture
+def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "test.jsonl").write_text(json.dumps(ROW) + "\n")
+    return folder
+
+
+def test_a_data_set_of_the_hub_is_read_as_a_folder_laid_out_as_one(data_set: Path) -> None:
+    (opened,) = open_sets([hub_set(data_set)])
+
+    assert [(problem.task_id, problem.kind) for problem in opened.problems] == [("A/0", "humaneval")]
+    assert opened.stop == ("\nx",)
+
+
+def test_a_data_set_that_is_none_of_problems_is_refused(data_set: Path) -> None:
+    (data_set / "test.jsonl").write_text('{"text": "x"}\n')
+
+    with pytest.raises(UserError, match=r"row 1: no field 'task_id'"):
+        open_sets([hub_set(data_set)])
+    with pytest.raises(UserError, match="cannot be read"):
+        open_sets([hub_set(data_set, split="nowhere")])
+
+
+def test_a_revision_that_can_move_is_refused() -> None:
+    with pytest.raises(ValidationError, match="revision `main` is no commit"):
+        hub_set("owner/name", revision="main")
+
+
+def test_two_sets_with_one_task_id_are_refused(data_set: Path) -> None:
+    with pytest.raises(UserError, match="task_id `A/0` occurs more than once"):
+        open_sets([hub_set(data_set), hub_set(data_set)])

@@ -1,0 +1,303 @@
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from stages.evaluate.generator import Generated, Request, Sampling, generate, prompt_tokens, stream
+from stages.evaluate.model import open_model, open_tokenizer
+from stages.evaluate.nucleus import draw
+from stages.evaluate.rows import BatchedRows, SingleRows, rows_of
+from stages.evaluate.stopping import stop_at
+
+FREELY = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=40)
+GREEDILY = Sampling(temperature=0, top_p=1.0, max_new_tokens=40)
+
+
+@pytest.fixture
+def tokenizer(project: Path) -> PreTrainedTokenizerFast:
+    return open_tokenizer(project / "model")
+
+
+@pytest.fixture
+def model(project: Path) -> PreTrainedModel:
+    """One that prefers some tokens to others."""
+    opened = open_model(project / "model")
+    torch.manual_seed(0)
+    torch.nn.init.normal_(next(opened.get_input_embeddings().parameters()), std=0.4)
+    return opened
+
+
+def requests(count: int) -> list[Request]:
+    """Prompts of several lengths, some longer than the model's positions, some shared, each with a seed of its own."""
+    return [
+        Request("def f(" + "x, " * (7 * (number // 3 % 5)), number, stop_at(["\n\n", "zz"])) for number in range(count)
+    ]
+
+
+def by_seed(asked: Sequence[Request], texts: Iterator[Generated]) -> dict[int, tuple[str, str, list[int]]]:
+    return {asked[one.request].seed: (one.text, one.ended, one.ids) for one in texts}
+
+
+def test_a_text_does_not_depend_on_how_many_are_written_or_in_which_order(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    asked = requests(40)
+    together = by_seed(asked, generate(model, tokenizer, asked, FREELY, width=32))
+    shuffled = random.Random(0).sample(asked, len(asked))
+
+    assert len({tuple(ids) for _, _, ids in together.values()}) > 35
+    assert by_seed(shuffled, generate(model, tokenizer, shuffled, FREELY, width=32)) == together
+    for count in (1, 4):
+        for first in range(0, 12, count):
+            some = asked[first : first + count]
+            assert by_seed(some, generate(model, tokenizer, some, FREELY, width=32)).items() <= together.items()
+
+
+def test_the_logits_of_a_row_are_the_same_bits_in_any_place_and_company() -> None:
+    # As wide as the default model, where matrix products are cut into blocks.
+    torch.manual_seed(0)
+    large = GPT2LMHeadModel(GPT2Config(vocab_size=4096, n_positions=256, n_embd=256, n_layer=2, n_head=4)).eval()
+    text = [5, 17, 300, 4000, 2, 9]
+
+    def logits(slot: int, others: int) -> list[torch.Tensor]:
+        rows = BatchedRows(large, 32, 128)
+        generator = random.Random(slot + others)
+        for other in generator.sample([number for number in range(32) if number != slot], others):
+            rows.read(other, [generator.randrange(4096) for _ in range(generator.randint(1, 90))])
+        rows.read(slot, text)
+        seen = [rows.logits[slot].clone()]
+        for token in (7, 8, 9):
+            rows.step({number: generator.randrange(4096) for number in range(32)} | {slot: token})
+            seen.append(rows.logits[slot].clone())
+        return seen
+
+    with torch.inference_mode():
+        alone = logits(0, others=0)
+        for slot, others in ((0, 31), (1, 3), (13, 31), (31, 31)):
+            for one, other in zip(alone, logits(slot, others), strict=True):
+                assert torch.equal(one, other)
+
+
+def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_later_half(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    prompts = ["def f(", "x = 1\n" * 3, "y"]
+    long = Sampling(temperature=0, top_p=1.0, max_new_tokens=60)
+    asked = [Request(prompt, 0, stop_at(())) for prompt in prompts]
+
+    for one in generate(model, tokenizer, asked, long, width=4):
+        read, expected = prompt_tokens(tokenizer, prompts[one.request]), []
+        for _ in one.ids:
+            if len(read) > 32:
+                read = read[-16:]
+            with torch.inference_mode():
+                expected.append(int(model(torch.tensor([read])).logits[0, -1].argmax()))
+            read = [*read, expected[-1]]
+        assert one.ids == expected
+        assert len(one.ids) == 60
+
+
+def test_greedy_texts_are_those_of_transformers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    prompts = ["def f(", "x", "class A:\n"]
+    short = Sampling(temperature=0, top_p=1.0, max_new_tokens=20)
+    asked = [Request(prompt, 0, stop_at(())) for prompt in prompts]
+
+    texts = {one.request: one.ids for one in generate(model, tokenizer, asked, short, width=2)}
+
+    for number, prompt in enumerate(prompts):
+        ids = torch.tensor([prompt_tokens(tokenizer, prompt)])
+        with torch.inference_mode():
+            written = model.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
+        assert written.tolist() == texts[number]
+
+
+SMALL = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=64, n_embd=16, n_layer=2, n_head=2)), BatchedRows),
+        (LlamaForCausalLM(LlamaConfig(**SMALL, intermediate_size=32, num_key_value_heads=1)), BatchedRows),
+        (GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL, intermediate_size=32)), BatchedRows),
+        # Its positions follow from a mask of two dimensions.
+        (BloomForCausalLM(BloomConfig(vocab_size=300, hidden_size=16, n_layer=2, n_head=2)), SingleRows),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, PreTrainedModel) else "",
+)
+def test_any_causal_model_is_continued_and_those_that_cannot_be_batched_one_by_one(
+    other: PreTrainedModel, expected: type, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    other.eval()
+    asked = requests(5)
+    with torch.inference_mode():
+        assert rows_of(other) is expected
+    short = Sampling(temperature=0, top_p=1.0, max_new_tokens=8)
+
+    for one in generate(other, tokenizer, asked, short, width=4):
+        ids = torch.tensor([prompt_tokens(tokenizer, asked[one.request].prompt)[-64:]])
+        with torch.inference_mode():
+            assert one.ids[0] == int(other(ids).logits[0, -1].argmax())
+            assert one.ids[1] == int(other(torch.cat([ids, torch.tensor([one.ids[:1]])], dim=1)).logits[0, -1].argmax())
+
+
+class Spelled:
+    """Stands for a model that writes given tokens, whatever it read: the text's end is under test, not the model."""
+
+    def __init__(self, ids: list[int], size: int) -> None:
+        self.ids, self.size = ids, size
+
+    def rows(self, _: PreTrainedModel, width: int, __: int) -> "Spelled":
+        self.logits = torch.zeros(width, self.size)
+        self.at = [0] * width
+        return self
+
+    def read(self, row: int, _: list[int]) -> None:
+        self.at[row] = 0
+        self._set(row)
+
+    def step(self, tokens: dict[int, int]) -> None:
+        for row in tokens:
+            self.at[row] += 1
+            self._set(row)
+
+    def _set(self, row: int) -> None:
+        self.logits[row] = torch.nn.functional.one_hot(torch.tensor(self.ids[self.at[row]]), self.size)
+
+
+@pytest.mark.parametrize(
+    ("text", "eos", "expected", "ended"),
+    [
+        ("return 1\nprint(2)\n", False, "return 1", "stop"),
+        ("return 1\nprint", True, "return 1", "stop"),
+        ("return 1\nprin", True, "return 1\nprin", "eos"),
+        ("\nprint", True, "", "stop"),
+        ("a = 'é…'\n\n\nprint(1)", False, "a = 'é…'\n\n", "stop"),
+        ("x = 1\nclass A:\nprint()", False, "x = 1", "stop"),
+        ("", True, "", "eos"),
+        ("y" * 100, False, "y" * 40, "length"),
+    ],
+)
+def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
+    project: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    eos: bool,
+    expected: str,
+    ended: str,
+) -> None:
+    characters = [encode(tokenizer, character) for character in text]
+    spellings = [encode(tokenizer, text), list(itertools.chain.from_iterable(characters))]
+    for ids in spellings:
+        model = open_model(project / "model")
+        written = Spelled([*ids, *([tokenizer.eos_token_id] if eos else [])], len(tokenizer))
+        monkeypatch.setattr("stages.evaluate.generator.rows_of", lambda _, written=written: written.rows)
+        (one,) = generate(model, tokenizer, [Request("x", 0, stop_at(["\nprint", "\nclass"]))], GREEDILY, width=1)
+
+        assert one.ended == ended
+        if ended != "length":
+            assert one.text == expected
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    ids: list[int] = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def test_the_earliest_stop_string_counts_where_one_token_completes_several() -> None:
+    assert stop_at(["b", "ab"])("xab") == 1
+    assert stop_at(["a"])("xyz") is None
+    assert stop_at([])("x") is None
+
+
+def test_a_terminal_gets_the_same_text_piece_by_piece(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with torch.inference_mode():  # towards ASCII: bytes that are no character are held back
+        model.get_input_embeddings().weight[1:95] *= 2
+    pieces = list(stream(model, tokenizer, "def f(", FREELY, seed=3))
+    (whole,) = generate(model, tokenizer, [Request("def f(", 3, stop_at(()))], FREELY, width=1)
+
+    assert len(pieces) > 5
+    assert "".join(pieces) == whole.text
+    assert "".join(stream(model, tokenizer, "def f(", FREELY, seed=4)) != whole.text
+
+
+def test_an_id_that_the_tokenizer_does_not_know_is_never_drawn(tokenizer: PreTrainedTokenizerFast) -> None:
+    torch.manual_seed(0)
+    padded = GPT2LMHeadModel(GPT2Config(vocab_size=3000, n_positions=64, n_embd=16, n_layer=1, n_head=2)).eval()
+
+    drawn = [id for one in generate(padded, tokenizer, requests(8), FREELY, width=8) for id in one.ids]
+
+    assert len(drawn) > 100
+    assert max(drawn) < len(tokenizer)
+
+
+LOGITS = torch.log(torch.tensor([0.1, 0.5, 0.15, 0.25]))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "expected"),
+    [
+        (1.0, 1.0, [0.1, 0.5, 0.15, 0.25]),
+        (1.0, 0.5, [0, 1, 0, 0]),
+        (1.0, 0.7, [0, 2 / 3, 0, 1 / 3]),
+        (0.5, 1.0, np.array([0.01, 0.25, 0.0225, 0.0625]) / 0.345),
+        (0.0, 1.0, [0, 1, 0, 0]),
+    ],
+)
+def test_tokens_are_drawn_from_the_nucleus_in_proportion(
+    temperature: float, top_p: float, expected: list[float]
+) -> None:
+    uniforms = np.random.default_rng(0).random(20_000)
+
+    drawn = draw(LOGITS.expand(len(uniforms), 4), temperature, top_p, uniforms)
+
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / len(drawn), expected, atol=0.015)
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.95, 0.999999])
+@pytest.mark.parametrize("spread", [0.1, 5.0])
+def test_a_nucleus_of_any_size_is_the_one_of_a_full_sort(top_p: float, spread: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(16, 2000, generator=generator) * spread
+    uniforms = np.random.default_rng(1).random(16)
+
+    drawn = draw(logits, 0.8, top_p, uniforms)
+
+    for row, token in enumerate(drawn):
+        probabilities = torch.softmax(logits[row : row + 1] / 0.8, dim=-1)[0]
+        ordered, ids = probabilities.sort(descending=True, stable=True)
+        cumulative = np.cumsum(ordered.numpy(), dtype=np.float64)
+        kept = int(np.searchsorted(cumulative, top_p)) + 1
+        place = int(np.searchsorted(cumulative[:kept], uniforms[row] * cumulative[:kept][-1], side="right"))
+        assert token == int(ids[place])
+        assert [token] == draw(logits[row : row + 1], 0.8, top_p, uniforms[row : row + 1])
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1, 0)])
+def test_the_ends_of_the_random_numbers_draw_a_token_of_the_nucleus(uniform: float) -> None:
+    for top_p in (0.6, 1.0):
+        (token,) = draw(LOGITS[None], 1.0, top_p, np.array([uniform]))
+        assert token == {(0.0, 0.6): 1, (0.0, 1.0): 0}.get((uniform, top_p), 3)
+
+
+def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>").ids

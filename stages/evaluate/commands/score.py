@@ -1,0 +1,116 @@
+"""Score samples of a problem file: `python -m stages.evaluate.commands.score --problems HumanEval.jsonl.gz`.
+
+Both files are in HumanEval's format (or the problems in MBPP's). Without samples the reference solutions are scored,
+which shows that the sandbox runs what it should. The programs run in the sandbox of the stage `score`, with the limits
+of its section of params.yaml.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from stages.evaluate.score.params import ScoreParams
+from stages.evaluate.score.programs import programs_of
+from stages.evaluate.score.report import require_enough_samples, score_report
+from stages.evaluate.score.scoring import known_outcomes, verdicts_of
+from stages.formats.completions import Completion
+from stages.formats.problems import Problem, read_problems
+from stages.formats.verdicts import ScoreReport, write_verdicts
+from stages.runtime.entry import UserError, run_stage
+from stages.runtime.section import read_section
+
+
+def main() -> None:
+    """Score the samples, or the reference solutions, and print the result."""
+    arguments = parse_arguments()
+    params = read_section("score", ScoreParams)
+    params = params.model_copy(update={"run_generated_code": True, "k": arguments.k})
+    problems = read_problems(arguments.problems)
+    completions = read_samples(arguments.samples) if arguments.samples else reference_solutions(problems)
+    require_enough_samples(problems, completions, params.k)
+    programs = programs_of({problem.task_id: problem for problem in problems}, completions)
+    known = known_outcomes(completions, params.limits)
+
+    verdicts = verdicts_of(completions, programs, params.limits, known)
+
+    show(score_report(problems, completions, verdicts, len(set(programs)), "", params))
+    if arguments.verdicts:
+        write_verdicts(verdicts, arguments.verdicts)
+    known.unlink(missing_ok=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="parrotflow score", description="Run the tests of a problem file on samples, in the sandbox."
+    )
+    parser.add_argument(
+        "--problems", type=Path, required=True, help="HumanEval's or MBPP's format, .jsonl or .jsonl.gz"
+    )
+    parser.add_argument(
+        "--samples", type=Path, help="lines of task_id and completion; without: the reference solutions"
+    )
+    parser.add_argument("--k", type=int, nargs="+", default=[1], help="report pass@k for these k (default: 1)")
+    parser.add_argument("--verdicts", type=Path, help="write a verdict a sample to this file")
+    arguments = parser.parse_args()
+    if min(arguments.k) < 1:
+        raise UserError(f"--k {min(arguments.k)}: expected a whole number, 1 or more")
+    return arguments
+
+
+def reference_solutions(problems: Sequence[Problem]) -> list[Completion]:
+    """The canonical solution of each problem as its one sample."""
+    return [_completion(problem.task_id, 0, problem.solution) for problem in problems]
+
+
+def read_samples(path: Path) -> list[Completion]:
+    """The samples of a file in HumanEval's format. Raises UserError that names the line that is none."""
+    counts: Counter[str] = Counter()
+    samples = []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            samples.append(_completion(row["task_id"], counts[row["task_id"]], row["completion"]))
+        except (ValueError, KeyError, TypeError, ValidationError):
+            raise UserError(f'{path}: line {number}: expected {{"task_id": ..., "completion": ...}}') from None
+        counts[row["task_id"]] += 1
+    return samples
+
+
+def _completion(task_id: str, sample: int, completion: str) -> Completion:
+    return Completion(task_id=task_id, sample=sample, seed=0, completion=completion, ended="eos")
+
+
+def show(report: ScoreReport) -> None:
+    """Print a row a problem set."""
+    table = Table("set", "problems", "samples", "results", *(f"pass@{k}" for k in _ks(report)))
+    for name, score in report.sets.items():
+        results = ", ".join(f"{count} {result}" for result, count in sorted(score.results.items()))
+        values = (
+            f"{one.value:.4g} ({one.interval_95[0]:.3g} to {one.interval_95[1]:.3g})"
+            for one in score.pass_at_k.values()
+        )
+        table.add_row(name, str(score.problems), str(score.samples), results, *values)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"{report.programs} programs, isolated by {report.isolation}. {report.convention}", markup=False)
+
+
+def _ks(report: ScoreReport) -> list[str]:
+    return next((list(score.pass_at_k) for score in report.sets.values()), [])
+
+
+if __name__ == "__main__":
+    run_stage(main)

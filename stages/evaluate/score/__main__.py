@@ -1,0 +1,39 @@
+"""Problems + completions -> verdicts and pass@k: `python -m stages.evaluate.score`.
+
+It needs no model and no accelerator. Generated code runs only where `score.run_generated_code` asks for it, in a
+sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (default: the cores).
+"""
+
+from stages.evaluate.score.params import ScoreParams
+from stages.evaluate.score.programs import programs_of
+from stages.evaluate.score.report import require_enough_samples, score_report
+from stages.evaluate.score.scoring import known_outcomes, verdicts_of
+from stages.formats.completions import read_completions
+from stages.formats.generation import read_generation
+from stages.formats.problems import read_written_problems
+from stages.formats.verdicts import Verdict, write_score, write_verdicts
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
+
+
+def main() -> None:
+    params = read_section("score", ScoreParams)
+    require_locked("numpy")
+    problems, completions = read_written_problems(), read_completions()
+    weights_sha256 = read_generation().receipts.weights_sha256
+    programs = programs_of({problem.task_id: problem for problem in problems}, completions)
+    known = known_outcomes(completions, params.limits)
+
+    verdicts: list[Verdict] = []
+    if params.run_generated_code:
+        require_enough_samples(problems, completions, params.k)
+        verdicts = verdicts_of(completions, programs, params.limits, known)
+
+    write_verdicts(verdicts)
+    write_score(score_report(problems, completions, verdicts, len(set(programs)), weights_sha256, params))
+    known.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    run_stage(main)

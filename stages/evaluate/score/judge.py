@@ -1,0 +1,108 @@
+"""The verdict on a program, from two sandboxes: the candidate runs in one, the tests in the other.
+
+The verdict is written by the process of the tests, which holds no code of the candidate, into a pipe that the process
+of the candidate does not have. The two exchange plain data only (inside/peer.py).
+"""
+
+import json
+import os
+import select
+import socket
+import time
+from contextlib import suppress
+
+from stages.evaluate.score.params import Limits
+from stages.evaluate.score.programs import Program
+from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, refused
+from stages.formats.verdicts import RESULTS, Outcome
+
+
+RIGHT = Program(
+    code="import subprocess\ndef double(number):\n    return 2 * number\n",
+    context="",
+    test="def check(candidate):\n    assert candidate(2) == 4\n",
+    entry_point="double",
+)
+"""What every sandbox judges first: the libraries that a candidate imports can be read."""
+
+
+class Judge:
+    """Judges one program after the other; close it at the end."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Start the sandboxes. Raises UserError where this machine cannot isolate."""
+        self._limits = limits
+        self._sandboxes: list[Sandbox] = []
+        self._open()
+
+    def judge(self, program: Program) -> Outcome:
+        """Run the program's tests. What a candidate does to the sandbox costs it the verdict, and nobody else."""
+        try:
+            return self._judge(program)
+        except LostError:
+            self.close()
+            self._open()
+            return Outcome("timeout")
+
+    def _judge(self, program: Program) -> Outcome:
+        tests, candidate = self._sandboxes
+        limits = {
+            "wall_seconds": self._limits.wall_seconds,
+            "cpu_seconds": self._limits.cpu_seconds,
+            "memory_bytes": self._limits.memory_megabytes * 1_000_000,
+        }
+        job = {"context": program.context, "test": program.test, "entry_point": program.entry_point}
+        ours, theirs = socket.socketpair()
+        verdict, verdict_end = os.pipe()
+        try:
+            candidate.start(limits, {"program": program.code}, [theirs.fileno()])
+            tests.start(limits, job, [ours.fileno(), verdict_end])
+        finally:
+            ours.close()
+            theirs.close()
+            os.close(verdict_end)
+        try:
+            written = _read_to_end(verdict, self._limits.wall_seconds + GRACE_SECONDS)
+        finally:
+            os.close(verdict)
+        return outcome(written, tests.stop(GRACE_SECONDS), candidate.stop(GRACE_SECONDS))
+
+    def _open(self) -> None:
+        try:
+            while len(self._sandboxes) < 2:
+                self._sandboxes.append(Sandbox())
+            if self._judge(RIGHT) != Outcome("passed"):
+                raise refused("a program that is right does not pass in the sandbox")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End both sandboxes."""
+        while self._sandboxes:
+            self._sandboxes.pop().close()
+
+
+def outcome(written: bytes, tests: Ended, candidate: Ended) -> Outcome:
+    """What the tests' process has written counts only if that process ended well; else how the two ended."""
+    with suppress(ValueError, TypeError):
+        result, exception = json.loads(written)
+        if tests.exit == 0 and result in RESULTS and not (result == "died" and candidate.timeout):
+            return Outcome(result, exception)
+    if tests.timeout or candidate.timeout:
+        return Outcome("timeout")
+    return Outcome("died")
+
+
+def _read_to_end(pipe: int, seconds: float) -> bytes:
+    """All that is written to a pipe until its last writer is gone. Raises LostError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    content = b""
+    while True:
+        readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            raise LostError
+        part = os.read(pipe, 65_536)
+        if not part:
+            return content
+        content += part

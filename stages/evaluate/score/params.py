@@ -1,0 +1,33 @@
+"""How generated code is scored, and whether it is run at all."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stages.runtime.section import Section
+
+
+class Limits(Section):
+    """What one candidate may use, and again the tests."""
+
+    cpu_seconds: Annotated[int, Field(ge=1, le=3600)]
+    """Processor time. It does not depend on what else the machine does, so a verdict rarely does either."""
+    wall_seconds: Annotated[float, Field(gt=0, le=7200)]
+    """Time of the clock, for candidates that wait. Set it well above `cpu_seconds`."""
+    memory_megabytes: Annotated[int, Field(ge=128, le=1_000_000)]
+    """Address space (RLIMIT_AS), Python's own 40 MB included."""
+
+
+class ScoreParams(Section):
+    """The section `score` of params.yaml."""
+
+    run_generated_code: bool
+    """Run what the model wrote, in a sandbox (Linux with bubblewrap). False: the completions are counted only."""
+    k: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    """pass@k is reported for these k. Each needs at least k samples of every problem."""
+    limits: Limits
+    """Of one candidate."""
+    bootstrap_resamples: Annotated[int, Field(ge=100)]
+    """Bootstrap resamples of the problems, for the 95 % intervals."""
+    seed: Annotated[int, Field(ge=0)]
+    """Of the bootstrap."""

@@ -1,0 +1,87 @@
+"""The report: pass@k of each problem set, and what it depends on."""
+
+import hashlib
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from stages.evaluate.score.params import ScoreParams
+from stages.evaluate.score.pass_at_k import mean_pass_at_k
+from stages.evaluate.score.sandbox import LEVEL
+from stages.formats.completions import Completion, completions_text
+from stages.formats.problems import Problem, problems_sha256
+from stages.formats.verdicts import ScoreReport, SetScore, Verdict
+from stages.runtime.entry import UserError
+
+NOT_RUN = "none: not run"
+
+
+def set_name(task_id: str) -> str:
+    """The set that a problem belongs to: `HumanEval` of `HumanEval/0`."""
+    return task_id.partition("/")[0]
+
+
+def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Completion], k: Sequence[int]) -> None:
+    """Raise UserError that names a problem with fewer samples than a k."""
+    counts = Counter(completion.task_id for completion in completions)
+    for problem in problems:
+        if counts[problem.task_id] < max(k):
+            raise UserError(
+                f"score.k = {list(k)}: {problem.task_id} has {counts[problem.task_id]} samples, and pass@{max(k)} "
+                f"needs at least {max(k)} of each problem: generate more, or lower k"
+            )
+
+
+def score_report(
+    problems: Sequence[Problem],
+    completions: Sequence[Completion],
+    verdicts: Sequence[Verdict],
+    programs: int,
+    weights_sha256: str,
+    params: ScoreParams,
+) -> ScoreReport:
+    """The report of verdicts, or of completions that were not run."""
+    sets = sorted({set_name(completion.task_id) for completion in completions})
+    ran = params.run_generated_code
+    return ScoreReport(
+        ran=ran,
+        sets={name: _set_score(name, completions, verdicts, params) for name in sets},
+        samples=len(completions),
+        programs=programs,
+        isolation=LEVEL if ran else NOT_RUN,
+        problems_sha256=problems_sha256(problems),
+        completions_sha256=hashlib.sha256(completions_text(completions).encode()).hexdigest(),
+        weights_sha256=weights_sha256,
+        python=platform.python_version(),
+        convention=_convention(params) if ran else "score.run_generated_code is false: the samples were only counted.",
+    )
+
+
+def _set_score(
+    name: str, completions: Sequence[Completion], verdicts: Sequence[Verdict], params: ScoreParams
+) -> SetScore:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for verdict in verdicts:
+        if set_name(verdict.task_id) == name:
+            counts[verdict.task_id][verdict.result] += 1
+    of_set = [completion.task_id for completion in completions if set_name(completion.task_id) == name]
+    per_problem = [(count.total(), count["passed"]) for count in counts.values()]
+    return SetScore(
+        problems=len(set(of_set)),
+        samples=len(of_set),
+        results=dict(sum(counts.values(), Counter())),
+        pass_at_k={str(k): mean_pass_at_k(per_problem, k, params.bootstrap_resamples, params.seed) for k in params.k}
+        if per_problem
+        else {},
+    )
+
+
+def _convention(params: ScoreParams) -> str:
+    limits = params.limits
+    return (
+        "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % percentile "
+        f"bootstrap over problems, {params.bootstrap_resamples} draws, seed {params.seed}. Candidates and tests run "
+        f"in separate processes that exchange plain data; each has {limits.cpu_seconds} s of processor time, "
+        f"{limits.wall_seconds:g} s by the clock and {limits.memory_megabytes} MB. Equal programs were run once, with "
+        "hash seed 0 and random seed 0."
+    )

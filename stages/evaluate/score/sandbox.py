@@ -1,0 +1,145 @@
+"""A sandbox by bubblewrap, in which a server forks a process for each run (inside/server.py).
+
+What is to be had inside: Python's standard library and the C libraries, read-only, and the folder inside/. No network,
+no home, no environment, no /proc, no device but /dev/null, and nothing that can be written but a small tmpfs.
+"""
+
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.runtime.entry import UserError
+
+SERVER = "stages.evaluate.score.inside.server"
+INSIDE = Path(__file__).parent / "inside"
+
+LEVEL = "bubblewrap+rlimits+seccomp"
+"""How a candidate is isolated; a machine that cannot do all of it is refused."""
+
+NOBODY = "65534"
+START_SECONDS = 60
+CLOSE_SECONDS = 5
+GRACE_SECONDS = 30
+"""After the wall limit, which the sandbox keeps by itself: then it is taken for lost."""
+
+
+class LostError(Exception):
+    """The sandbox does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the process of a run ended."""
+
+    exit: int
+    """Its exit status, or minus the signal."""
+    timeout: bool
+    """It had used up its time, of the clock or of the processor."""
+
+
+class Sandbox:
+    """One sandbox; one run at a time."""
+
+    def __init__(self) -> None:
+        """Start it. Raises UserError where this machine cannot isolate."""
+        program = shutil.which("bwrap")
+        if program is None:
+            raise refused("bubblewrap (`bwrap`) is not installed")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [program, *options()],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={},
+                cwd="/",
+            )
+        if self._receive(START_SECONDS) != b"ready":
+            self._process.kill()
+            said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
+            raise refused(said[-1] if said else "it did not start")
+
+    def start(self, limits: Mapping[str, float], job: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Begin a run with its limits and job; the descriptors are the process's, in the order that it expects."""
+        file = os.memfd_create("job")
+        try:
+            os.write(file, json.dumps(job).encode())
+            os.lseek(file, 0, os.SEEK_SET)
+            socket.send_fds(self._control, [json.dumps(limits).encode()], [file, *descriptors])
+        except OSError as error:
+            raise LostError from error
+        finally:
+            os.close(file)
+
+    def stop(self, seconds: float) -> Ended:
+        """End the run if it has not ended, and say how it ended. Raises LostError after `seconds`."""
+        with suppress(OSError):
+            self._control.send(b"end")
+        ended = self._receive(seconds)
+        if not ended:
+            raise LostError
+        return Ended(**json.loads(ended))
+
+    def _receive(self, seconds: float) -> bytes:
+        readable, _, _ = select.select([self._control], [], [], seconds)
+        return self._control.recv(65_536) if readable else b""
+
+    def close(self) -> None:
+        """End it, with all that runs in it."""
+        self._control.close()  # at which the server ends
+        try:
+            self._process.communicate(timeout=CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+def refused(reason: str) -> UserError:
+    """The error for a machine that cannot isolate."""
+    return UserError(
+        f"score.run_generated_code = true, but generated code cannot be isolated here: {reason}. Install bubblewrap "
+        "(`apt-get install bubblewrap`) on Linux and allow it to make namespaces, or set it to false: generated code "
+        "never runs without isolation"
+    )
+
+
+def options() -> list[str]:
+    """bubblewrap's options, and the command that it runs.
+
+    Root keeps its ids, so that the server can become nobody, whose processes the kernel limits; anybody else gets a
+    user namespace. The capabilities are those that the server needs to isolate its runs from each other; in a user
+    namespace they count for nothing outside.
+    """
+    python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    root = os.getuid() == 0
+    user = [] if root else ["--unshare-user", "--uid", NOBODY, "--gid", NOBODY]
+    capabilities = ["CAP_SYS_ADMIN", *(["CAP_SETUID", "CAP_SETGID", "CAP_KILL"] if root else [])]
+    libraries = [] if sys.base_prefix == "/usr" else ["/usr/lib", "/usr/lib64"]
+    folders = [sys.base_prefix, *libraries, "/lib", "/lib64"]
+    code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
+    # Made by themselves, the folders above a mount could be entered by root alone.
+    above = [str(path) for folder in (sys.base_prefix, code, "/dev/null") for path in reversed(Path(folder).parents[:-1])]
+    return [
+        *user,
+        *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
+        *(word for name in capabilities for word in ("--cap-add", name)),
+        *(word for folder in above for word in ("--dir", folder)),
+        *(word for folder in folders for word in ("--ro-bind-try", folder, folder)),
+        *("--ro-bind", str(INSIDE), code),
+        *("--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--remount-ro", "/"),
+        # The order of sets of strings depends on the seed, and so may a candidate's result.
+        *("--setenv", "PYTHONHASHSEED", "0"),
+        *(str(python), "-s", "-S", "-P", "-B", "-X", "utf8", "-c"),
+        f"import sys; sys.path.insert(0, '/code'); from {SERVER} import main; main()",
+    ]

@@ -1,0 +1,108 @@
+"""Programs are judged side by side; each verdict is written down at once, so that a kill does not lose it."""
+
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import astuple
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+
+from rich.progress import track
+
+from stages.evaluate.score.judge import Judge
+from stages.evaluate.score.params import Limits
+from stages.evaluate.score.programs import Program
+from stages.formats.completions import Completion, completions_text
+from stages.formats.verdicts import Outcome, Verdict
+from stages.runtime.code import code_sha256
+from stages.runtime.shard_cache import CACHE, cache_key
+from stages.runtime.workers import worker_count
+
+KNOWN = CACHE / "score" / "verdicts"
+"""The verdicts of a run that has not ended, so that the next one continues with them."""
+
+
+def known_outcomes(completions: Sequence[Completion], limits: Limits) -> Path:
+    """The file of outcomes that hold for these completions, limits and code. Delete it when the results are written."""
+    parts = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
+    return KNOWN / f"{cache_key(*parts, platform.python_version())}.jsonl"
+
+
+def verdicts_of(
+    completions: Sequence[Completion], programs: Sequence[Program], limits: Limits, known: Path
+) -> list[Verdict]:
+    """The verdict on each completion, in their order; equal programs are judged once. Errors as of `judge_programs`."""
+    outcomes = judge_programs({program.key: program for program in programs}, limits, known)
+    return [
+        Verdict(task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception)
+        for completion, program in zip(completions, programs, strict=True)
+        for found in [outcomes[program.key]]
+    ]
+
+
+def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path) -> dict[str, Outcome]:
+    """The outcome of each program, by its key.
+
+    `known` is a file of outcomes by key: those are not judged again, and each new one is appended. One worker for each
+    core, or `PARROTFLOW_WORKERS`. Raises UserError where this machine cannot isolate.
+    """
+    outcomes = {key: outcome for key, outcome in read_known(known) if key in programs}
+    to_do = {key: program for key, program in programs.items() if key not in outcomes}
+    if not to_do:
+        return outcomes
+    workers = min(worker_count(), len(to_do))
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with known.open("a", encoding="utf-8") as file, _judges(workers, limits) as judge:
+        lock = Lock()
+
+        def outcome_of(key: str) -> None:
+            outcome = judge(to_do[key])
+            with lock:
+                outcomes[key] = outcome
+                # The newline first: what a kill has left of a line does not spoil this one.
+                file.write("\n" + json.dumps([key, *astuple(outcome)]))
+                file.flush()
+
+        with ThreadPoolExecutor(workers, "judges") as threads:
+            try:
+                for _ in track(threads.map(outcome_of, to_do), description="scoring", total=len(to_do)):
+                    pass
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+    return outcomes
+
+
+@contextmanager
+def _judges(count: int, limits: Limits) -> Iterator[Callable[[Program], Outcome]]:
+    """A function that lets a judge who is free judge a program."""
+    free: SimpleQueue[Judge] = SimpleQueue()
+
+    def judge(program: Program) -> Outcome:
+        one = free.get()
+        try:
+            return one.judge(program)
+        finally:
+            free.put(one)
+
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(count) as threads:
+            started = [threads.submit(Judge, limits) for _ in range(count)]
+        for future in started:
+            if future.exception() is None:
+                stack.enter_context(closing(future.result()))
+        for future in started:
+            free.put(future.result())
+        yield judge
+
+
+def read_known(path: Path) -> Iterator[tuple[str, Outcome]]:
+    """The outcomes that a run has written down; what a kill has left of a line is skipped."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            key, result, exception = json.loads(line)
+            yield key, Outcome(result, exception)

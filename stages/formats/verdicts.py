@@ -1,0 +1,106 @@
+"""Verdicts on completions, `data/verdicts.jsonl`, and `reports/score.json`. `score` writes them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.formats.reports import write_json
+from stages.runtime.atomic import atomic_write
+
+VERDICTS = Path("data/verdicts.jsonl")
+SCORE_REPORT = Path("reports/score.json")
+
+Result: TypeAlias = Literal[
+    "passed",
+    "assertion",
+    "exception",
+    "syntax",
+    "timeout",
+    "memory",
+    "died",
+    "refused",
+]
+"""assertion: a test's. exception: any other, of the tests or the candidate. syntax: the program is not valid. timeout:
+of the clock or of the processor. memory: more than it may use. died: its process ended by itself. refused: it sent what
+is no plain data."""
+
+RESULTS = get_args(Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one program."""
+
+    result: Result
+    exception: str = ""
+    """The exception's type, of `exception` and `syntax`."""
+
+
+class Verdict(BaseModel):
+    """The verdict on one sample."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task_id: str
+    sample: int
+    result: Result
+    exception: str
+
+
+class PassAtK(BaseModel):
+    """The probability that one of k samples passes, its mean over the problems."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    interval_95: tuple[float, float]
+    """By bootstrap over problems."""
+
+
+class SetScore(BaseModel):
+    """The score of one set of problems: those whose task_id is the same up to the slash."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    problems: int
+    samples: int
+    results: dict[str, int]
+    """Result -> samples; results that did not occur are left out. Empty where nothing was run."""
+    pass_at_k: dict[str, PassAtK]
+    """k -> pass@k. Empty where nothing was run."""
+
+
+class ScoreReport(BaseModel):
+    """What was scored, with what result, and what the result depends on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ran: bool
+    """False: `score.run_generated_code` is, so the samples were only counted."""
+    sets: dict[str, SetScore]
+    samples: int
+    programs: int
+    """Distinct ones; equal programs of a problem are run once."""
+    isolation: str
+    """What a candidate ran in; `none: not run` where nothing was run."""
+    problems_sha256: str
+    completions_sha256: str
+    weights_sha256: str
+    """Of the model that wrote the completions; empty where they came from elsewhere."""
+    python: str
+    """The version that ran the programs."""
+    convention: str
+    """How the score was computed, in prose."""
+
+
+def write_verdicts(verdicts: Iterable[Verdict], path: Path = VERDICTS) -> None:
+    """Write a verdict a line, in the order given."""
+    atomic_write(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))
+
+
+def write_score(report: ScoreReport) -> None:
+    """Write `reports/score.json`."""
+    write_json(SCORE_REPORT, report.model_dump(mode="json"))

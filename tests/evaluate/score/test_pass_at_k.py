@@ -1,0 +1,45 @@
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.evaluate.score.pass_at_k import mean_pass_at_k, pass_at_k
+
+
+@st.composite
+def counts(draw: st.DrawFn) -> tuple[int, int, int]:
+    samples = draw(st.integers(1, 9))
+    return samples, draw(st.integers(0, samples)), draw(st.integers(1, samples))
+
+
+@given(counts())
+def test_it_is_the_share_of_all_choices_of_k_samples_that_hold_one_that_passes(case: tuple[int, int, int]) -> None:
+    samples, passed, k = case
+    choices = list(combinations([True] * passed + [False] * (samples - passed), k))
+
+    assert pass_at_k(samples, passed, k) == pytest.approx(sum(map(any, choices)) / len(choices), abs=1e-12)
+
+
+@given(st.integers(1, 10_000), st.data())
+def test_it_grows_with_k_and_with_what_passes_and_stays_a_probability(samples: int, data: st.DataObject) -> None:
+    passed, k = data.draw(st.integers(0, samples - 1)), data.draw(st.integers(1, samples))
+    value = pass_at_k(samples, passed, k)
+
+    assert 0 <= value <= pass_at_k(samples, passed + 1, k) <= 1
+    assert pass_at_k(samples, passed, 1) - 1e-9 <= value
+    assert pass_at_k(samples, passed, 1) == pytest.approx(passed / samples)
+
+
+def test_the_mean_is_over_problems_and_its_interval_holds_it() -> None:
+    counts = [(10, 0), (10, 10), (10, 5), (10, 1)]
+
+    score = mean_pass_at_k(counts, 1, resamples=500, seed=0)
+
+    assert score.value == pytest.approx(0.4)
+    assert 0 <= score.interval_95[0] < 0.4 < score.interval_95[1] <= 1
+    assert mean_pass_at_k(counts, 1, resamples=500, seed=0) == score
+
+
+def test_a_set_in_which_all_passes_has_no_spread() -> None:
+    assert mean_pass_at_k([(3, 3), (2, 2)], 2, resamples=100, seed=0).interval_95 == (1.0, 1.0)

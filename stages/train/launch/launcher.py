@@ -6,6 +6,7 @@ that die are started again, `PARROTFLOW_RESTARTS` times (3 if unset), and contin
 run is launched is never part of what it computes.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +39,10 @@ KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:gli
 """What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
 zeroed, page by page: on 2 cores a quarter of a step's time for the default model, an eighth for a GPT-2 of 124M
 (glibc's manual, "Memory Allocation Tunables")."""
+
+IGNORING_SIGTERM = ("sh", "-c", 'trap "" TERM; exec "$@"', "launch")
+"""A scheduler may signal every process of a job, as Slurm does. A launcher that obeys takes its workers along, some at
+once, torchrun after 30 s. So it ignores the signal; the workers handle it, and save."""
 
 USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
 USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}
@@ -146,7 +151,7 @@ def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple
         stop.on_stop = line.ask_to_stop
         if stop.is_set():
             line.ask_to_stop()
-        code = _wait(process, stop)
+        code = _wait(process, stop, line)
         if line.outcome() is None and not line.started() and not stop.is_set():
             raise UserError(f"{config.path}: accelerate could not start a worker by it; its messages are above")
         return line.outcome(), code
@@ -154,13 +159,17 @@ def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple
         line.close()
 
 
-def _wait(process: "subprocess.Popen[bytes]", stop: Stop) -> int:
-    """Wait for the launcher. After a stop its whole session is killed when the grace is over."""
-    grace, killed_at = grace_seconds(), None
+def _wait(process: "subprocess.Popen[bytes]", stop: Stop, line: supervision.Supervision) -> int:
+    """Wait for the launcher. After a stop its whole session is killed when the grace is over.
+
+    Or at once where no worker has begun: there is nothing to save, and a launcher waits for minutes for other machines.
+    """
+    grace, stopped = grace_seconds(), math.inf
     while process.poll() is None:
-        if stop.is_set() and grace is not None:
-            killed_at = killed_at or time.monotonic() + grace
-            if time.monotonic() >= killed_at:
+        if stop.is_set():
+            stopped = min(stopped, time.monotonic())
+            is_over = grace is not None and time.monotonic() >= stopped + grace
+            if is_over or not line.started():
                 os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
@@ -169,7 +178,15 @@ def _wait(process: "subprocess.Popen[bytes]", stop: Stop) -> int:
 
 def command(config: LaunchConfig) -> list[str]:
     """The command line that starts the workers."""
-    result = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config.path), "--quiet"]
+    result = [
+        *IGNORING_SIGTERM,
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        str(config.path),
+        "--quiet",
+    ]
     # The loop sets both itself; accelerate would obey the file's in some launches and not in others.
     result += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     if config.on_cpu and config.processes > 1:
@@ -183,6 +200,8 @@ def command(config: LaunchConfig) -> list[str]:
 def environment(config: LaunchConfig) -> dict[str, str]:
     """The workers' environment. accelerate starts several CPU processes only with this variable set."""
     values = dict(os.environ)
+    # torchrun would handle SIGTERM although it is started ignoring it (torch/distributed/run.py).
+    values.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT")
     if config.on_cpu:
         values["ACCELERATE_USE_CPU"] = "true"
         values.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)

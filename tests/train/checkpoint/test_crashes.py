@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
+from tests.small_project import ROOT
 from tests.train.small_run import copy_of, run, start, write_params, write_project
 
 STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
@@ -147,6 +150,35 @@ def test_sigterm_saves_and_leaves_with_the_code_for_continue(reference: Path, pr
     assert "stopped on request, state saved; the same command continues" in said
     assert "continuing at step" in run(project)
     assert outs(project) == outs(reference)
+
+
+@pytest.mark.parametrize("preset", ["cpu", "cpu_2"])
+def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_too(project: Path, preset: str) -> None:
+    """Also where saving takes longer than the 30 s that torchrun gives its workers: it gives them no limit."""
+    process = start(project, PARROTFLOW_LAUNCH=preset)
+    wait_for(project, "step-00000020", process)
+    _, launcher, *workers = list(family(process))
+    for member in (launcher, *workers):
+        member.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_CONTINUE, said
+    assert "state saved" in said
+
+
+def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
+    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
+    (project / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": 1}))
+    process = start(project, PARROTFLOW_LAUNCH="machine.yaml")
+    assert process.stdout is not None
+    assert "launching 2 processes" in process.stdout.readline()
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=15)
+    assert process.returncode == EXIT_TERMINATED
 
 
 def test_two_processes_stop_together_and_continue(project: Path) -> None:

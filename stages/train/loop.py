@@ -153,7 +153,9 @@ def train(
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            progress = Progress(done, result.loss.item(), params.max_steps)
+            progress = Progress(
+                done, result.loss.item(), params.max_steps, params.log_every_steps, params.evaluate_every_steps
+            )
             with trainer.throughput.checkpoint():
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:

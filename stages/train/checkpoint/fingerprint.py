@@ -3,7 +3,7 @@
 It covers the parameters, the data, the tokenizer, the libraries and the code of a worker (`stages.runtime.code`, so
 that a comment or a docstring does not throw away a night's work), and nothing of the machine. Where the schedule's
 plateau does not depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made
-longer.
+longer. How often points of the curves are written is left out too: a run can continue with fewer of them.
 """
 
 import hashlib
@@ -26,7 +26,9 @@ WORKER = "stages.train.worker"
 IDENTITY = "identity.json"
 
 WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
-"""Parameters that change what is kept or shown, not what is computed."""
+WITHOUT_EFFECT |= {"log_every_steps", "evaluate_every_steps"}
+"""Parameters that change what is kept or shown, not what is computed. Resuming makes sure that the curves are those of
+an undisturbed run."""
 
 
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:

@@ -22,6 +22,10 @@ class Progress:
     """Of the last step, nats per token."""
     max_steps: int
     """`train.max_steps` of the run that saved this."""
+    log_every_steps: int
+    """Steps between the points of its training curves."""
+    evaluate_every_steps: int
+    """Steps between the points of its validation curves."""
 
 
 class Manifest(BaseModel):
@@ -32,14 +36,15 @@ class Manifest(BaseModel):
     step: int
     training_loss: float
     max_steps: int
+    log_every_steps: int
+    evaluate_every_steps: int
     sha256: dict[str, str]
     """File name -> hash, in hex."""
 
 
 def read_progress(checkpoint: Path) -> Progress:
     """How far a checkpoint without a fault is."""
-    manifest = _read(checkpoint)
-    return Progress(manifest.step, manifest.training_loss, manifest.max_steps)
+    return Progress(**_read(checkpoint).model_dump(exclude={"sha256"}))
 
 
 def fault(checkpoint: Path) -> str:

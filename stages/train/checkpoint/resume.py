@@ -10,6 +10,8 @@ from stages.train.model.loss import CausalLoss
 from stages.train.optim.optimizer import Optimizers
 from stages.train.params import TrainParams
 
+POINTS = ("log_every_steps", "evaluate_every_steps")
+
 
 def resume(
     checkpoints: Checkpoints, params: TrainParams, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]
@@ -19,6 +21,8 @@ def resume(
 
     def fits(progress: Progress) -> bool:
         shared = checkpoints.shared_steps(progress.max_steps)
+        # Points at other steps are only taken out again; those that were never measured cannot be added.
+        finer = [f"train.{name}" for name in POINTS if getattr(params, name) % getattr(progress, name)]
         missing = [step for step in params.export_steps if step <= progress.step and not checkpoints.exported(step)]
         if progress.step > shared:
             refused.append(
@@ -31,7 +35,12 @@ def resume(
                 f"not from the checkpoint of step {progress.step}: the model of step {missing[0]} "
                 "(train.export_steps) was not kept then"
             )
-        return progress.step <= shared and not missing
+        elif finer:
+            refused.append(
+                f"not from the checkpoint of step {progress.step}: its curves lack points that {finer[0]} asks for; "
+                f"a multiple of {getattr(progress, finer[0].removeprefix('train.'))} continues from it"
+            )
+        return progress.step <= shared and not missing and not finer
 
     path = checkpoints.latest(fits)
     is_main, printed = checkpoints.accelerator.is_main_process, checkpoints.accelerator.print
@@ -45,11 +54,9 @@ def resume(
             printed(f"starting afresh, {reason}")
         if is_main:
             checkpoints.curves.restart()
-        return Progress(step=0, training_loss=math.nan, max_steps=params.max_steps)
+        return Progress(0, math.nan, params.max_steps, params.log_every_steps, params.evaluate_every_steps)
     progress = checkpoints.load(path, model, optimizers)
     printed(f"continuing at step {progress.step} of {params.max_steps}, from {path}")
     if is_main:
-        checkpoints.curves.restore(path, progress.step)
-        if progress.max_steps != params.max_steps:
-            checkpoints.curves.forget_end(progress.step, params.log_every_steps, params.evaluate_every_steps)
+        checkpoints.curves.restore(path, progress.step, params)
     return progress

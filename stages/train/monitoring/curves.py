@@ -10,6 +10,7 @@ and a run that continues from a checkpoint writes points twice.
 from pathlib import Path
 
 from stages.runtime.atomic import atomic_write
+from stages.train.params import TrainParams
 
 CURVES = {
     "training_loss": ("training_loss",),
@@ -33,17 +34,16 @@ class Curves:
         for name in CURVES:
             self._write(name, [])
 
-    def restore(self, checkpoint: Path, step: int) -> None:
-        """Take a checkpoint's curves up to its step; what comes after is computed again, to the same values."""
-        for name in CURVES:
-            self._write(name, [row for row in _rows(checkpoint / f"{name}.tsv") if _step(row) <= step])
+    def restore(self, checkpoint: Path, step: int, params: TrainParams) -> None:
+        """Take from a checkpoint's curves, up to its step, the points that an undisturbed run of `params` has.
 
-    def forget_end(self, step: int, log_every_steps: int, evaluate_every_steps: int) -> None:
-        """Remove points at `step` that exist only because a shorter run ended there."""
+        Others are of a run that ended at another step, or that had points at more steps. What comes after the
+        checkpoint is computed again, to the same values.
+        """
         for name in CURVES:
-            every = evaluate_every_steps if name.startswith("validation") else log_every_steps
-            if step % every:
-                self._write(name, [row for row in _rows(self._path(name)) if _step(row) != step])
+            every = params.evaluate_every_steps if name.startswith("validation") else params.log_every_steps
+            rows = [row for row in _rows(checkpoint / f"{name}.tsv") if _step(row) <= step]
+            self._write(name, [row for row in rows if _step(row) % every == 0 or _step(row) == params.max_steps])
 
     def append(self, name: str, step: int, *values: float) -> None:
         """Add a point to a curve: a value for each of its columns."""

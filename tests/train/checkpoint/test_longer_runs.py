@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stages.formats.model_folder import weights_sha256
+from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
 HALF_DECAYS = {"schedule__name": "wsd", "schedule__decay_share": 0.5}
@@ -70,6 +71,31 @@ def test_a_parameter_without_effect_on_the_weights_changes_nothing(
     (said,) = train(project, capfd, max_steps=3, checkpoints_kept=5, checkpoint_every_steps=2)
     assert said.startswith("continuing at step 3 of 3, from ")
     assert weights_sha256(project / "model") == before
+
+
+def test_fewer_points_of_the_curves_continue_and_leave_the_files_of_an_undisturbed_run(
+    inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    constant = {"schedule__name": "constant"}
+    train(project, capfd, **constant, max_steps=7)
+    fewer = constant | {"max_steps": 12, "log_every_steps": 2, "evaluate_every_steps": 8}
+    (said,) = train(project, capfd, **fewer)
+    assert said.startswith("continuing at step 7 of 12, from ")
+    undisturbed = copy_of(inputs, tmp_path / "undisturbed")
+    train(undisturbed, capfd, **fewer)
+    assert folder_bytes(project / "reports/curves") == folder_bytes(undisturbed / "reports/curves")
+    assert weights_sha256(project / "model") == weights_sha256(undisturbed / "model")
+
+
+@pytest.mark.parametrize(("name", "had"), [("log_every_steps", 2), ("evaluate_every_steps", 4)])
+def test_points_that_were_never_measured_are_not_made_up_the_run_starts_afresh_and_says_so(
+    project: Path, capfd: pytest.CaptureFixture[str], name: str, had: int
+) -> None:
+    train(project, capfd, max_steps=3, log_every_steps=2)
+    assert train(project, capfd, max_steps=3, **{"log_every_steps": 2, name: 3}) == [
+        f"starting afresh, not from the checkpoint of step 3: its curves lack points that train.{name} asks for; "
+        f"a multiple of {had} continues from it"
+    ]
 
 
 def test_a_longer_run_whose_rates_part_before_the_first_checkpoint_left_says_so_and_starts_afresh(

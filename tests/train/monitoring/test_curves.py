@@ -19,7 +19,7 @@ def test_a_run_that_continues_takes_the_curves_of_its_checkpoint(tmp_path: Path)
     with (checkpoint / "training_loss.tsv").open("a") as file:
         file.write("2")
     (tmp_path / "live/training_loss.tsv").write_text("step\ttraining_loss\n5\t0.2\n")
-    curves.restore(checkpoint, 10)
+    curves.restore(checkpoint, 10, TrainParams.model_validate(params(log_every_steps=5)))
     assert (tmp_path / "live/training_loss.tsv").read_text() == "step\ttraining_loss\n5\t0.2\n10\t0.1\n"
 
 

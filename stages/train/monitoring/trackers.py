@@ -4,6 +4,7 @@ Accelerate ignores a tracker whose package is missing, so that is checked here, 
 """
 
 import os
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,9 @@ def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
     """What each tracker is told beyond the project: the run, where its files go, and where the run continues."""
     return {
         "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(TRACKERS / run)},
-        # Points after this step are of a killed run: they come again.
-        "tensorboard": {"purge_step": step + 1},
+        # Points after this step are of a killed run: they come again. TensorBoard names a file by the second, and reads
+        # the files in the order of their names.
+        "tensorboard": {"purge_step": step + 1, "filename_suffix": f".{time.time_ns()}"},
         "trackio": {"name": run, "resume": "allow"},
         "mlflow": {"run_name": run},
     }

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import Accelerator
 from tensorboardX.proto import event_pb2
 
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.train.monitoring.trackers import PROJECT, check_trackers
+from stages.train.monitoring.trackers import PROJECT, TRACKERS, Trackers, check_trackers
 from stages.train.params import TrainParams
 from tests.train.small_run import params, run, run_workers, write_params, write_project
 
@@ -59,7 +60,6 @@ def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) 
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     newest.rename(newest.with_name("step-00000006.partial"))  # as if killed between steps 4 and 6
     write_params(project, **section, max_steps=8)
-    time.sleep(1)  # TensorBoard names a file by the second in which it was started
     run_workers(project, 1)
     (folder,) = {path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}
     steps: list[int] = []
@@ -69,6 +69,17 @@ def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) 
                 steps = [step for step in steps if step < event.step]
             steps += [event.step for value in event.summary.value if value.tag == "training_loss"]
     assert steps == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_run_that_starts_again_within_a_second_writes_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: 1.7e9)
+    section = TrainParams.model_validate(params(trackers=["tensorboard"]))
+    for step in (0, 4):
+        Trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", step)
+    assert len(list((TRACKERS / "run" / PROJECT).glob("events.out.tfevents.*"))) == 2
 
 
 def test_two_runs_do_not_share_a_folder_in_tensorboard(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def why(
     *targets: str,
     force: bool = False,
     downstream: bool = False,
+    read_all: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Show which stages would run, and why. Nothing is changed.
@@ -82,6 +83,8 @@ def why(
         As if `run --force` were asked.
     downstream
         Run the targets and everything that depends on them, instead of what they need.
+    read_all
+        Read every file, also those whose size and time are as before, and name those that differ all the same.
     as_json
         Print a JSON list, for other programs.
     """
@@ -92,12 +95,14 @@ def why(
     from flows.show.terminal import plan_table
 
     check_params()
-    plan = make_plan(targets, force=force, downstream=downstream)
+    plan = make_plan(targets, force=force, downstream=downstream, read_all=read_all)
     if as_json:
         print(json.dumps(plan.to_dict(), indent=1))
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
+    for path in plan.unnoticed:
+        console.print(f"{path}: changed, with its size and time as before", style="yellow", markup=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:

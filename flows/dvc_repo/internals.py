@@ -6,13 +6,14 @@ underscore of Repo, Stage and Output.
 
 import logging
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dvc.lock
 import dvc.stage.run
+from dvc.cachemgr import CacheManager
 from dvc.dependency.param import ParamsDependency
 from dvc.lock import make_lock
 from dvc.repo import Repo
@@ -21,6 +22,8 @@ from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
+from dvc_data.hashfile.hash_info import HashInfo
+from dvc_data.hashfile.state import State
 
 DVC_TMP = Path(".dvc/tmp")
 RWLOCK = DVC_TMP / RWLOCK_FILE
@@ -33,10 +36,58 @@ def open_repo() -> Repo:
 
 
 @contextmanager
-def locked_repo() -> Iterator[Repo]:
-    """DVC's repository, its lock held."""
+def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
+    """DVC's repository, its lock held; with `read_all` every file is read, whatever DVC knows about it."""
     with open_repo() as repo, repo.lock:
+        if read_all:
+            repo.state.close()
+            repo.state = ReadingState(repo.root_dir, repo.site_cache_dir, repo.dvcignore)
+            repo.cache = CacheManager(repo)
         yield repo
+
+
+class ReadingState(State):
+    """DVC's table of the hashes of files, of which an entry counts only after its file has been read.
+
+    DVC does not read a file whose inode, size and mtime are those of its entry, so a change that restores them goes
+    unnoticed. What is read here corrects the table for all later commands.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._unread: dict[str, HashInfo | None] = {}
+        self._read: set[str] = set()
+        self.wrong: list[str] = []
+        """Files whose content was not what the table said."""
+
+    def get(self, path: str, fs: Any, info: Any = None) -> Any:
+        """The entry of a file; none before it has been read."""
+        return self._if_read(path, *super().get(path, fs, info=info))
+
+    def get_many(self, items: Iterable[str], fs: Any, infos: Any) -> Iterator[Any]:
+        """As `get`, for many files."""
+        for path, *entry in super().get_many(items, fs, infos):
+            yield path, *self._if_read(path, *entry)
+
+    def save(self, path: str, fs: Any, hash_info: HashInfo, info: Any = None) -> None:
+        """Keep the hash of a file that was read."""
+        self.save_many([(path, hash_info, info)], fs)
+
+    def save_many(self, items: Iterable[Any], fs: Any) -> None:
+        """As `save`, for many files."""
+        read = list(items)
+        for path, found, _ in read:
+            known = self._unread.pop(path, None)
+            if known is not None and known.name == found.name and known != found:
+                self.wrong.append(path)
+            self._read.add(path)
+        super().save_many(read, fs)
+
+    def _if_read(self, path: str, meta: Any, known: HashInfo | None) -> tuple[Any, Any]:
+        if path in self._read:
+            return meta, known
+        self._unread[path] = known
+        return None, None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.internals import active_graph, is_restorable, locked_repo, run_cache_entry
+from flows.dvc_repo.internals import ReadingState, active_graph, is_restorable, locked_repo, run_cache_entry
 from flows.dvc_repo.lock_file import located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
@@ -111,6 +112,8 @@ class Plan:
     """Every stage, upstreams first."""
 
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
+    unnoticed: tuple[str, ...] = ()
+    """With `read_all`: files that had changed although their size and mtime are as before."""
 
     def __iter__(self) -> Iterator[PlannedStage]:
         return iter(self.stages)
@@ -145,17 +148,23 @@ class Plan:
         return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
 
 
-def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
+def make_plan(
+    targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False, read_all: bool = False
+) -> Plan:
     """Plan the pipeline, or `targets` with what they need (with `downstream`: and what needs them).
+
+    `read_all` reads every file that the stages depend on or have written, where DVC goes by its size and mtime.
 
     Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep.
     """
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
-        with locked_repo() as repo:
+        with locked_repo(read_all=read_all) as repo:
             stages = _wanted(repo, targets, downstream)
             check_deps(repo, stages)
-            return Plan(tuple(_plan(repo, stages, force)))
+            planned = tuple(_plan(repo, stages, force))
+            wrong = repo.state.wrong if isinstance(repo.state, ReadingState) else []
+            return Plan(planned, tuple(sorted(os.path.relpath(path, repo.root_dir) for path in wrong)))
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
 

@@ -125,6 +125,7 @@ SECTIONS: dict[str, Any] = {
             "max_new_tokens": 6,
         },
     },
+    "harness": {"tasks": [], "num_fewshot": None, "limit": None, "bootstrap_resamples": 200, "seed": 0},
     "publish": {
         "name": "tiny",
         "folder": "published",

@@ -10,11 +10,23 @@ import yaml
 
 from tests.small_project import ROOT, SECTIONS, make_repository, write_corpus, write_params
 
-STAGES = ["collect", "clean", "tokenizer", "tokenize", "corpus_page", "train", "evaluate", "generate", "publish"]
+STAGES = [
+    "collect",
+    "clean",
+    "tokenizer",
+    "tokenize",
+    "corpus_page",
+    "train",
+    "evaluate",
+    "generate",
+    "harness",
+    "publish",
+]
 
 CODE = (
     "stages",
     "problems",
+    "tasks",
     "launch",
     "conf",
     "dvc.yaml",

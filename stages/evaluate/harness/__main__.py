@@ -1,0 +1,43 @@
+"""Model + tasks of lm-evaluation-harness -> their metrics, and every answer: `python -m stages.evaluate.harness`.
+
+`PARROTFLOW_HARNESS_BATCH` is the number of requests that the model answers at once (default 16): it changes the time
+and the memory, and the result by float32 rounding only.
+"""
+
+import stages.evaluate.threads  # noqa: F401 (before torch)
+from stages.evaluate.harness.libraries import bars_in_a_terminal_only  # before lm-eval
+
+# isort: split
+
+from stages.evaluate.harness.params import HarnessParams
+from stages.formats.harness import HarnessReport, write_harness
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+from stages.runtime.versions import require_locked
+
+
+def main() -> None:
+    params = read_section("harness", HarnessParams)
+    require_locked("datasets", "Jinja2", "lm_eval", "numpy", "pyarrow", "sacrebleu", "safetensors", "scikit-learn")
+    require_locked("tokenizers", "torch", "transformers")
+    if not params.tasks:
+        print("harness.tasks is empty: nothing to do")
+        write_harness(HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None), [])
+        return
+    # lm-eval and torch take seconds to import.
+    from stages.evaluate.harness.scoring import open_language_model, score
+    from stages.evaluate.harness.summary import sample_rows, summarise
+    from stages.evaluate.harness.tasks import index_tasks, loaded
+
+    index = index_tasks(params.tasks)
+    model = open_language_model()
+    results = []
+    for name in params.tasks:
+        with bars_in_a_terminal_only(), loaded(name, index, params) as tasks:
+            results.append(score(model, tasks, params))
+        print(f"scored {name}", flush=True)
+    write_harness(summarise(results, model, params), sample_rows(results))
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,22 @@
+"""Which tasks of lm-evaluation-harness are run, and how."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stages.runtime.section import Section
+
+
+class HarnessParams(Section):
+    """The section `harness` of params.yaml."""
+
+    tasks: tuple[str, ...]
+    """Names of tasks, groups and tags: lm-eval's own, and those of the task files in `tasks/`. None: nothing to do."""
+    num_fewshot: Annotated[int, Field(ge=0)] | None
+    """Examples before each question; null is what each task says. A task that says 0 itself keeps it."""
+    limit: Annotated[int, Field(ge=1)] | None
+    """Documents of each task, the first ones; null is all. A limited score compares with no published one."""
+    bootstrap_resamples: Annotated[int, Field(ge=100)]
+    """Bootstrap resamples for intervals and standard errors that have no formula."""
+    seed: Annotated[int, Field(ge=0)]
+    """Of the choice of few-shot examples, of sampled answers and of the bootstrap."""

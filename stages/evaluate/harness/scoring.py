@@ -1,0 +1,116 @@
+"""The model as lm-eval calls it, and its answers, which are kept by what they depend on."""
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lm_eval.api.model import CachingLM
+from lm_eval.api.task import Task
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks.manager import TaskDict
+
+from stages.evaluate.harness.params import HarnessParams
+from stages.evaluate.model import open_model, open_tokenizer
+from stages.formats.model_folder import CONFIG, MODEL, TOKENIZER_FILES, weights_sha256
+from stages.runtime.code import code_key
+from stages.runtime.environment import whole_number
+from stages.runtime.hashes import file_sha256
+from stages.runtime.shard_cache import CACHE, cache_key, drop_unused
+
+BATCH_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
+DEFAULT_BATCH = 16
+
+STAGE = "harness"
+"""The folder of the answers in the cache."""
+
+logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about how it is called here
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model folder, opened for lm-eval."""
+
+    lm: HFLM
+    sha256: str
+    """Of the weights."""
+    key: str
+    """Of all that an answer depends on but the request: weights, configuration, tokenizer, code, library versions."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The results of the tasks that one name stands for."""
+
+    tasks: Mapping[str, Task]
+    config_sha256: Mapping[str, str]
+    results: Mapping[str, Any]
+    """As `lm_eval.evaluator.evaluate` returns them, with the samples."""
+
+
+def open_language_model(folder: Path = MODEL) -> LanguageModel:
+    """The model, called as it was trained: a text follows the end-of-sequence id, and its tokens are its own."""
+    model, tokenizer = open_model(folder), open_tokenizer(folder)
+    tokenizer.split_special_tokens = True  # the name of a special token in a text is text
+    lm = HFLM(
+        pretrained=model,
+        tokenizer=tokenizer,
+        prefix_token_id=tokenizer.eos_token_id,
+        add_bos_token=False,
+        batch_size=whole_number(BATCH_VARIABLE, DEFAULT_BATCH),
+    )
+    sha256 = weights_sha256(folder)
+    files = [file_sha256(folder / name) for name in (CONFIG, *TOKENIZER_FILES)]
+    versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
+    return LanguageModel(lm, sha256, cache_key(sha256, *files, code_key(open_language_model), *versions))
+
+
+def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scored:
+    """Let the model answer every request that is not answered yet, and compute the tasks' metrics.
+
+    Answers are kept under the hash of the weights, of the tasks and of the versions, each as soon as it is there: a
+    kill loses none, and answers of other weights at the same path are never read.
+    """
+    hashes = {name: config_sha256(task) for name, task in loaded["tasks"].items()}
+    key = cache_key(model.key, *(hashes[name] for name in sorted(hashes)))
+    folder = CACHE / STAGE / key[:2] / key
+    answers, sha256 = folder / "answers.db", folder / "sha256"
+    if sha256.is_file() and sha256.read_text() != file_sha256(answers):
+        shutil.rmtree(folder)  # damaged
+    sha256.unlink(missing_ok=True)
+    random.seed(params.seed)
+    np.random.seed(params.seed)
+    torch.manual_seed(params.seed)
+    answering = CachingLM(model.lm, str(answers))
+    try:
+        results = evaluate(answering, loaded, limit=params.limit, bootstrap_iters=params.bootstrap_resamples)
+    finally:
+        answering.dbdict.close()
+    sha256.write_text(file_sha256(answers))
+    os.utime(folder)
+    drop_unused(STAGE)
+    return Scored(loaded["tasks"], hashes, results or {})
+
+
+def config_sha256(task: Task) -> str:
+    """The sha256 of a task's resolved file, with the source of its functions, without where it is."""
+    config = dict(task.dump_config())
+    config["metadata"] = {name: value for name, value in config["metadata"].items() if name != "config_source"}
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=_source).encode()).hexdigest()
+
+
+def _source(value: object) -> str:
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return inspect.getsource(value)
+    return type(value).__name__  # no address: the same in every process

@@ -1,0 +1,186 @@
+"""Finds the tasks that were asked for, refuses those that would run code, and loads the others with their data."""
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import datasets
+import yaml
+from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError
+from lm_eval.api.registry import metric_registry
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks.manager import Entry, Kind, TaskDict, load_yaml
+
+from stages.evaluate.harness.params import HarnessParams
+from stages.runtime.entry import UnavailableError, UserError, first_line
+
+TASK_FILES = Path("tasks")
+"""The project's own task files, with the data and the Python files that they name."""
+
+LOCAL_FORMATS = ("arrow", "csv", "json", "parquet", "text")
+"""What `dataset_path` says where `data_files` are files."""
+
+RETRIED = (408, 425, 429, 500, 502, 503, 504)
+"""Status codes of a Hub that may answer later."""
+
+
+def index_tasks(names: tuple[str, ...]) -> TaskManager:
+    """An index of the project's task files, with lm-eval's own where a name needs one.
+
+    Raises UserError for a task file that cannot be read, an unknown name, a task that is asked for twice, and one that
+    would run code.
+    """
+    for path in sorted(TASK_FILES.rglob("*.yaml")):
+        require_readable(path)
+    manager = TaskManager(include_path=TASK_FILES, include_defaults=False)
+    if not all(known(name, manager.task_index) for name in names):
+        manager = TaskManager(include_path=TASK_FILES)  # reads 13,000 files
+    seen: set[str] = set()
+    for name in names:
+        found = list(configs(name, manager.task_index))
+        if twice := seen & {task for task, _ in found}:
+            raise UserError(f"harness.tasks: `{min(twice)}` is asked for twice, by name or by group; remove one")
+        seen |= {task for task, _ in found}
+        for task, config in found:
+            require_no_code(task, config)
+    return manager
+
+
+def require_readable(path: Path) -> None:
+    """Raise UserError for a task file that is not YAML; lm-eval would leave it out without a word."""
+    try:
+        load_yaml(path, resolve_func=False)
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        raise UserError(f"{path}: not a task file: {' '.join(str(error).split())}") from None
+
+
+def known(name: str, index: Mapping[str, Entry]) -> bool:
+    """Whether the index holds a name and, of a group, all that the group names."""
+    try:
+        return all(True for _ in configs(name, index))
+    except UserError:
+        return False
+
+
+def configs(name: str, index: Mapping[str, Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each task that a name stands for, with the keys of its file. Raises UserError for an unknown name."""
+    entry = index.get(name)
+    if entry is None:
+        close = ", ".join(difflib.get_close_matches(name, index, n=3))
+        hint = f" (is it {close}?)" if close else ""
+        raise UserError(
+            f"harness.tasks: no task `{name}` in {TASK_FILES}/ or in lm-eval{hint}; `lm-eval ls tasks` lists lm-eval's"
+        )
+    if entry.kind is Kind.TAG:
+        for child in sorted(entry.tags):
+            yield from configs(child, index)
+    elif entry.kind is Kind.GROUP:
+        yield from _group_configs(entry.cfg or {}, index)
+    else:
+        yield name, entry.cfg or {}
+
+
+def _group_configs(group: dict[str, Any], index: Mapping[str, Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for child in group.get("task") or ():
+        if isinstance(child, str):
+            yield from configs(child, index)
+            continue
+        # A task or a group with other keys than its own file, or one that has no file.
+        name = child.get("group") or child.get("task")
+        if name in index:
+            yield from configs(name, index)
+        if isinstance(child.get("task"), list):
+            yield from _group_configs(child, index)
+        yield str(name), child
+
+
+def require_no_code(task: str, config: dict[str, Any]) -> None:
+    """Raise UserError for a task that runs generated code, or a script from the Hub."""
+    if config.get("unsafe_code"):
+        raise UserError(
+            f"harness.tasks: `{task}` runs generated code without a sandbox; remove it: the stages `generate` and "
+            "`score` run such problems in one (docs/evaluation.md)"
+        )
+    for metric in config.get("metric_list") or ():
+        name = metric.get("metric")
+        computed_by_task = config.get("process_results") or "/" in str(name)  # `!function` is a path here
+        if metric.get("hf_evaluate") or (name not in metric_registry and not computed_by_task):
+            raise UserError(
+                f"harness.tasks: `{task}`: its metric `{name}` is a script that `evaluate` would download from the "
+                f"Hub and run; copy the task's file to {TASK_FILES}/ under another name, and choose one of lm-eval's "
+                "own metrics there"
+            )
+
+
+@contextmanager
+def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[TaskDict]:
+    """The tasks that a name stands for, with their data and few-shot settings.
+
+    Raises UserError for a task whose file is wrong or whose data or library is missing, UnavailableError where the Hub
+    does not answer.
+    """
+    found = [config for _, config in configs(name, manager.task_index)]
+    local = all(config.get("dataset_path") in LOCAL_FORMATS for config in found)
+    with fresh_cache() if local else nullcontext(), no_bytecode():
+        try:
+            tasks = manager.load([name])
+        except Exception as error:  # whatever a task's file, its functions and its data lead to
+            raise load_error(name, error) from None
+        for task in tasks["tasks"].values():
+            require_no_code(task.task_name, {"unsafe_code": getattr(task, "UNSAFE_CODE", False)})  # of its class
+            # As lm_eval.simple_evaluate does: a task that is defined without examples stays so.
+            if params.num_fewshot is not None and task.get_config("num_fewshot") != 0:
+                task.set_config(key="num_fewshot", value=params.num_fewshot)
+            task.set_fewshot_seed(seed=params.seed)
+        yield tasks
+
+
+def load_error(name: str, error: Exception) -> UserError:
+    """What went wrong, where, and what to do."""
+    what = f"harness.tasks: `{name}` cannot be loaded ({type(error).__name__}: {first_line(error)})"
+    if isinstance(error, ImportError):
+        return UserError(f"{what}; install the library that it needs, or remove the task")
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    statuses = {cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)}
+    if not statuses and any(isinstance(cause, ConnectionError) for cause in causes):
+        if constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE:
+            return UserError(
+                f"{what}; its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run once "
+                f"without it, or copy the task's file to {TASK_FILES}/ and name local `data_files`"
+            )
+        return UnavailableError(f"{what}; the Hub does not answer: try again")
+    if statuses & set(RETRIED):
+        return UnavailableError(f"{what}; the Hub does not answer: try again")
+    if statuses & {401, 403}:
+        return UserError(f"{what}; access denied: set HF_TOKEN, or ask for access on the data set's page")
+    return UserError(f"{what}; correct its file or its data, or remove it")
+
+
+@contextmanager
+def fresh_cache() -> Iterator[None]:
+    """A cache of `datasets` that begins empty: for files of one's own it trusts a file's time, not its content."""
+    before = datasets.config.HF_DATASETS_CACHE
+    with TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = Path(folder)
+        try:
+            yield
+        finally:
+            datasets.config.HF_DATASETS_CACHE = before
+
+
+@contextmanager
+def no_bytecode() -> Iterator[None]:
+    """Python files beside a task file are not compiled there: DVC would take that for a change of its folder."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before

@@ -1,0 +1,82 @@
+"""Metrics by lm-evaluation-harness, and its per-sample file. harness writes them, publish reads the metrics."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.formats.reports import write_json
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+HARNESS_REPORT = Path("reports/harness.json")
+HARNESS_SAMPLES = Path("data/harness.jsonl")
+
+
+class TaskReceipt(BaseModel):
+    """What exactly a task's metrics were computed from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    """As the task file states it."""
+    config_sha256: str
+    """Of the resolved task file: prompts, metrics, filters, the source of its functions."""
+    documents_sha256: str
+    """Of the hashes of the documents that were scored, in order."""
+    documents: int
+    """Scored; fewer than `documents_in_task` under a limit."""
+    documents_in_task: int
+    num_fewshot: int
+
+
+class Receipt(BaseModel):
+    """What all tasks were scored with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weights_sha256: str
+    context_length: int
+    """Tokens that the model reads at once."""
+    seed: int
+    lm_eval: str
+    """Its version."""
+
+
+class HarnessReport(BaseModel):
+    """Metrics by task or group, with their uncertainty and the tasks' receipts.
+
+    A metric is named as lm-eval names it; behind a comma is the filter of the answers that it was computed from, where
+    the task has any (`exact_match,strict-match`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    harness: dict[str, dict[str, float | None]]
+    """Task or group -> metric -> value; null where it is not a number."""
+    stderr: dict[str, dict[str, float]]
+    """The standard errors that lm-eval computes."""
+    interval_95: dict[str, dict[str, tuple[float, float]]]
+    """Bootstrap intervals over documents, where lm-eval computes no standard error."""
+    tasks: dict[str, TaskReceipt]
+    scored_with: Receipt | None
+    """Null where no task was asked for: nothing was scored."""
+
+
+def write_harness(report: HarnessReport, samples: Iterable[dict[str, Any]]) -> None:
+    """Write `reports/harness.json`, and `data/harness.jsonl` with one sample a line."""
+    lines = [json.dumps(sample, sort_keys=True, ensure_ascii=False) + "\n" for sample in samples]
+    atomic_write(HARNESS_SAMPLES, "".join(lines))
+    write_json(HARNESS_REPORT, report.model_dump(mode="json"))
+
+
+def read_harness(path: Path = HARNESS_REPORT) -> HarnessReport:
+    """Read a report. Raises UserError that names the first field that is missing or wrong."""
+    try:
+        return HarnessReport.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        raise UserError(f"{path}: {field}: {fault['msg']}; run `dvc repro harness`") from None

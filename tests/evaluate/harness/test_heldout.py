@@ -1,0 +1,69 @@
+"""lm-eval's bits per byte of the held-out split, recomputed by our own scorer under lm-eval's convention."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from stages.evaluate.harness.params import HarnessParams
+from stages.evaluate.harness.scoring import open_language_model, score
+from stages.evaluate.harness.tasks import index_tasks, loaded
+from stages.evaluate.likelihood.score import score_batch
+from stages.evaluate.likelihood.windows import Window, document_windows
+from stages.evaluate.model import open_model
+from stages.formats.tokens import TokenStore
+from tests.trained_project import CONTEXT_LENGTH
+
+RELATIVE = 1e-6
+"""Both add float32 logarithms; ours add them in float64."""
+
+
+def by_lm_eval() -> list[float]:
+    """The negative log-likelihood of each document in nats, unrounded."""
+    params = HarnessParams(tasks=("heldout",), num_fewshot=None, limit=None, bootstrap_resamples=100, seed=0)
+    with loaded("heldout", index_tasks(params.tasks), params) as tasks:
+        results = score(open_language_model(), tasks, params).results
+    return [-sample["filtered_resps"][0] for sample in results["samples"]["heldout"]]
+
+
+def lm_eval_windows(document: int, length: int) -> list[Window]:
+    """Disjoint windows; the last one reaches back to be full. Context 4, 10 positions:
+
+    position   0 1 2 3 4 5 6 7 8 9
+    window 1   S S S S
+    window 2           S S S S
+    window 3               c c S S
+    """
+    disjoint = list(document_windows(document, length, CONTEXT_LENGTH, CONTEXT_LENGTH))
+    last = disjoint.pop()
+    return [*disjoint, Window(document, max(0, length - CONTEXT_LENGTH), last.scored_from, length)]
+
+
+def test_the_value_is_ours_in_its_windows_without_the_closing_id(project: Path) -> None:
+    model, store = open_model(project / "model"), TokenStore(project / "data/tokens/validation")
+    theirs = by_lm_eval()
+
+    ours, closing = [], []
+    for number, length in enumerate(store.document_lengths.tolist()):
+        windows = lm_eval_windows(number, length - 1)  # all but the closing end-of-sequence id
+        ours.append(sum(sum(score_batch(model, store, [window])) for window in windows))
+        closing.append(
+            sum(score_batch(model, store, [Window(number, max(0, length - CONTEXT_LENGTH), length - 1, length)]))
+        )
+
+    assert store.document_lengths.max() > 2 * CONTEXT_LENGTH
+    assert theirs == pytest.approx(ours, rel=RELATIVE)
+    assert min(closing) > 1  # nats: what `evaluate` adds to each document
+
+
+def test_of_documents_within_one_window_a_stride_of_the_whole_context_gives_the_same(project: Path) -> None:
+    model, store = open_model(project / "model"), TokenStore(project / "data/tokens/validation")
+    theirs = by_lm_eval()
+    lengths = store.document_lengths.tolist()
+
+    for number, length in enumerate(lengths):
+        windows = list(document_windows(number, length - 1, CONTEXT_LENGTH, CONTEXT_LENGTH))
+        ours = sum(sum(score_batch(model, store, [window])) for window in windows)
+        same = math.isclose(ours, theirs[number], rel_tol=RELATIVE)
+        assert same == (length - 1 <= CONTEXT_LENGTH or (length - 1) % CONTEXT_LENGTH == 0)
+    assert {length - 1 <= CONTEXT_LENGTH for length in lengths} == {True, False}

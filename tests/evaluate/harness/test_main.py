@@ -1,0 +1,184 @@
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lm_eval.models.huggingface import HFLM
+
+from stages.evaluate.harness.__main__ import main
+from stages.formats.harness import read_harness
+from stages.formats.model_folder import weights_sha256
+from stages.runtime.entry import UserError
+from tests.evaluate.harness.conftest import ANSWERS, TEXTS, write_task
+from tests.small_project import ROOT
+from tests.trained_project import write_model, write_sections
+
+OUTS = ("reports/harness.json", "data/harness.jsonl")
+
+
+def outs(project: Path) -> dict[str, bytes]:
+    return {name: (project / name).read_bytes() for name in OUTS}
+
+
+def samples(project: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (project / "data/harness.jsonl").read_text().splitlines()]
+
+
+def refuse_to_answer(*_: object, **__: object) -> None:
+    raise AssertionError("the model was asked")
+
+
+def test_the_report_has_each_metric_its_interval_and_what_it_was_computed_from(project: Path) -> None:
+    report = read_harness()
+
+    assert report.harness["heldout"].keys() == {"bits_per_byte", "byte_perplexity", "word_perplexity"}
+    for metric, value in report.harness["heldout"].items():
+        low, high = report.interval_95["heldout"][metric]  # lm-eval computes no standard error of these
+        assert value is not None
+        assert low < value < high
+    task = report.tasks["heldout"]
+    assert (task.documents, task.documents_in_task, task.num_fewshot, task.version) == (len(TEXTS), len(TEXTS), 0, "1")
+    assert report.scored_with is not None
+    assert report.scored_with.weights_sha256 == weights_sha256(project / "model")
+
+
+def test_the_metrics_follow_from_the_file_of_samples(project: Path) -> None:
+    rows = samples(project)
+
+    nats = sum(-row["answers"][0] for row in rows)
+    size = sum(row["metrics"]["bits_per_byte"][1] for row in rows)
+    assert size == sum(len(text.encode()) for text in TEXTS)
+    bits_per_byte = read_harness().harness["heldout"]["bits_per_byte"]
+    assert bits_per_byte == pytest.approx(nats / size / math.log(2), rel=1e-5)
+    assert sorted(row["target_sha256"] for row in rows) == sorted(hashlib.sha256(t.encode()).hexdigest() for t in TEXTS)
+
+
+def test_the_same_inputs_give_the_same_bytes_in_another_folder_and_with_another_batch_size(
+    project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in OUTS:
+        (project / name).unlink()
+    (project / ".parrotflow").rename(project / "forgotten")
+    monkeypatch.setenv("PARROTFLOW_HARNESS_BATCH", "3")
+
+    main()
+
+    assert outs(project) == outs(scored_template)
+    assert str(scored_template).encode() not in b"".join(outs(project).values())
+
+
+def test_answers_of_the_same_weights_are_not_asked_for_again(
+    project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HFLM, "_loglikelihood_tokens", refuse_to_answer)
+
+    main()
+
+    assert outs(project) == outs(scored_template)
+
+
+def test_damaged_answers_are_asked_for_again(
+    project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (answers,) = (project / ".parrotflow/cache/harness").glob("*/*/answers.db")
+    content = bytearray(answers.read_bytes())
+    content[-10] ^= 1  # in the number of an answer
+    answers.write_bytes(content)
+
+    main()
+
+    assert outs(project) == outs(scored_template)
+
+
+def test_other_weights_at_the_same_path_give_other_scores(project: Path) -> None:
+    before = read_harness()
+    write_model(project, seed=1)
+
+    main()
+
+    after = read_harness()
+    assert after.harness != before.harness
+    assert after.scored_with != before.scored_with
+    assert after.tasks == before.tasks
+
+
+def test_another_task_under_the_same_name_is_scored_anew(project: Path) -> None:
+    before = read_harness().tasks["heldout"]
+    task = project / "tasks/heldout.yaml"
+    task.write_text(task.read_text().replace("doc_to_target: text", 'doc_to_target: "{{text}}!"'))
+
+    main()
+
+    after = read_harness().tasks["heldout"]
+    assert after.config_sha256 != before.config_sha256
+    assert after.documents_sha256 == before.documents_sha256
+    assert samples(project)[0]["target_sha256"] not in {hashlib.sha256(text.encode()).hexdigest() for text in TEXTS}
+
+
+def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_apart(project: Path) -> None:
+    write_task("choose")
+    exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    filters = [
+        {"name": name, "filter": [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]}
+        for name, pattern in (("first", "(.)"), ("rest", "^.(.*)"))
+    ]
+    write_task(
+        "write", output_type="generate_until", metric_list=[exact], filter_list=filters, num_fewshot=0,
+        generation_kwargs={"max_gen_toks": 4, "until": ["\n"]},
+    )  # fmt: skip
+    average = {"metric": "acc", "aggregation": "mean", "weight_by_size": True}
+    group = {"group": "both", "task": ["choose", "write"], "aggregate_metric_list": [average]}
+    (project / "tasks/both.yaml").write_text(yaml.safe_dump(group))
+    write_sections(project, harness__tasks=["both"], harness__num_fewshot=2, harness__limit=5)
+
+    main()
+
+    report = read_harness()
+    assert report.harness.keys() == {"both", "choose", "write"}
+    assert report.harness["choose"].keys() == report.stderr["choose"].keys() == {"acc"}
+    assert report.harness["write"].keys() == {"exact_match,first", "exact_match,rest"}
+    assert report.harness["both"]["acc"] == report.harness["choose"]["acc"]
+    assert report.interval_95 == {}
+    assert {name: task.num_fewshot for name, task in report.tasks.items()} == {"choose": 2, "write": 0}
+    assert {(task.documents, task.documents_in_task) for task in report.tasks.values()} == {(5, len(ANSWERS))}
+    rows = [(row["task"], row["document"], row["filter"]) for row in samples(project)]
+    assert rows == [("choose", number, "none") for number in range(5)] + [
+        ("write", number, name) for number in range(5) for name in ("first", "rest")
+    ]
+
+
+def test_without_tasks_there_is_nothing_to_do_and_lm_eval_is_not_even_imported(project: Path) -> None:
+    write_sections(project)
+    code = (
+        "import sys; from stages.evaluate.harness.__main__ import main; main()\n"
+        "print({'torch', 'lm_eval'} & {*sys.modules})"
+    )
+
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert shown == "harness.tasks is empty: nothing to do\nset()\n"
+    assert read_harness().harness == {}
+    assert samples(project) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"harness__limit": 0}, "harness.limit = 0: Input should be greater than or equal to 1"),
+        ({"harness__tasks": "heldout"}, "harness.tasks = 'heldout': "),
+        ({"harness__bootstrap_resamples": 1}, "harness.bootstrap_resamples = 1"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(project: Path, changes: dict[str, Any], message: str) -> None:
+    write_sections(project, **changes)
+
+    with pytest.raises(UserError, match=re.escape(message)):
+        main()

@@ -34,13 +34,8 @@ def write_trained_project(folder: Path) -> None:
 
 
 def write_sections(folder: Path, **changes: Any) -> None:
-<<<<<<< HEAD
-    """params.yaml with some values of `evaluate`, `generate` and `publish` changed: `publish__name="x"`."""
-    write_params(folder, *DATA_STAGES, "evaluate", "generate", "publish", **changes)
-=======
-    """params.yaml with some values of `evaluate` and `publish` changed: `publish__name="x"`."""
-    write_params(folder, *DATA_STAGES, "evaluate", "harness", "publish", **changes)
->>>>>>> 1815e47 (Run tasks of lm-evaluation-harness in a stage: their answers are kept by the hash of the weights)
+    """params.yaml with some values of the stages after training changed: `publish__name="x"`."""
+    write_params(folder, *DATA_STAGES, "evaluate", "generate", "harness", "publish", **changes)
 
 
 def write_model(folder: Path, seed: int = 0) -> None:

@@ -9,6 +9,7 @@ import yaml
 
 from stages.formats.evaluation import EVALUATE_REPORT, Evaluation, read_evaluation
 from stages.formats.generation import GENERATE_REPORT, Generation, read_generation
+from stages.formats.harness import HARNESS_REPORT, HarnessReport, read_harness
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.samples import SAMPLES, Sample, read_samples
@@ -31,6 +32,7 @@ ALL = (
     TRAIN_REPORT,
     EVALUATE_REPORT,
     GENERATE_REPORT,
+    HARNESS_REPORT,
 )
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
@@ -81,6 +83,7 @@ class Inputs:
     recorded: Recorded
     evaluation: Evaluation
     generation: Generation
+    harness: HarnessReport
     accepted: list[dict[str, Any]]
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
@@ -106,6 +109,7 @@ def read_inputs() -> Inputs:
         ),
         evaluation=read_evaluation(),
         generation=read_generation(),
+        harness=read_harness(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
 

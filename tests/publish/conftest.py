@@ -7,6 +7,7 @@ import pytest
 from benchmarks.runs.hub_server import Hub
 from stages.evaluate.__main__ import main as evaluate
 from stages.evaluate.generate.__main__ import main as generate
+from stages.evaluate.harness.__main__ import main as harness
 from tests.trained_project import write_trained_project
 
 
@@ -18,6 +19,7 @@ def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         monkeypatch.chdir(folder)
         evaluate()
         generate()
+        harness()
     return folder
 
 

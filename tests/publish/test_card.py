@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
+from stages.formats.harness import HarnessReport, Receipt, TaskReceipt, write_harness
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
 from stages.publish.card.values import flat, shown
@@ -62,6 +63,46 @@ def test_the_card_reports_data_metrics_samples_and_limits(project: Path) -> None
     assert "filters dropped 1 (generated)" in text
     for heading in ("Use", "Intended use and limitations", "Evaluation", "Data", "Training", "Reproduce", "Citation"):
         assert f"\n## {heading}\n" in text
+
+
+def harness_report(documents: int) -> HarnessReport:
+    """Results of a task with 100 documents."""
+    hashes = {"config_sha256": "0", "documents_sha256": "1"}
+    task = TaskReceipt(version="1", documents=documents, documents_in_task=100, num_fewshot=5, **hashes)
+    return HarnessReport(
+        harness={"quiz|": {"acc": 0.25, "f1": 0.125, "odd": None}},
+        stderr={"quiz|": {"acc": 0.01}},
+        interval_95={"quiz|": {"f1": (0.1, 0.2)}},
+        tasks={"quiz|": task},
+        scored_with=Receipt(weights_sha256="2", context_length=1024, seed=0, lm_eval="0.4.13"),
+    )
+
+
+def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(project: Path) -> None:
+    write_harness(harness_report(documents=100), [])
+
+    text = card()
+
+    assert "| quiz\\| | acc | 0.25 | 0.2304 to 0.2696 | 100 | 5 |" in text
+    assert "| quiz\\| | f1 | 0.125 | 0.1 to 0.2 | 100 | 5 |" in text
+    assert "| quiz\\| | odd | none |  | 100 | 5 |" in text
+    results = ModelCard.load(MAIN / "README.md").data.eval_results
+    values = {result.metric_type: result.metric_value for result in results if result.dataset_name == "quiz|"}
+    assert values == {"acc": 0.25, "f1": 0.125}
+
+
+def test_a_benchmark_over_some_documents_is_no_entry_of_the_model_index(project: Path) -> None:
+    write_harness(harness_report(documents=99), [])
+
+    text = card()
+
+    assert "| quiz\\| | acc | 0.25 | 0.2304 to 0.2696 | 99 of 100 | 5 |" in text
+    results = ModelCard.load(MAIN / "README.md").data.eval_results
+    assert not any(result.dataset_name == "quiz|" for result in results)
+
+
+def test_without_benchmarks_the_card_does_not_speak_of_them(project: Path) -> None:
+    assert "## Benchmarks" not in card()
 
 
 def test_hyper_parameters_versions_and_cleaning_are_those_that_dvc_recorded(project: Path) -> None:

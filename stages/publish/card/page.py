@@ -11,9 +11,11 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from stages.formats.evaluation import Evaluation
 from stages.formats.generation import SampleCounts
+from stages.formats.harness import HarnessReport
 from stages.formats.markdown import code_block, escape, table
 from stages.formats.samples import Sample
 from stages.publish.card.data import data
+from stages.publish.card.harness import benchmarks, model_index
 from stages.publish.card.training import accepted, reproduction, training
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
@@ -31,6 +33,7 @@ def write_card(params: PublishParams, inputs: Inputs) -> str:
         loading(params),
         intended_use(inputs.validation.sources),
         evaluation(inputs.evaluation, inputs.generation.samples),
+        benchmarks(inputs.harness),
         samples(inputs.samples),
         data(inputs),
         training(inputs),
@@ -38,10 +41,12 @@ def write_card(params: PublishParams, inputs: Inputs) -> str:
         accepted(inputs.accepted),
         citation(params),
     )
-    return f"---\n{metadata(params, inputs.evaluation).to_yaml()}\n---\n\n" + "\n".join(filter(None, sections))
+    return f"---\n{metadata(params, inputs.evaluation, inputs.harness).to_yaml()}\n---\n\n" + "\n".join(
+        filter(None, sections)
+    )
 
 
-def metadata(params: PublishParams, evaluation: Evaluation) -> ModelCardData:
+def metadata(params: PublishParams, evaluation: Evaluation, harness: HarnessReport) -> ModelCardData:
     """The card's front matter, with the metrics as the Hub's model-index."""
     values = evaluation.model_dump()
     results = [
@@ -63,7 +68,7 @@ def metadata(params: PublishParams, evaluation: Evaluation) -> ModelCardData:
         pipeline_tag="text-generation",
         tags=list(params.tags),
         model_name=params.name,
-        eval_results=results,
+        eval_results=[*results, *model_index(harness)],
     )
 
 

@@ -128,9 +128,7 @@ def options() -> list[str]:
     folders = [sys.base_prefix, *libraries, "/lib", "/lib64"]
     code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
     # Made by themselves, the folders above a mount could be entered by root alone.
-    above = [
-        str(path) for folder in (sys.base_prefix, code, "/dev/null") for path in reversed(Path(folder).parents[:-1])
-    ]
+    above = [str(path) for folder in (sys.base_prefix, code, "/dev/null") for path in reversed(Path(folder).parents[:-1])]
     return [
         *user,
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),

@@ -11,7 +11,7 @@ The plan is a prediction; DVC decides when the stage's turn comes.
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -183,7 +183,8 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
                 if stage not in chosen:
                     chosen.add(stage)
                     todo.extend(neighbours(stage))
-    return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], graph)
+    # With the edges of frozen stages: they need nothing to run before them, but must not read what is being written.
+    return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], repo.index.graph)
 
 
 def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineStage]:
@@ -204,16 +205,17 @@ def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineSt
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
-    seconds, graph = read_seconds(), active_graph(repo)
+    seconds, graph = read_seconds(), repo.index.graph
     for stage in stages:
         upstream = [other.addressing for other in graph.successors(stage) if other in stages]
         reasons = list(_reasons(stage))
         if force:
             reasons.append(Reason("asked", stage.addressing))
-        running = [name for name in upstream if name in changing]
+        running = [name for name in upstream if name in changing and not stage.frozen]
         state: State = "clean"
         if reasons:
-            state = "restore" if not running and not force and _is_cached(stage, reasons) else "run"
+            can_restore = not running and not force and not stage.frozen
+            state = "restore" if can_restore and _is_cached(stage, reasons) else "run"
         elif running:
             state = "maybe"
         reasons += [Reason("upstream", name) for name in running]
@@ -246,9 +248,19 @@ def _reasons(stage: Stage) -> Iterator[Reason]:
         return
     if stage.changed_stage():
         yield Reason("command", stage.addressing)
-    if not stage.frozen:
-        yield from _changed_deps(stage)
+    if stage.frozen:
+        yield from _outs_of_frozen(stage)
+        return
+    yield from _changed_deps(stage)
     yield from _changed_outs(stage)
+
+
+def _outs_of_frozen(stage: Stage) -> Iterator[Reason]:
+    """DVC neither runs a frozen stage nor restores its outputs: it records them as they are, or fails."""
+    for reason in _changed_outs(stage):
+        missing = reason.new in ("is missing", "are missing")
+        remedy = f"`dvc checkout {stage.addressing}` restores" if missing else "DVC records"
+        yield replace(reason, new=f"{reason.new}, and the stage is frozen: {remedy} it")
 
 
 def _changed_deps(stage: Stage) -> Iterator[Reason]:

@@ -1,5 +1,6 @@
 """params.yaml checked whole, before anything runs, against the models of all stages."""
 
+import contextlib
 import importlib
 import re
 from collections.abc import Iterator
@@ -16,12 +17,16 @@ _INTERPOLATED = re.compile(r"\$\{(\w+)")
 
 
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:
-    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's."""
+    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's.
+
+    A project that is not ours may have a folder `stages` too, with files of that name.
+    """
     models: dict[str, type[Section]] = {}
     for path in sorted((root / "stages").rglob("params.py")):
         name = path.parent.name
-        module = importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
-        models[name] = getattr(module, f"{name.capitalize()}Params")
+        with contextlib.suppress(ModuleNotFoundError, AttributeError):
+            module = importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+            models[name] = getattr(module, f"{name.capitalize()}Params")
     return models
 
 

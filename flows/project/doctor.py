@@ -14,7 +14,7 @@ import yaml
 
 from flows.dvc_repo.rwlock import is_torn
 from flows.plan.code_deps import REMEDY, stale_stages
-from flows.plan.params import check_params
+from flows.plan.params import check_params, section_models
 from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions, only_for_development
 from stages.runtime.entry import UserError, first_line
 
@@ -94,6 +94,8 @@ def dependencies() -> Finding:
 
 def parameters() -> Finding:
     """params.yaml is complete and within bounds."""
+    if not section_models():
+        return Finding("ok", "parameters", "no stage here whose parameters are known")
     try:
         check_params()
     except UserError as error:
@@ -106,7 +108,7 @@ def git() -> Finding:
     if not shutil.which("git"):
         return Finding("fault", "git", "not found", "install git")
     if _output("git", "rev-parse", "--is-inside-work-tree") != "true":
-        return Finding("fault", "git", "no repository here", "clone the project, or run `git init` and commit")
+        return Finding("note", "git", "no repository here", "clone the project, or run `git init` and commit")
     if not _output("git", "config", "user.email"):
         return Finding("note", "git", "no user.email", "git config user.email YOU@EXAMPLE.ORG, to commit results")
     changed = len(_output("git", "status", "--short").splitlines())

@@ -291,6 +291,30 @@ stages:
 """
 
 
+@pytest.fixture
+def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline that is up to date, whose second stage is frozen by now."""
+    folder = make_toy(tmp_path / "frozen", FROZEN.replace(", frozen: true", ""))
+    repro(folder)
+    (folder / "dvc.yaml").write_text(FROZEN)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_frozen_stage_does_not_follow_its_upstream_and_does_not_read_while_it_writes(frozen: Path) -> None:
+    replace(frozen / "source.txt", "5", "five")
+
+    assert states() == {"before": "run", "kept": "clean"}
+    assert plan()["kept"].upstream == ("before",)
+
+
+def test_a_missing_output_of_a_frozen_stage_is_not_promised_to_be_restored(frozen: Path) -> None:
+    (frozen / "kept.txt").unlink()
+
+    assert states()["kept"] == "run"
+    assert plan()["kept"].why == "kept.txt is missing, and the stage is frozen: `dvc checkout kept` restores it"
+
+
 def test_a_frozen_stage_is_planned_as_dvc_treats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_toy(tmp_path / "toy", FROZEN.replace(", frozen: true", ""))
     repro(folder)
@@ -301,7 +325,7 @@ def test_a_frozen_stage_is_planned_as_dvc_treats_it(tmp_path: Path, monkeypatch:
     assert states("kept") == {"kept": "clean"}  # it needs nothing
     assert "before" not in repro(folder, "kept")
     (folder / "kept.txt").write_text("by hand")
-    assert plan("kept")["kept"].why == "kept.txt modified"
+    assert plan("kept")["kept"].why == "kept.txt modified, and the stage is frozen: DVC records it"
     assert "Verifying outputs in frozen stage: 'kept'" in repro(folder, "kept")
     assert states("kept") == {"kept": "clean"}
 

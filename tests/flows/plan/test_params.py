@@ -80,3 +80,15 @@ def test_a_project_without_our_stages_needs_no_params_yaml(tmp_path: Path, monke
     check_params()
     (tmp_path / "params.yaml").write_text("anything: 1\n")
     check_params()
+
+
+def test_a_folder_named_stages_of_another_project_is_not_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("prepare", "train"):
+        (tmp_path / "stages" / name).mkdir(parents=True)
+        (tmp_path / "stages" / name / "params.py").write_text("rate = 1")
+    (tmp_path / "stages/train/params.py").unlink()
+    monkeypatch.chdir(tmp_path)
+
+    check_params()

@@ -1,4 +1,4 @@
-"""Cleaning features, beside CodeParrot's per-document functions: the same verdicts, at how many times the speed.
+"""Cleaning features, compared with CodeParrot's per-document functions: the same verdicts, at how many times the speed.
 
     python -m benchmarks.clean [--quick]
 

@@ -1,4 +1,4 @@
-"""What the same bits on any number of processes cost: `train.deterministic_micro_batch_size` beside the usual sum.
+"""What the same bits on any number of processes cost: `train.deterministic_micro_batch_size` against the usual sum.
 
 python -m benchmarks.deterministic_sums [--quick]
 

@@ -1,4 +1,4 @@
-"""One document edited in a large corpus: what collect, clean and tokenize cost again, beside a run from nothing.
+"""One document edited in a large corpus: what collect, clean and tokenize cost again, compared with a run from nothing.
 
     python -m benchmarks.edit [--quick]
 
@@ -86,7 +86,7 @@ def measure(project: Path, size: float, count: int, runs: int) -> list[Any]:
 
 
 def figure(name: str, ours: list[float], full: list[float]) -> Any:
-    """The edit beside the run from nothing."""
+    """The edit compared with the run from nothing."""
     return compare(name, ours, full, peer_name="from nothing", unit="s", higher_is_better=False, libraries=["pyarrow"])
 
 

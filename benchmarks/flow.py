@@ -1,4 +1,4 @@
-"""The flow beside plain `dvc repro`: independent stages side by side, and what a run costs beyond its stages.
+"""The flow compared with plain `dvc repro`: independent stages side by side, and what a run costs beyond its stages.
 
 python -m benchmarks.flow [--quick]
 """

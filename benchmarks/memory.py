@@ -96,7 +96,7 @@ def watch(process: subprocess.Popen[bytes], peak: list[int]) -> None:
 
 
 def figure(stage: str, size: float, peak: float, seconds: float) -> list[Measurement]:
-    """The peak beside the bound, and the time per gigabyte."""
+    """The peak next to the bound, and the time per gigabyte."""
     corpus = f"{size:.1f} GB of text, shards of {SHARD_BYTES // 10**6} MB"
     libraries = ["pyarrow"]
     return [

@@ -1,4 +1,4 @@
-"""Loss at equal tokens: the default recipe beside nanoGPT's, and how many tokens less Muon needs than AdamW.
+"""Loss at equal tokens: the default recipe compared with nanoGPT's, and how many tokens less Muon needs than AdamW.
 
     python -m benchmarks.optimizers [--nanogpt PATH] [--quick]
 

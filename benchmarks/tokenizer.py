@@ -1,4 +1,4 @@
-"""Training the vocabulary from shards of documents, beside the library `tokenizers` fed with the same files.
+"""Training the vocabulary from shards of documents, compared with the library `tokenizers` fed with the same files.
 
     python -m benchmarks.tokenizer [--quick]
 

@@ -1,4 +1,4 @@
-"""GPT-2 124M on one GPU: tokens per second, model-FLOPs utilisation and memory beside nanoGPT, in the same lease.
+"""GPT-2 124M on one GPU: tokens per second, model-FLOPs utilisation and memory against nanoGPT, in the same lease.
 
     python -m benchmarks.train_gpu --nanogpt PATH [--micro-batch 32] [--quick]
 
@@ -141,7 +141,7 @@ def timed(step: Step, tokens: int, device: torch.device) -> Callable[[], float]:
 def figures(
     params: TrainParams, speeds: dict[str, list[float]], memory: dict[str, int], device: torch.device
 ) -> list[Measurement]:
-    """Speed, utilisation and memory, beside nanoGPT where it was given."""
+    """Speed, utilisation and memory, compared with nanoGPT where it was given."""
     with torch.device("meta"):
         model = build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ()))
     peak = peak_flops(device)

@@ -167,7 +167,7 @@ def test_the_libraries_that_a_stage_requires_are_among_its_deps(stage: str) -> N
 def required_libraries(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require_locked":
-            # A library that only some parameters need stands in a conditional among the arguments.
+            # A library that only some parameters need is in a conditional among the arguments.
             arguments = (inner for argument in node.args for inner in ast.walk(argument))
             yield from (str(inner.value) for inner in arguments if isinstance(inner, ast.Constant))
 

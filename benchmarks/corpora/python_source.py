@@ -1,4 +1,4 @@
-"""Real text for the measurements: the Python source that is installed beside this project."""
+"""Real text for the measurements: the Python source that is installed with this project."""
 
 import hashlib
 import sysconfig

@@ -23,5 +23,5 @@ def make_pipeline(folder: Path, dvc_yaml: str) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """What the commands need beside the machine's own environment."""
+    """What the commands need besides the machine's own environment."""
     return {"PYTHONPATH": str(ROOT), "PARROTFLOW_STAGES_AT_ONCE": "2", "DVC_NO_ANALYTICS": "1"}

@@ -55,7 +55,7 @@ def merge(folder: Path, other: str) -> None:
     """Merge a branch into HEAD. Raises UserError where a person has to.
 
     The files of results, dvc.lock among them, are taken whole from HEAD: entries of two sides merged as text would
-    claim results that nobody computed. What HEAD's results do not fit is computed again, or restored from the cache.
+    claim results that were never computed. What HEAD's results do not fit is computed or restored again.
     """
     if _succeeds(folder, "merge-base", "--is-ancestor", other, "HEAD"):
         return

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 STATE_DIR = Path(".parrotflow")
-"""What runs leave on this machine, and nobody shares."""
+"""What runs leave on this machine; it is not shared."""
 
 
 def enter_project() -> None:

@@ -35,7 +35,7 @@ def ask(stage: str, given_up: Callable[[], bool], record: Path, *, recorded: boo
             if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
                 return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
     if recorded or sys.stdin.isatty():
-        return "not approved: nobody answered"
+        return "not approved: no answer"
     return (
         f"{stage} needs approval, and there is neither a terminal nor a Prefect server to ask in: run it from a "
         "terminal, or start `parrotflow ui` or set PREFECT_API_URL first"

@@ -1,8 +1,8 @@
 """The record of a run: `.parrotflow/runs/ID.jsonl`, one event a line, in the order in which they happened.
 
-The run appends to it and waits for nobody. Everything that shows a run reads it: the recorder for Prefect while the run
-works (flows/show/recorder.py), `parrotflow ui` afterwards. What the recorder has to tell the run (the address of its
-page, a person's approval) comes back the same way, in `ID.replies.jsonl`.
+The run appends to it and never waits for a reader. Everything that shows a run reads it: the recorder for Prefect
+while the run works (flows/show/recorder.py), `parrotflow ui` afterwards. What the recorder has to tell the run (the
+address of its page, a person's approval) comes back the same way, in `ID.replies.jsonl`.
 """
 
 import json

@@ -65,7 +65,7 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 
 class LastingConsole(Console):
-    """Where nobody reads any more (`parrotflow run | head`), the run continues in silence."""
+    """If the reader has gone (`parrotflow run | head`), the run continues silently."""
 
     def on_broken_pipe(self) -> None:
         """Do not exit, as rich would."""

@@ -23,7 +23,7 @@ IP_ADDRESS = re.compile(
 PRIVATE_KEY_LINE = re.compile(r"-----(BEGIN|END) [A-Z ]*PRIVATE KEY-----")
 
 RESERVED = ("example.com", "example.org", "example.net", ".example", ".test", ".invalid")
-"""Domains for documentation (RFC 2606): nobody's address."""
+"""Domains for documentation (RFC 2606): no real addresses."""
 
 DETECTORS = (
     "azure_storage_key", "discord", "github_token", "gitlab_token", "mailchimp", "pypi_token", "sendgrid", "slack",

@@ -164,5 +164,5 @@ def _splits_that_work(kept: pd.DataFrame, seed: int) -> str:
 
 
 def _ceiling(value: float, digits: int) -> float:
-    """The next larger number with so many digits after the point."""
+    """The next larger number with `digits` digits after the point."""
     return round(math.floor(value * 10.0**digits + 1) / 10.0**digits, digits)

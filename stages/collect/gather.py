@@ -28,7 +28,7 @@ from stages.collect.trie import AnyDocument
 from stages.formats.documents import Document
 
 NAMED_AT_MOST = 100_000
-"""So many left out texts are named in the report; the others are counted."""
+"""The most left out texts that are named in the report; the others are counted."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from stages.collect.gather import Taken
 from stages.formats.documents import read_shard, shard_paths
 
 LARGEST_SOURCES = 50
-"""So many sources are listed with their bytes; `reports/corpus.html` sums up the others."""
+"""The most sources that are listed with their bytes; `reports/corpus.html` sums up the others."""
 
 
 def corpus_id(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Publishes to the Hugging Face Hub: a branch and a tag per revision, one commit with all files, then main.
 
-Nobody who reads a branch or a tag sees half a revision, and a call that is repeated after a lost answer makes no second
+No reader of a branch or a tag sees half a revision, and a call that is repeated after a lost answer makes no second
 commit: what a branch holds is read before it is written. Not by `upload_folder`, which may split into several commits.
 """
 

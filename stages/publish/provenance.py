@@ -20,7 +20,7 @@ from stages.publish.revision import Revision
 VERSIONS = Path("versions.yaml")
 
 CHANGED_SHOWN = 100
-"""At most so many files that differ from the commit are named."""
+"""The most files that differ from the commit and are named."""
 
 
 def observe(revision: Revision, params: PublishParams) -> Provenance:

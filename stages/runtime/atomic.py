@@ -41,7 +41,7 @@ def atomic_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def _only_writer(partial: Path) -> Iterator[None]:
-    """An empty folder that nobody else writes into. A lock on the folder goes with its process, however that ends."""
+    """An empty folder that no other process writes into. The lock on it ends with its process, however that ends."""
     lock = None
     while lock is None:
         partial.parent.mkdir(parents=True, exist_ok=True)

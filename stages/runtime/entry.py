@@ -87,7 +87,7 @@ def run_stage(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Nobody reads any more (`| head`). What is still buffered must go somewhere, or Python complains at its end.
+        # The reader has gone (`| head`). What is still buffered must go somewhere, or Python complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The library versions that a stage's result hangs on.
+"""The library versions that a stage's result depends on.
 
 `versions.yaml` is generated from `requirements.lock`; dvc.yaml lists its keys among a stage's params, so an
 upgrade of one library reruns exactly the stages whose bytes it may change.

@@ -83,7 +83,7 @@ def _map_on_ray(address: str, function: Callable[[Item], Result], items: Sequenc
     ray = _connected(address)
     call = ray.remote(_call_in).options(max_retries=2)
     try:
-        # Only so many at once: a cluster that is handed everything holds all results in its memory.
+        # A limited number at once: a cluster that is given everything holds all results in its memory.
         window = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
         waiting: deque[Any] = deque()
         for item in items:

@@ -21,7 +21,7 @@ from stages.tokenize.vocabulary import Vocabulary
 ENTRY = "entry.json"
 
 THREADS_EACH = 4
-"""Both engines encode a batch with threads of their own; about so many are busy while one process reads and writes."""
+"""Both engines encode a batch with threads of their own; about this many are busy in each process."""
 
 
 @dataclass(frozen=True, slots=True)

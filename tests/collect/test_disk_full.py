@@ -37,7 +37,7 @@ def random_text(size: int) -> str:
     return "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(size))
 
 
-@pytest.mark.skipif(not namespaces_work(), reason="this system lets nobody mount a tmpfs in a namespace of its own")
+@pytest.mark.skipif(not namespaces_work(), reason="this system allows no tmpfs in a namespace of its own")
 def test_a_disk_that_fills_up_ends_with_a_clear_error_and_the_previous_result_intact(tmp_path: Path) -> None:
     project, disk = tmp_path / "project", tmp_path / "disk"
     project.mkdir()

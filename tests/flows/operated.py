@@ -113,7 +113,7 @@ def answers(address: str) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port with no listener."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -51,7 +51,7 @@ def reproduction(inputs: Inputs) -> str:
     gpus = "" if fixed else " On GPUs sums have no fixed order: expect agreement to rounding."
     return f"""## Reproduce
 
-`provenance.json` beside this card names the git commit, and for each stage its command, its parameters, and the hashes
+`provenance.json` next to this card names the git commit, and for each stage its command, its parameters, and the hashes
 of what it read and wrote; the library versions, the hardware and the number of threads; and the sha256 of the weights.
 
 If `git.dirty` is false there: check out that commit, install `requirements.lock` and run `dvc repro`. If it is true,

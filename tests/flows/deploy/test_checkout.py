@@ -41,7 +41,7 @@ def commit(folder: Path, **files: str) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """The bare repository that a deployment runs; `work` beside it is a person's clone."""
+    """The bare repository that a deployment runs; `work` next to it is a person's clone."""
     work = make_toy(tmp_path / "work", DVC_YAML)
     commit(work, dvc_lock=lock("same\n" * 9), scores__one_json="1\n", one_sh="a\n")
     git(work, "branch", "-M", "main")

@@ -32,9 +32,7 @@ def namespaces_work() -> bool:
     return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
 
 
-pytestmark = pytest.mark.skipif(
-    not namespaces_work(), reason="this system lets nobody mount a tmpfs in a namespace of its own"
-)
+pytestmark = pytest.mark.skipif(not namespaces_work(), reason="this system allows no tmpfs in a namespace of its own")
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def project(inputs: Path, tmp_path: Path) -> Path:
 
 
 def train(project: Path, capfd: pytest.CaptureFixture[str], **changes: Any) -> list[str]:
-    """Run with these parameters; what it says beside its progress."""
+    """Run with these parameters; what it says besides its progress."""
     write_params(project, **changes)
     run_workers(project, 1)
     return [line for line in capfd.readouterr().out.splitlines() if not line.startswith("step ")]

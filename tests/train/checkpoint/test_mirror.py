@@ -8,10 +8,12 @@ from pathlib import Path
 
 import boto3
 import pytest
+from moto import settings
 from moto.server import ThreadedMotoServer
+from s3fs import S3FileSystem
 
 from stages.formats.model_folder import weights_sha256
-from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
 from stages.train.checkpoint.mirror import Mirror
 from tests.train.small_run import copy_of, run, run_workers, write_params, write_project
 
@@ -108,6 +110,23 @@ def test_a_mirror_that_does_not_answer_at_the_start_ends_the_run_before_it_start
     assert said.splitlines()[-1].startswith("error: PARROTFLOW_MIRROR=s3://runs/parrot: cannot be read: ")
     assert "Traceback" not in said
     assert not (project / "model").exists()
+
+
+def test_refused_credentials_are_the_users_to_correct_and_no_outage(
+    reference: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From now on the store checks who asks."""
+    monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
+    monkeypatch.setenv("PARROTFLOW_MIRROR", f"s3://{bucket}/parrot")
+    with pytest.raises(UserError, match="the credentials are refused") as wrong_key:
+        Mirror("0123456789abcdef").pull(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    S3FileSystem.clear_instance_cache()
+    with pytest.raises(UserError, match="the credentials are refused") as no_key:
+        Mirror("0123456789abcdef").pull(tmp_path)
+    assert wrong_key.value.exit_code == no_key.value.exit_code == EXIT_USER_ERROR
 
 
 def test_a_mirror_that_takes_nothing_does_not_stop_the_run(

@@ -32,11 +32,12 @@ from transformers import TrainingArguments
 from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave, machine_kind, record, recorded
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.tokens import TokenStore
+from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch.workers import environment
 from stages.runtime.section import read_section
 from stages.train.data.batches import Rows, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.distributed.compile import should_compile
-from stages.train.launch.launcher import LaunchConfig, environment
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
 from stages.train.model.precision import resolve_precision

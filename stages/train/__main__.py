@@ -9,10 +9,11 @@ from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokenizer_folder import TOKENIZER
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
+from stages.runtime.launch.config import device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout
-from stages.train.launch.launcher import device_count, grace_seconds, launch, launch_config, restarts_allowed
+from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
 from stages.train.model.build import build_config, check_model
 from stages.train.model.precision import describe_precision
 from stages.train.model.source import source_folder

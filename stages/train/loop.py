@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
+from stages.runtime.launch.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
 from stages.train.data.batches import rows_of_step
@@ -22,7 +23,6 @@ from stages.train.data.micro_batches import MicroBatch, Share, dropout_seed, mic
 from stages.train.data.packing import PackingIndex
 from stages.train.distributed.deterministic import DeterministicSum, sum_over_processes
 from stages.train.distributed.parallel import clip, exchange_gradients, norm
-from stages.train.launch.supervision import stop_is_requested
 from stages.train.model.export import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.report import Report

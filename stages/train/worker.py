@@ -17,6 +17,7 @@ from transformers.utils import logging
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
+from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
@@ -28,7 +29,6 @@ from stages.train.distributed.micro_batch import VARIABLE as MICRO_BATCH
 from stages.train.distributed.micro_batch import micro_batch_size
 from stages.train.distributed.parallel import shard, spread, uses_fsdp
 from stages.train.launch.section import section_of_command
-from stages.train.launch.supervision import follow_command, is_first_to_fail, leave
 from stages.train.loop import StoppedError, StopSignal, Trainer, train
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss

@@ -9,8 +9,8 @@ from transformers import PreTrainedConfig
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+from stages.runtime.launch.config import LaunchConfig, require_devices
 from stages.train.data.packing import build_packing
-from stages.train.launch.launcher import LaunchConfig, device_count
 from stages.train.params import TrainParams
 
 TOKENS_AT_ONCE = 2**24
@@ -19,13 +19,7 @@ TOKENS_AT_ONCE = 2**24
 
 def check_machine(config: LaunchConfig) -> None:
     """Raise UserError where this machine has too few GPUs for the launch, or something else on its port."""
-    own, found = config.processes // config.machines, device_count()
-    if own > 1 and not config.on_cpu and own > found:
-        # Without any, accelerate would start them all the same, each as a run of its own.
-        raise UserError(
-            f"{config.path} starts {own} processes on this machine, each on a GPU, and torch finds {found}; "
-            "copy the file and set num_processes, or launch by cpu or one_gpu"
-        )
+    require_devices(config)
     if config.port is not None and is_port_in_use(config.port):
         raise UserError(
             f"{config.path}: main_process_port = {config.port} is in use on this machine; end what holds it "

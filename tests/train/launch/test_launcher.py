@@ -16,7 +16,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.train.launch import launcher as launch
+from stages.runtime.launch import config as launch
+from stages.runtime.launch.workers import environment as workers_environment
+from stages.train.launch import launcher
 from tests.train.small_run import ROOT, environment, run, run_workers, start, write_project
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
@@ -83,7 +85,7 @@ def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPat
         command = [sys.executable, "-c", STEPS]
         return int(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
 
-    assert pages(launch.environment(config)) < 100
+    assert pages(workers_environment(config)) < 100
     assert pages(os.environ) > 50_000
 
 
@@ -213,7 +215,7 @@ def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -
 def test_a_grace_that_is_no_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("PARROTFLOW_GRACE_SECONDS", given)
     with pytest.raises(UserError, match=f"PARROTFLOW_GRACE_SECONDS={given}: expected seconds, 0 or more"):
-        launch.grace_seconds()
+        launcher.grace_seconds()
 
 
 def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path) -> None:

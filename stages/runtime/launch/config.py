@@ -1,0 +1,125 @@
+"""How workers are launched: the user's own accelerate configuration, or one of `launch/`.
+
+`PARROTFLOW_LAUNCH` names a file in `launch/` (without its ending) or any accelerate config file. Unset, the user's own
+`accelerate config` is used if there is one, else `launch/one_gpu` or `launch/cpu` by what the machine has. How a run
+is launched is never part of what it computes.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
+
+from stages.runtime.entry import UserError
+
+VARIABLE = "PARROTFLOW_LAUNCH"
+PRESETS = Path("launch")
+
+USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
+USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}
+USED |= {"fsdp_config.fsdp_version", "enable_cpu_affinity", "mpirun_config", "parallelism_config", "ipex_config"}
+"""Keys of an accelerate config that count, or that change nothing here."""
+
+KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
+
+OFF = ("no", "false", "none", "")
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """An accelerate config file, and what of it matters here."""
+
+    path: Path
+    processes: int
+    """Over all machines."""
+    machines: int
+    on_cpu: bool
+    sharded: bool
+    """FSDP."""
+    port: int | None = None
+    """On which this machine waits for the others; None where it is alone or joins another."""
+    unused: tuple[str, ...] = ()
+    """Settings in the file that have no effect."""
+
+    @property
+    def device_type(self) -> str:
+        """Where the workers compute: cpu, cuda, ..."""
+        found = None if self.on_cpu else torch.accelerator.current_accelerator()
+        return "cpu" if found is None else found.type
+
+    @property
+    def notes(self) -> list[str]:
+        """A line that names settings without effect."""
+        names = ", ".join(self.unused)
+        reason = "precision, compilation and sharding are set by params.yaml and PARROTFLOW_COMPILE"
+        return [f"note: {self.path}: not used: {names} ({reason})"] if names else []
+
+
+def launch_config() -> LaunchConfig:
+    """The configuration to launch with. Raises UserError where a named one does not exist or is none."""
+    path = _config_path()
+    try:
+        settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
+    kind = str(settings.get("distributed_type", "NO"))
+    if kind not in KINDS:
+        raise UserError(f"{path}: distributed_type = {kind} is not supported; use one of {', '.join(KINDS)}")
+    sharded = kind == "FSDP"
+    if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
+        raise UserError(
+            f"{path}: FSDP 1 is not supported; set fsdp_version: 2 under fsdp_config (see launch/fsdp2.yaml)"
+        )
+    leads = machines > 1 and not settings.get("machine_rank")
+    port = settings.get("main_process_port") if leads else None
+    unused = tuple(name for name in _names(settings) if name not in USED and name.split(".")[0] not in USED)
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port, unused)
+
+
+def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of settings that are not switched off."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _names(value, f"{prefix}{key}.")
+        elif str(value).lower() not in OFF:
+            yield f"{prefix}{key}"
+
+
+def _config_path() -> Path:
+    if name := os.environ.get(VARIABLE):
+        for path in (PRESETS / f"{name}.yaml", Path(name)):
+            if path.is_file():
+                return path
+        presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
+        raise UserError(f"{VARIABLE}={name}: no such file, and no preset (there are {presets})")
+    for path in (Path(default_yaml_config_file), Path(default_json_config_file)):
+        if path.is_file():
+            return path
+    return PRESETS / ("one_gpu.yaml" if has_gpu() else "cpu.yaml")
+
+
+def has_gpu() -> bool:
+    """Whether CUDA sees a device."""
+    return torch.cuda.is_available()
+
+
+def device_count() -> int:
+    """How many GPUs or other accelerators torch finds in this machine."""
+    return torch.accelerator.device_count()
+
+
+def require_devices(config: LaunchConfig) -> None:
+    """Raise UserError where this machine has fewer GPUs than the launch has processes on it."""
+    own, found = config.processes // config.machines, device_count()
+    if own > 1 and not config.on_cpu and own > found:
+        # Without any, accelerate would start them all the same, each as a run of its own.
+        raise UserError(
+            f"{config.path} starts {own} processes on this machine, each on a GPU, and torch finds {found}; "
+            "copy the file and set num_processes, or launch by cpu or one_gpu"
+        )

@@ -38,6 +38,9 @@ START_SLACK_NS = 20_000_000
 
 FileState = tuple[object, ...]
 
+_read_besides: dict[Path, dict[str, FileState]] = {}
+"""What `read_besides` was told of, by path."""
+
 _yaml_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -57,12 +60,17 @@ class Inputs:
         """Raise InputsChangedError that names what differs from now."""
         now = _observed(self.stage, self.deps, self.params)
         changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
+        changes += [name for path, old in _read_besides.items() for name in _changed_files(old, dict(_states(path)))]
         if changes:
             more = f" and {len(changes) - NAMED_CHANGES} more" if len(changes) > NAMED_CHANGES else ""
             raise InputsChangedError(
                 f"{self.stage}: inputs changed while it ran: {', '.join(changes[:NAMED_CHANGES])}{more}; its result "
                 "is not recorded, because it belongs to neither the old nor the new inputs: run the same command again"
             )
+
+    def lists(self, path: Path) -> bool:
+        """Whether DVC notices a change of a file or folder: it is a dep, or in a folder that is."""
+        return any(path.absolute().is_relative_to(Path(dep).absolute()) for dep in self.deps)
 
     def require_listed(self) -> None:
         """Raise UserError where a module of ours is loaded that dvc.yaml does not list."""
@@ -99,6 +107,21 @@ class Inputs:
             for key in keys:
                 for name, before, after in differences(key, value_at(old, key), value_at(new, key)):
                     yield f"{name} {before} → {after}"
+
+
+def read_besides(parameter: str, path: Path) -> None:
+    """Tell of a file or folder that a parameter names: its change while the stage runs fails the stage.
+
+    Prints a line where dvc.yaml does not list it, since DVC then does not notice a change between two runs.
+    """
+    _read_besides[path] = dict(_states(path))
+    inputs = inputs_of_this_stage()
+    if inputs is not None and not inputs.lists(path):
+        print(
+            f"note: params.yaml: {parameter}: {path} is not among the deps of {inputs.stage} in {DVC_FILE}, so DVC "
+            "will not notice when it changes: add it there",
+            flush=True,
+        )
 
 
 def inputs_of_this_stage() -> Inputs | None:

@@ -157,6 +157,24 @@ def test_code_that_dvc_yaml_does_not_list_stops_the_stage_before_it_computes(pro
     assert not (project / "out.txt").exists()
 
 
+def test_a_file_that_only_a_parameter_names_is_watched_too_and_said_to_be_unknown_to_dvc(project: Path) -> None:
+    told = "    from stages.runtime.inputs import read_besides\n" + "".join(
+        f'    read_besides("toy.sets", Path("{name}"))\n' for name in ("own.txt", "folder/part.txt")
+    )
+    replace(project / "stages/toy/__main__.py", "def main():\n", f"def main():\n{told}")
+    (project / "own.txt").write_text("1")
+
+    code, said = run(project, lambda: (project / "own.txt").write_text("22"))
+
+    assert code == 65
+    assert said.splitlines() == [
+        "note: params.yaml: toy.sets: own.txt is not among the deps of toy in dvc.yaml, so DVC will not notice when it "
+        "changes: add it there",
+        "error: toy: inputs changed while it ran: own.txt; its result is not recorded, because it belongs to neither "
+        "the old nor the new inputs: run the same command again",
+    ]
+
+
 def test_code_that_is_loaded_late_is_found_at_the_end(project: Path) -> None:
     replace(
         project / "stages/toy/__main__.py", '    Path("out.txt")', '    import stages.toy.late\n    Path("out.txt")'

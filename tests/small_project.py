@@ -109,6 +109,8 @@ SECTIONS: dict[str, Any] = {
     "evaluate": {
         "context_length": None,
         "stride": None,
+        "sets": {},
+        "baselines": [],
         "bootstrap_resamples": 200,
         "seed": 0,
     },

@@ -22,6 +22,7 @@ def write_trained_project(folder: Path) -> None:
     """The data stages' real results, the report of a training, and a model that has learnt nothing."""
     write_project(folder)
     write_sections(folder)
+    shutil.copytree(ROOT / "launch", folder / "launch")
     write_corpus(folder, 12)
     (folder / "problems").mkdir()
     shutil.copyfile(ROOT / "problems/python.jsonl", folder / "problems/python.jsonl")

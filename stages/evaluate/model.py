@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from stages.formats.model_folder import weight_files
@@ -14,13 +21,27 @@ from stages.runtime.entry import UserError
 logging.disable_progress_bar()  # reading a local file is quick
 
 
-def open_model(folder: Path) -> PreTrainedModel:
-    """The model in float32 for inference, on a GPU where there is one. Code in the folder is never executed.
+def open_config(folder: Path) -> PreTrainedConfig:
+    """What a model folder says of its model, without the weights. Code in the folder is never executed.
 
-    Raises UserError if the folder holds no model that transformers can load.
+    Raises UserError if the folder holds no model that transformers knows.
     """
     weight_files(folder)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+    return config
+
+
+def open_model(folder: Path, device: str | None = None) -> PreTrainedModel:
+    """The model in float32 for inference, on `device`; None: on a GPU where there is one.
+
+    Code in the folder is never executed. Raises UserError if the folder holds no model that transformers can load.
+    """
+    weight_files(folder)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -59,7 +80,12 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 def position_limit(model: PreTrainedModel) -> int | None:
     """Tokens that the model can read at once; None where its positions have no limit."""
-    limit: int | None = getattr(model.config, "max_position_embeddings", None)
+    return position_limit_of(model.config)
+
+
+def position_limit_of(config: PreTrainedConfig) -> int | None:
+    """The same from a model's configuration."""
+    limit: int | None = getattr(config, "max_position_embeddings", None)
     return limit
 
 

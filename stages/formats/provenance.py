@@ -3,6 +3,7 @@
     model.safetensors, config.json, tokenizer.json, ...   as in the model folder
     README.md          the model card
     evaluation.json    the evaluation report
+    evaluation_receipt.json   what it was measured on, and how
     provenance.json    `Provenance`
 
 In a folder destination a revision is in `revisions/NAME`, and the link `main` leads to the current one. On the Hub it
@@ -18,6 +19,7 @@ from stages.formats.reports import write_json
 
 CARD = "README.md"
 EVALUATION = "evaluation.json"
+EVALUATION_RECEIPT = "evaluation_receipt.json"
 PROVENANCE = "provenance.json"
 
 REVISIONS = "revisions"

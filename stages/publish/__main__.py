@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from stages.formats.evaluation import EVALUATE_REPORT
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.provenance import CARD, EVALUATION, PROVENANCE, write_provenance
+from stages.formats.provenance import CARD, EVALUATION, EVALUATION_RECEIPT, PROVENANCE, write_provenance
 from stages.formats.receipt import Receipt, receipt_path, write_receipt
 from stages.publish.card.page import write_card
 from stages.publish.folder import publish_to_folder
@@ -66,7 +66,8 @@ def gathered(params: PublishParams, inputs: Inputs) -> Iterator[Revision]:
     with TemporaryDirectory() as temporary:
         card, provenance = Path(temporary) / CARD, Path(temporary) / PROVENANCE
         card.write_text(write_card(params, inputs), encoding="utf-8")
-        revision = name_revision(model_files(MODEL) | {CARD: card, EVALUATION: EVALUATE_REPORT}, provenance)
+        measured = {EVALUATION: EVALUATE_REPORT, EVALUATION_RECEIPT: EVALUATE_RECEIPT}
+        revision = name_revision(model_files(MODEL) | {CARD: card} | measured, provenance)
         write_provenance(provenance, observe(revision, params))
         yield revision
 

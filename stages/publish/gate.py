@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.formats.evaluation import Evaluation, read_evaluation
+from stages.formats.evaluation.report import Evaluation, PublishedTotals, read_published_totals
 from stages.formats.provenance import EVALUATION
 from stages.publish.params import GateParams
 from stages.runtime.entry import RefusedError, UserError
@@ -24,7 +24,7 @@ class Gate:
                 f"publish.gate.bits_per_byte_at_most = {limit:g}: the model has {value:g}; nothing was published"
             )
 
-    def check_not_worse(self, published: Evaluation | None, location: str) -> None:
+    def check_not_worse(self, published: PublishedTotals | None, location: str) -> None:
         """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now.
 
         None means that `main` holds a model without a readable evaluation: that is refused too.
@@ -43,9 +43,9 @@ class Gate:
             )
 
 
-def published_evaluation(folder: Path) -> Evaluation | None:
+def published_evaluation(folder: Path) -> PublishedTotals | None:
     """The evaluation report in a revision's folder; None where there is none that can be read."""
     try:
-        return read_evaluation(folder / EVALUATION)
+        return read_published_totals(folder / EVALUATION)
     except (OSError, UserError):
         return None

@@ -7,7 +7,14 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from stages.formats.evaluation import EVALUATE_REPORT, Evaluation, read_evaluation
+from stages.formats.evaluation.report import (
+    EVALUATE_RECEIPT,
+    EVALUATE_REPORT,
+    Evaluation,
+    EvaluationReceipt,
+    read_evaluation,
+    read_evaluation_receipt,
+)
 from stages.formats.generation import GENERATE_REPORT, Generation, read_generation
 from stages.formats.harness import HARNESS_REPORT, HarnessReport, read_harness
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
@@ -23,17 +30,8 @@ TRAIN_REPORT = REPORTS / "train.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
 ACCEPTED = Path("accepted.yaml")
 
-ALL = (
-    MODEL,
-    SAMPLES,
-    TOKENS / TRAIN,
-    TOKENS / VALIDATION,
-    CLEAN_REPORT,
-    TRAIN_REPORT,
-    EVALUATE_REPORT,
-    GENERATE_REPORT,
-    HARNESS_REPORT,
-)
+REPORTS_READ = (CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT, EVALUATE_RECEIPT, GENERATE_REPORT, HARNESS_REPORT)
+ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
@@ -84,6 +82,7 @@ class Inputs:
     evaluation: Evaluation
     generation: Generation
     harness: HarnessReport
+    evaluation_receipt: EvaluationReceipt
     accepted: list[dict[str, Any]]
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
@@ -110,6 +109,7 @@ def read_inputs() -> Inputs:
         evaluation=read_evaluation(),
         generation=read_generation(),
         harness=read_harness(),
+        evaluation_receipt=read_evaluation_receipt(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
 

@@ -5,16 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
+from stages.formats.evaluation.document_losses import read_document_losses
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
-OUTS = ["reports/evaluate.json"]
+OUTS = ["reports/evaluate.json", "reports/evaluate_receipt.json", "reports/loss_by_position/validation.csv"]
 
 
 def outs(project: Path) -> dict[str, bytes]:
@@ -35,7 +37,35 @@ def test_the_whole_held_out_split_is_scored(project: Path) -> None:
         low, high = report["interval_95"][name]
         assert low <= report[name] <= high
     assert report["bits_per_byte_per_source"] == {"mine": report["bits_per_byte"]}
-    assert 0 < report["baselines_bits_per_byte"]["gzip_9"] < 8
+    assert 0 < report["compressors_bits_per_byte"]["gzip_9"] < 8
+
+
+def test_the_report_can_be_recomputed_from_the_files_of_documents_and_positions(project: Path) -> None:
+    main()
+
+    report = json.loads((project / "reports/evaluate.json").read_text())
+    documents = read_document_losses().to_pandas()
+    assert len(documents) == report["documents"]
+    assert documents.nats.sum() / documents.tokens.sum() == pytest.approx(report["loss"], rel=1e-5)
+    positions = pd.read_csv(project / "reports/loss_by_position/validation.csv")
+    assert positions.tokens.sum() == report["tokens"]
+    assert (positions.loss * positions.tokens).sum() / report["tokens"] == pytest.approx(report["loss"], rel=1e-5)
+
+
+def test_a_further_set_has_the_same_numbers_as_the_validation_split(project: Path) -> None:
+    shards = sorted((project / "data/clean/validation").glob("*.parquet"))
+    (project / "again").mkdir()
+    for shard in shards:
+        shutil.copyfile(shard, project / "again" / shard.name)
+    write_sections(project, evaluate__sets={"again": "again"})
+
+    main()
+
+    report = json.loads((project / "reports/evaluate.json").read_text())
+    again = report["sets"].pop("again")
+    assert again == {name: report[name] for name in again}
+    receipt = json.loads((project / "reports/evaluate_receipt.json").read_text())["sets"]
+    assert receipt["again"] == receipt["validation"] | {"path": "again"}
 
 
 def test_the_same_inputs_give_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

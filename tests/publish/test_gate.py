@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.evaluation import read_evaluation
+from stages.formats.evaluation.report import read_evaluation
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
 from stages.runtime.entry import EXIT_REFUSED, RefusedError

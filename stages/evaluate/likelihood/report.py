@@ -1,15 +1,17 @@
 """The metrics of an evaluation, each with its interval, the counts and the convention it follows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stages.evaluate.likelihood.baselines import Baselines
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
-from stages.formats.evaluation import Evaluation
+from stages.evaluate.likelihood.compressors import Compressed
+from stages.formats.evaluation.report import Comparison, Evaluation, HeldOutMetrics, Interval, Intervals
+from stages.formats.splits import VALIDATION
 
 SIGNIFICANT_DIGITS = 6
 """Of the report's values: further digits are float32's rounding, which changes with the batch size."""
@@ -28,29 +30,78 @@ class Scores:
     sources: Sequence[str]
     """The package, repository or data set of each document."""
 
+    @property
+    def columns(self) -> npt.NDArray[np.float64]:
+        """nats, tokens and bytes; shape (documents, 3)."""
+        return np.stack([self.nats, self.tokens, self.bytes], axis=1).astype(np.float64)
 
-def evaluate_scores(
-    scores: Scores,
-    baselines: Baselines,
-    context_length: int,
-    stride: int,
-    resamples: int,
-    seed: int,
-) -> Evaluation:
-    """Sum up the documents' losses; intervals by drawing documents with replacement."""
-    columns = np.stack([scores.nats, scores.tokens, scores.bytes], axis=1).astype(np.float64)
-    drawn = resampled_sums(columns, resamples, seed)
-    intervals = {name: interval_95(values) for name, values in series(drawn).items()}
-    return Evaluation(
-        **metrics(columns.sum(axis=0)),
-        interval_95={name: (significant(low), significant(high)) for name, (low, high) in intervals.items()},
-        documents=len(scores.nats),
+    @property
+    def lengths(self) -> list[str]:
+        """The bucket of each document's length: powers of two of tokens, written so that they sort as numbers do."""
+        lower = [2 ** (int(tokens).bit_length() - 1) for tokens in self.tokens]
+        return [f"{first:06d}-{2 * first - 1:06d}" for first in lower]
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """How intervals are drawn."""
+
+    resamples: int
+    seed: int
+
+    def interval(self, columns: npt.NDArray[np.float64]) -> Interval | None:
+        """Of the bits per byte of these documents (their nats, tokens and bytes); None where one cannot vary."""
+        if len(columns) < 2:
+            return None
+        return rounded(interval_95(series(resampled_sums(columns, self.resamples, self.seed))["bits_per_byte"]))
+
+
+def evaluation(measured: Mapping[str, HeldOutMetrics]) -> Evaluation:
+    """The report: the metrics of the validation split, and those of each further set."""
+    further = {name: metrics for name, metrics in measured.items() if name != VALIDATION}
+    return Evaluation(**dict(measured[VALIDATION]), sets=further)
+
+
+def held_out_metrics(
+    scores: Scores, compressed: Compressed, baselines: Mapping[str, Scores], bootstrap: Bootstrap
+) -> HeldOutMetrics:
+    """Sum up a set's losses; intervals by drawing documents with replacement."""
+    columns = scores.columns
+    drawn = series(resampled_sums(columns, bootstrap.resamples, bootstrap.seed))
+    by_source, by_length = (parts(columns, names) for names in (scores.sources, scores.lengths))
+    return HeldOutMetrics(
+        **metrics(columns),
+        documents=len(columns),
         tokens=int(scores.tokens.sum()),
         bytes=int(scores.bytes.sum()),
-        bits_per_byte_per_source=per_source(scores, columns),
-        baselines_bits_per_byte={name: significant(value) for name, value in asdict(baselines).items()},
-        convention=convention(context_length, stride, resamples),
+        bits_per_byte_per_source={name: bits_per_byte(part) for name, part in by_source.items()},
+        bits_per_byte_per_length={name: bits_per_byte(part) for name, part in by_length.items()},
+        interval_95=Intervals(
+            **{name: rounded(interval_95(values)) for name, values in drawn.items()},
+            bits_per_byte_per_source={name: bootstrap.interval(part) for name, part in by_source.items()},
+            bits_per_byte_per_length={name: bootstrap.interval(part) for name, part in by_length.items()},
+        ),
+        compressors_bits_per_byte={name: significant(value) for name, value in asdict(compressed).items()},
+        compared={name: compare(scores, baseline, bootstrap) for name, baseline in baselines.items()},
     )
+
+
+def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
+    """The difference in bits per byte over the same documents, drawn together (paired bootstrap)."""
+    columns = np.stack([ours.nats - theirs.nats, ours.bytes], axis=1).astype(np.float64)
+    nats, text_bytes = resampled_sums(columns, bootstrap.resamples, bootstrap.seed).T
+    total = columns.sum(axis=0)
+    return Comparison(
+        bits_per_byte=bits_per_byte(theirs.columns),
+        difference=significant(total[0] / (math.log(2) * total[1])),
+        difference_interval_95=rounded(interval_95(nats / (math.log(2) * text_bytes))),
+    )
+
+
+def parts(columns: npt.NDArray[np.float64], names: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+    """The rows of each name, in the order of the names."""
+    of_row = np.asarray(names)
+    return {str(name): columns[of_row == name] for name in np.unique(of_row)}
 
 
 def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
@@ -60,15 +111,15 @@ def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
     return {"loss": loss, "perplexity": np.exp(loss), "bits_per_byte": nats / (math.log(2) * text_bytes)}
 
 
-def metrics(sums: npt.NDArray[np.float64]) -> dict[str, float]:
-    """The same of one row of sums, rounded."""
-    return {name: significant(float(value)) for name, value in series(sums).items()}
+def metrics(columns: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """The same of all documents together, rounded."""
+    return {name: significant(float(value)) for name, value in series(columns.sum(axis=0)).items()}
 
 
-def per_source(scores: Scores, columns: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Bits per byte of each source's documents."""
-    sources = np.asarray(scores.sources)
-    return {str(name): metrics(columns[sources == name].sum(axis=0))["bits_per_byte"] for name in np.unique(sources)}
+def bits_per_byte(columns: npt.NDArray[np.float64]) -> float:
+    """Of all documents together, rounded."""
+    value: float = metrics(columns)["bits_per_byte"]
+    return value
 
 
 def significant(value: float) -> float:
@@ -76,14 +127,15 @@ def significant(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def convention(context_length: int, stride: int, resamples: int) -> str:
-    """How the metrics were computed, in prose."""
-    return (
-        "Every token of the held-out split is scored once. Each document is scored on its own, after an "
-        "end-of-sequence id, and the id that closes it is scored too. "
-        f"Windows of {context_length} tokens advance by {stride}. "
-        "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
-        f"bytes of the text; float32. Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
-        "Baselines: all documents compressed as one stream. lm-eval's bits per byte differ slightly: its windows are "
-        "disjoint, so tokens have less context, and it does not score the closing id."
-    )
+def rounded(interval: Interval) -> Interval:
+    """Both ends rounded to `SIGNIFICANT_DIGITS`."""
+    low, high = interval
+    return significant(low), significant(high)
+
+
+def mean_losses(
+    nats: npt.NDArray[np.float64], tokens: npt.NDArray[np.int64], first: npt.NDArray[np.int64]
+) -> list[tuple[int, int, float]]:
+    """First position, scored tokens and nats per token of each bucket of positions in which a token was scored."""
+    rows = zip(first.tolist(), tokens.tolist(), nats.tolist(), strict=True)
+    return [(position, count, significant(loss / count)) for position, count, loss in rows if count]

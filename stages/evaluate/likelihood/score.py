@@ -1,7 +1,9 @@
-"""The loss of a model on every token of a token store."""
+"""The loss of a model on every token of a held-out set."""
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -10,38 +12,101 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from stages.evaluate.likelihood.windows import Window, batches, document_windows
-from stages.formats.tokens import TokenStore
+from stages.evaluate.likelihood.tokens import Tokens
+from stages.evaluate.likelihood.windows import (
+    Window,
+    WindowSizes,
+    batches,
+    document_windows,
+    scored_per_position,
+)
+
+Losses = npt.NDArray[np.float64]
+"""Shape (batches, batch_size + buckets): of each batch, the nats of each window and those of each bucket of positions.
+
+Sums over batches are added later, in the order of the batches, so that they have the same bits however many processes
+have shared the batches.
+"""
 
 
-def score_documents(
-    model: PreTrainedModel, store: TokenStore, context_length: int, stride: int, batch_size: int
-) -> npt.NDArray[np.float64]:
+@dataclass(frozen=True)
+class Plan:
+    """Which windows of a set are scored together. Who scores a batch changes nothing, so batches can be shared."""
+
+    tokens: Tokens
+    sizes: WindowSizes
+    batch_size: int
+
+    @cached_property
+    def batches(self) -> list[list[Window]]:
+        """Windows that the model reads at once."""
+        lengths = enumerate(self.tokens.lengths.tolist())
+        cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
+        return batches(chain.from_iterable(cut), self.batch_size)
+
+    def document_nats(self, losses: Losses) -> npt.NDArray[np.float64]:
+        """The negative log-likelihood of each document in nats; shape (documents,)."""
+        nats = np.zeros(len(self.tokens.lengths), dtype=np.float64)
+        for batch, row in zip(self.batches, losses, strict=True):
+            for window, loss in zip(batch, row.tolist(), strict=False):
+                nats[window.document] += loss
+        return nats
+
+    def position_losses(self, losses: Losses) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Nats and number of the tokens that were scored in each bucket of positions; both of shape (buckets,)."""
+        scored = scored_per_position(chain.from_iterable(self.batches), self.sizes.context_length)
+        return losses[:, self.batch_size :].sum(axis=0), np.add.reduceat(scored, self.sizes.buckets)
+
+
+def score_batches(
+    model: PreTrainedModel, plan: Plan, rank: int = 0, processes: int = 1, description: str = "scoring"
+) -> Losses:
+    """The losses of every `processes`-th batch, from batch `rank` on."""
+    own = plan.batches[rank::processes]
+    shown = track(own, description=description, disable=rank > 0)
+    rows = [np.concatenate(row) for row in _rows(model, plan, shown)]
+    return np.stack(rows) if rows else np.empty((0, plan.batch_size + len(plan.sizes.buckets)))
+
+
+def score_documents(model: PreTrainedModel, plan: Plan) -> npt.NDArray[np.float64]:
     """The negative log-likelihood of each document in nats; shape (documents,).
 
-    Depends on `batch_size` only by float32 rounding.
+    Depends on the batch size only by float32 rounding.
     """
-    lengths = store.document_lengths.tolist()
-    plan = itertools.chain.from_iterable(
-        document_windows(number, length, context_length, stride) for number, length in enumerate(lengths)
-    )
-    nats = np.zeros(len(lengths), dtype=np.float64)
-    for batch in track(batches(plan, batch_size), description="scoring"):
-        losses = score_batch(model, store, batch)
-        for window, loss in zip(batch, losses, strict=True):
-            nats[window.document] += loss
-    return nats
+    return plan.document_nats(score_batches(model, plan))
+
+
+def _rows(
+    model: PreTrainedModel, plan: Plan, own: Iterable[list[Window]]
+) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    for batch in own:
+        losses = token_losses(model, plan.tokens, batch)
+        context = min(window.context for window in batch)
+        windows = np.zeros(plan.batch_size)
+        windows[: len(batch)] = losses.sum(dim=1).cpu()
+        positions = np.zeros(plan.sizes.context_length)
+        positions[context : context + losses.shape[1]] = losses.sum(dim=0).cpu()
+        yield windows, np.add.reduceat(positions, plan.sizes.buckets)
+
+
+def score_batch(model: PreTrainedModel, tokens: Tokens, batch: list[Window]) -> list[float]:
+    """The summed negative log-likelihood of each window's scored positions, in nats."""
+    sums: list[float] = token_losses(model, tokens, batch).sum(dim=1).tolist()
+    return sums
 
 
 @torch.inference_mode()
-def score_batch(model: PreTrainedModel, store: TokenStore, batch: list[Window]) -> Iterable[float]:
-    """The summed negative log-likelihood of each window's scored positions, in nats."""
+def token_losses(model: PreTrainedModel, tokens: Tokens, batch: list[Window]) -> torch.Tensor:
+    """The negative log-likelihood in nats of the positions from the shortest context on; 0 where none is scored.
+
+    float64, shape (windows, positions).
+    """
     longest = max(window.length for window in batch)
     context = min(window.context for window in batch)
-    inputs = np.full((len(batch), longest), store.manifest.eos_id, dtype=np.int64)
+    inputs = np.full((len(batch), longest), tokens.first_id, dtype=np.int64)
     targets = np.full((len(batch), longest), -100, dtype=np.int64)
     for row, window in enumerate(batch):
-        read_window(store, window, inputs[row], targets[row])
+        read_window(tokens, window, inputs[row], targets[row])
     # Padding follows the text, where a causal model cannot attend to it: no mask is needed. Logits of positions that
     # no window scores are not computed.
     logits = model(
@@ -49,18 +114,15 @@ def score_batch(model: PreTrainedModel, store: TokenStore, batch: list[Window]) 
     ).logits
     expected = torch.from_numpy(targets[:, context:]).to(model.device)
     losses = cross_entropy(logits.float().flatten(0, 1), expected.flatten(), reduction="none", ignore_index=-100)
-    sums: list[float] = losses.view(expected.shape).double().sum(dim=1).tolist()
-    return sums
+    return losses.view(expected.shape).double()
 
 
-def read_window(
-    store: TokenStore, window: Window, inputs: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
-) -> None:
+def read_window(tokens: Tokens, window: Window, inputs: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> None:
     """Fill a row: the input ids, and the target ids of the scored positions."""
-    first = int(store.document_starts[window.document])
+    first = int(tokens.starts[window.document])
     read_from = max(window.start - 1, 0)
-    tokens = store.read(first + read_from, first + window.stop)
-    # Position p reads token p - 1 of the document; position 0 the end-of-sequence id, which `inputs` already holds.
+    ids = tokens.ids[first + read_from : first + window.stop]
+    # Position p reads token p - 1 of the document; position 0 the id before it, which `inputs` already holds.
     skipped = 1 if window.start == 0 else 0
-    inputs[skipped : window.length] = tokens[:-1]
-    targets[window.context : window.length] = tokens[window.scored_from - read_from :]
+    inputs[skipped : window.length] = ids[:-1]
+    targets[window.context : window.length] = ids[window.scored_from - read_from :]

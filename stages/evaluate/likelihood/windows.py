@@ -13,6 +13,27 @@ of its n positions predicts the token that follows. The first window scores all 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+POSITION_BUCKETS = 64
+"""Points of the curve of loss by position, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSizes:
+    """How documents are cut into windows, in tokens."""
+
+    context_length: int
+    stride: int
+    """By which a window advances."""
+
+    @property
+    def buckets(self) -> npt.NDArray[np.int64]:
+        """The first position of each bucket of positions, which are equally wide to a token; shape (buckets,)."""
+        count = min(POSITION_BUCKETS, self.context_length)
+        return np.arange(count, dtype=np.int64) * self.context_length // count
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -55,3 +76,12 @@ def batches(windows: Iterable[Window], batch_size: int) -> list[list[Window]]:
     """
     ordered = sorted(windows, key=lambda window: (-window.length, window.context, window.document, window.start))
     return [ordered[first : first + batch_size] for first in range(0, len(ordered), batch_size)]
+
+
+def scored_per_position(windows: Iterable[Window], context_length: int) -> npt.NDArray[np.int64]:
+    """How many windows score each position of the context; shape (context_length,)."""
+    changes = np.zeros(context_length + 1, dtype=np.int64)
+    for window in windows:
+        changes[window.context] += 1
+        changes[window.length] -= 1
+    return np.cumsum(changes)[:-1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from stages.formats.evaluation import Evaluation
+from stages.formats.evaluation.report import Evaluation
 from stages.formats.generation import SampleCounts
 from stages.formats.harness import HarnessReport
 from stages.formats.markdown import code_block, escape, table
@@ -23,7 +23,7 @@ from stages.publish.params import PublishParams
 SAMPLES_SHOWN = 5
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
-BASELINES = {"gzip_9": "gzip -9", "xz_9": "xz -9"}
+COMPRESSORS = {"gzip_9": "gzip -9", "xz_9": "xz -9"}
 
 
 def write_card(params: PublishParams, inputs: Inputs) -> str:
@@ -32,7 +32,7 @@ def write_card(params: PublishParams, inputs: Inputs) -> str:
         introduction(params, inputs),
         loading(params),
         intended_use(inputs.validation.sources),
-        evaluation(inputs.evaluation, inputs.generation.samples),
+        evaluation(inputs.evaluation, inputs.evaluation_receipt.convention, inputs.generation.samples),
         benchmarks(inputs.harness),
         samples(inputs.samples),
         data(inputs),
@@ -125,18 +125,19 @@ def intended_use(sources: Mapping[tuple[str, str], Any]) -> str:
     )
 
 
-def evaluation(report: Evaluation, counts: SampleCounts) -> str:
+def evaluation(report: Evaluation, convention: str, counts: SampleCounts) -> str:
     """The metrics with their intervals, compressors on the same bytes, and bits per byte of each source."""
     values = report.model_dump()
-    rows = [
-        (title, f"{values[name]:g}", "{:g} to {:g}".format(*report.interval_95[name]))
-        for name, title in METRICS.items()
-    ]
+    rows = [(title, f"{values[name]:g}", between(values["interval_95"][name])) for name, title in METRICS.items()]
     rows += [
-        (f"{title} (bits per byte)", f"{report.baselines_bits_per_byte[name]:g}", "")
-        for name, title in BASELINES.items()
+        (f"{title} (bits per byte)", f"{report.compressors_bits_per_byte[name]:g}", "")
+        for name, title in COMPRESSORS.items()
     ]
-    per_source = [(name, f"{value:g}") for name, value in sorted(report.bits_per_byte_per_source.items())]
+    of_source = report.interval_95.bits_per_byte_per_source
+    per_source = [
+        (name, f"{value:g}", between(of_source.get(name)))
+        for name, value in sorted(report.bits_per_byte_per_source.items())
+    ]
     functions = ""
     if counts.parsed_share is not None:
         functions = (
@@ -146,8 +147,33 @@ def evaluation(report: Evaluation, counts: SampleCounts) -> str:
     return (
         f"## Evaluation\n\n{table(('', 'value', '95 % interval'), rows)}\n"
         f"Over {report.documents:,} held-out documents, {report.tokens:,} tokens, {report.bytes:,} bytes. "
-        f"{report.convention}\n\n{table(('held-out source', 'bits per byte'), per_source)}{functions}"
+        f"{convention}\n\n{table(('held-out source', 'bits per byte', '95 % interval'), per_source)}"
+        f"{further_sets(report)}{comparisons(report)}{functions}"
     )
+
+
+def further_sets(report: Evaluation) -> str:
+    """What was measured on other sets than the validation split."""
+    rows = [
+        (name, f"{found.bits_per_byte:g}", between(found.interval_95.bits_per_byte), f"{found.documents:,}")
+        for name, found in sorted(report.sets.items())
+    ]
+    return "\n" + table(("further set", "bits per byte", "95 % interval", "documents"), rows) if rows else ""
+
+
+def comparisons(report: Evaluation) -> str:
+    """Other models on the same documents of the validation split."""
+    rows = [
+        (name, f"{found.bits_per_byte:g}", f"{found.difference:+g}", between(found.difference_interval_95))
+        for name, found in sorted(report.compared.items())
+    ]
+    heading = ("compared with", "bits per byte", "this model's difference", "95 % interval (paired)")
+    return "\n" + table(heading, rows) if rows else ""
+
+
+def between(interval: tuple[float, float] | None) -> str:
+    """An interval in words; nothing where there is none."""
+    return "" if interval is None else "{:g} to {:g}".format(*interval)
 
 
 def samples(entries: list[Sample]) -> str:

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,23 +8,26 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from stages.evaluate.likelihood.score import score_documents
+from stages.evaluate.likelihood.score import Plan, score_batches, score_documents
+from stages.evaluate.likelihood.tokens import Tokens, stored_tokens
+from stages.evaluate.likelihood.windows import WindowSizes
 from stages.evaluate.model import open_model
 from stages.formats.tokens import TokenStore
 
 
 def one_token_at_a_time(
     model: PreTrainedModel, store: TokenStore, number: int, context_length: int, stride: int
-) -> float:
-    """The definition, without batches, padding or shared windows: each token under its own context."""
+) -> Iterator[tuple[int, float]]:
+    """The definition, without batches, padding or shared windows: each token under its own context.
+
+    Gives how many tokens of its window come before what the model reads last, and the token's nats.
+    """
     read = [store.manifest.eos_id, *store.document(number).tolist()]
-    nats = 0.0
     for position in range(len(read) - 1):
-        steps = max(0, -(-(position + 1 - context_length) // stride))
+        start = stride * max(0, -(-(position + 1 - context_length) // stride))
         with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([read[steps * stride : position + 1]])).logits[0, -1]
-        nats -= float(torch.log_softmax(logits.double(), -1)[read[position + 1]])
-    return nats
+            logits = model(input_ids=torch.tensor([read[start : position + 1]])).logits[0, -1]
+        yield position - start, -float(torch.log_softmax(logits.double(), -1)[read[position + 1]])
 
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.5}
@@ -51,22 +55,31 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
     torch.manual_seed(1)
     model = architecture().eval()
     store = TokenStore(project / "data/tokens/validation")
+    chosen = (0, store.manifest.documents - 1)
+    documents = [store.document(number) for number in chosen]
+    lengths = np.array([len(document) for document in documents])
+    plan = Plan(
+        Tokens(np.concatenate(documents), lengths, store.manifest.eos_id), WindowSizes(context_length, stride), 5
+    )
 
-    nats = score_documents(model, store, context_length, stride, batch_size=5)
+    losses = score_batches(model, plan)
 
-    assert store.document_lengths.max() > 32
-    assert len(nats) == store.manifest.documents
-    for number in (0, store.manifest.documents - 1):
-        assert nats[number] == pytest.approx(
-            one_token_at_a_time(model, store, number, context_length, stride), rel=1e-5
-        )
+    assert lengths.max() > 32
+    defined = [list(one_token_at_a_time(model, store, number, context_length, stride)) for number in chosen]
+    assert plan.document_nats(losses) == pytest.approx([sum(nats for _, nats in found) for found in defined], rel=1e-5)
+    at_position = np.zeros((2, context_length))  # of so small a context each position is a bucket
+    for position, nats in itertools.chain.from_iterable(defined):
+        at_position[:, position] += (nats, 1)
+    found_nats, found_tokens = plan.position_losses(losses)
+    np.testing.assert_allclose(found_nats, at_position[0], rtol=1e-5)
+    np.testing.assert_array_equal(found_tokens, at_position[1])
 
 
 def test_the_result_does_not_hang_on_the_batch_size(project: Path) -> None:
     store = TokenStore(project / "data/tokens/validation")
     model = open_model(project / "model")
 
-    alone = score_documents(model, store, 32, 24, batch_size=1)
-    together = score_documents(model, store, 32, 24, batch_size=1000)
+    alone = score_documents(model, Plan(stored_tokens(store), WindowSizes(32, 24), 1))
+    together = score_documents(model, Plan(stored_tokens(store), WindowSizes(32, 24), 1000))
 
     np.testing.assert_allclose(alone, together, rtol=1e-6)

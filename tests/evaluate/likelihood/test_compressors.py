@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.evaluate.likelihood.baselines import compress
+from stages.evaluate.likelihood.compressors import compress
 
 
 @settings(max_examples=20, deadline=None)
@@ -13,7 +13,7 @@ from stages.evaluate.likelihood.baselines import compress
 def test_the_documents_are_compressed_as_one_stream(texts: list[str]) -> None:
     data = "".join(texts).encode()
 
-    baselines = compress(texts)
+    sizes = compress(texts)
 
-    assert baselines.gzip_9 == pytest.approx(8 * len(gzip.compress(data, 9)) / len(data))
-    assert baselines.xz_9 == pytest.approx(8 * len(lzma.compress(data, preset=9)) / len(data))
+    assert sizes.gzip_9 == pytest.approx(8 * len(gzip.compress(data, 9)) / len(data))
+    assert sizes.xz_9 == pytest.approx(8 * len(lzma.compress(data, preset=9)) / len(data))

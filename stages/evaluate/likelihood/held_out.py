@@ -1,0 +1,128 @@
+"""The held-out sets: the validation split, and files or folders of documents that `evaluate.sets` names."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stages.formats.documents import Document, document_id, read_documents, require_documents
+from stages.formats.splits import VALIDATION
+from stages.runtime.entry import UserError, first_line
+from stages.runtime.inputs import read_besides
+
+ROWS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class HeldOutSet:
+    """Documents to score models on."""
+
+    name: str
+    path: Path
+    read: Callable[[], Iterator[Document]]
+    """The documents, always in the same order; with many of them not all are in memory."""
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """The text of each document."""
+        return (document.text for document in self.read())
+
+    @cached_property
+    def facts(self) -> "DocumentFacts":
+        """What is kept of each document beside its text. Raises UserError if there is no text at all."""
+        rows = [(document.id, document.source, document.path, document.size) for document in self.read()]
+        if not rows:
+            raise UserError(f"{self.path}: holds no text; give `{self.name}` documents or remove it from evaluate.sets")
+        ids, sources, paths, sizes = zip(*rows, strict=True)
+        return DocumentFacts(list(ids), list(sources), list(paths), np.array(sizes, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class DocumentFacts:
+    """A column for each fact, a row for each document."""
+
+    ids: list[str]
+    """sha256 of the text."""
+    sources: list[str]
+    """The package, repository or data set."""
+    paths: list[str]
+    bytes: npt.NDArray[np.int64]
+    """UTF-8 bytes of the text; shape (documents,)."""
+
+    @property
+    def sha256(self) -> str:
+        """What identifies the texts and their order: the sha256 of the documents' ids, a line each."""
+        return hashlib.sha256("".join(f"{name}\n" for name in self.ids).encode()).hexdigest()
+
+
+def validation_split(folder: Path) -> HeldOutSet:
+    """The documents that cleaning has held out."""
+    require_documents(folder)
+    return HeldOutSet(VALIDATION, folder, lambda: read_documents(folder))
+
+
+def named_sets(sets: Mapping[str, str]) -> list[HeldOutSet]:
+    """The sets of `evaluate.sets`. Raises UserError that names one that does not exist."""
+    if VALIDATION in sets:
+        raise UserError(f"params.yaml: evaluate.sets.{VALIDATION}: the split that cleaning holds out is named so")
+    for name, place in sets.items():
+        if not Path(place).exists():
+            raise UserError(f"params.yaml: evaluate.sets.{name} = {place!r}: no such file or folder")
+        read_besides(f"evaluate.sets.{name}", Path(place))
+    return [named_set(name, Path(place)) for name, place in sets.items()]
+
+
+def named_set(name: str, path: Path) -> HeldOutSet:
+    """A file, or every file of a folder whose name does not begin with a dot, in the order of their paths.
+
+    `.jsonl` and `.parquet` hold a document in each row, in the field or column `text`, with its `source` and `path` if
+    it has them; any other file is a document. Empty texts are left out.
+    """
+    return HeldOutSet(name, path, lambda: (document for document in _read(name, path) if document.text))
+
+
+def _read(name: str, path: Path) -> Iterator[Document]:
+    for file in _files(path):
+        own = file.relative_to(path).as_posix() if path.is_dir() else file.name
+        try:
+            for number, row in _rows(file):
+                yield _document(row, name, own if number is None else f"{own}#{number}")
+        except (OSError, ValueError, pa.ArrowException, RecursionError) as error:
+            raise UserError(f"{file}: cannot be read as documents ({first_line(error)})") from None
+
+
+def _files(path: Path) -> Iterable[Path]:
+    if path.is_file():
+        return [path]
+    files = (file for file in path.rglob("*") if file.is_file())
+    return sorted(f for f in files if not any(part.startswith(".") for part in f.relative_to(path).parts))
+
+
+def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
+    match file.suffix:
+        case ".jsonl":
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                yield from ((number, json.loads(line)) for number, line in enumerate(lines, start=1) if line.strip())
+        case ".parquet":
+            with pq.ParquetFile(file) as table:
+                rows = (row for batch in table.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
+                yield from enumerate(rows, start=1)
+        case _:
+            yield None, {"text": file.read_bytes().decode("utf-8")}
+
+
+def _document(row: Any, set_name: str, name: str) -> Document:
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        found = f"it has {', '.join(sorted(map(str, row)))}" if isinstance(row, dict) else "it is no object"
+        raise ValueError(f"{name}: no text in a field `text`; {found}")
+    text = row["text"]
+    source, path = (str(row.get(field) or default) for field, default in (("source", set_name), ("path", name)))
+    return Document(document_id(text), source, "", path, "", text)

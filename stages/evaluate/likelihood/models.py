@@ -1,0 +1,143 @@
+"""The models that are scored: the one that was trained, and the baselines that it is compared with.
+
+A baseline is a folder or a revision of a Hub repository, `owner/name@REVISION` with a tag or a commit: a branch can
+move, so it does not say which weights were scored. Weights are read from safetensors alone, and no code of a model's
+is run.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.evaluate.likelihood.held_out import HeldOutSet
+from stages.evaluate.likelihood.tokens import Tokens, encode, stored_tokens
+from stages.evaluate.likelihood.windows import WindowSizes
+from stages.evaluate.model import open_config, open_tokenizer, position_limit_of
+from stages.evaluate.params import EvaluateParams
+from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
+from stages.formats.splits import VALIDATION
+from stages.formats.tokens import TOKENS, TokenStore
+from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.inputs import read_besides
+
+HELD_OUT_TOKENS = TOKENS / VALIDATION
+
+HUB_REVISION = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<revision>[\w./-]+)")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES, "vocab.*", "merges.txt"]
+FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """A model, and how it reads documents."""
+
+    name: str
+    """As params.yaml has it; `model` is the one that was trained."""
+    folder: Path
+    sizes: WindowSizes
+    vocabulary: int
+    commit: str | None = None
+    """Of a revision on the Hub."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the weights."""
+        return weights_sha256(self.folder)
+
+    def tokens(self, held_out: HeldOutSet) -> Tokens:
+        """A set's documents in ids of the model's own tokenizer. Raises UserError where they do not fit the model."""
+        if self.folder == MODEL and held_out.name == VALIDATION:
+            return self._stored(held_out)
+        tokenizer = open_tokenizer(self.folder)
+        # Our training begins each document after an end-of-sequence id; of others, what they know as a beginning.
+        own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
+        tokens = encode(held_out.texts, tokenizer, tokenizer.eos_token_id if own_first_id is None else own_first_id)
+        if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
+            raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model knows {self.vocabulary}")
+        return tokens
+
+    def _stored(self, held_out: HeldOutSet) -> Tokens:
+        store = TokenStore(HELD_OUT_TOKENS)
+        if self.vocabulary < store.manifest.vocab_size:
+            raise UserError(
+                f"{MODEL} has a vocabulary of {self.vocabulary} tokens, {HELD_OUT_TOKENS} of "
+                f"{store.manifest.vocab_size}: they were made with different tokenizers; run `dvc repro`"
+            )
+        if [info["id"] for info in store.document_infos()] != held_out.facts.ids:
+            raise UserError(f"{HELD_OUT_TOKENS}: holds other documents than {held_out.path}; run `dvc repro`")
+        return stored_tokens(store)
+
+
+def trained_model(params: EvaluateParams) -> ScoredModel:
+    """The model that was trained. Raises UserError where the parameters exceed its positions or skip text."""
+    config = open_config(MODEL)
+    limit = position_limit_of(config)
+    context_length = params.context_length or limit
+    if context_length is None:
+        raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
+    if limit is not None and context_length > limit:
+        raise UserError(f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens")
+    stride = params.stride or default_stride(context_length)
+    if stride > context_length:
+        raise UserError(f"evaluate.stride = {stride}: more than the context of {context_length} tokens would skip text")
+    return ScoredModel(str(MODEL), MODEL, WindowSizes(context_length, stride), config.vocab_size)
+
+
+def default_stride(context_length: int) -> int:
+    """Three quarters of the context: each token but a document's first has at least a quarter before it."""
+    return max(1, context_length * 3 // 4)
+
+
+def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredModel]:
+    """The models of `evaluate.baselines`; those of the Hub are downloaded.
+
+    They read windows of as many tokens as the trained model does, or of as many as they can.
+    """
+    return [_baseline(name, trained.sizes) for name in names]
+
+
+def _baseline(name: str, sizes: WindowSizes) -> ScoredModel:
+    folder, commit = Path(name), None
+    if folder.is_dir():
+        read_besides("evaluate.baselines", folder)
+    elif named := HUB_REVISION.fullmatch(name):
+        folder, commit = _download(name, named["repository"], named["revision"])
+    else:
+        raise _refusal(name, "no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit")
+    if not list(folder.glob("model*.safetensors")):
+        raise _refusal(name, "holds no model*.safetensors; pickled weights are not loaded, as they can run code")
+    config = open_config(folder)
+    limit = position_limit_of(config)
+    if limit is not None and limit < sizes.context_length:
+        sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
+    return ScoredModel(name, folder, sizes, config.vocab_size, commit)
+
+
+def _download(name: str, repository: str, revision: str) -> tuple[Path, str]:
+    """The folder with a revision's files, and its commit."""
+    # A second of imports: only where a model of the Hub is named.
+    from httpx2 import HTTPError
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        tags = {} if COMMIT.fullmatch(revision) else {tag.name: tag for tag in HfApi().list_repo_refs(repository).tags}
+        commit = tags[revision].target_commit if revision in tags else revision
+        if not COMMIT.fullmatch(commit):
+            raise _refusal(name, "not a tag or a commit (all 40 digits); a branch can move to other weights")
+        return Path(snapshot_download(repository, revision=commit, allow_patterns=FILES)), commit
+    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise _refusal(name, f"not found, or your HF_TOKEN has no access: {first_line(error)}") from None
+    except (OSError, HTTPError) as error:  # OSError: LocalEntryNotFoundError, nothing cached and the Hub failed
+        answer = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
+        if isinstance(answer, HfHubHTTPError) and answer.response.status_code in (401, 403):
+            raise _refusal(name, f"access is refused: {first_line(answer)}") from None
+        raise UnavailableError(
+            f"params.yaml: evaluate.baselines: {name}: the Hub does not answer: {first_line(answer)}"
+        ) from None
+
+
+def _refusal(name: str, reason: str) -> UserError:
+    return UserError(f"params.yaml: evaluate.baselines: {name}: {reason}")

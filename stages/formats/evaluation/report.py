@@ -1,0 +1,169 @@
+"""The evaluation report: how well a model predicts held-out text. evaluate writes it, publish reads it.
+
+reports/evaluate.json            numbers alone: what `dvc metrics diff` compares
+reports/evaluate_receipt.json    what they were measured on, with what, and how
+reports/loss_by_position/        a table for each set: what `dvc plots diff` compares
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.formats.reports import write_json
+from stages.runtime.entry import UserError
+
+EVALUATE_REPORT = Path("reports/evaluate.json")
+EVALUATE_RECEIPT = Path("reports/evaluate_receipt.json")
+LOSS_BY_POSITION = Path("reports/loss_by_position")
+
+Interval: TypeAlias = tuple[float, float]
+"""The ends of a 95 % interval."""
+
+
+class Intervals(BaseModel):
+    """Bootstrap intervals over documents, by the name of the metric."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bits_per_byte: Interval
+    loss: Interval
+    perplexity: Interval
+    bits_per_byte_per_source: dict[str, Interval | None]
+    """Null for a source of one document, as in the next."""
+    bits_per_byte_per_length: dict[str, Interval | None]
+
+
+class Comparison(BaseModel):
+    """The model beside a baseline, on the same documents."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bits_per_byte: float
+    """Of the baseline."""
+    difference: float
+    """Bits per byte of the model less those of the baseline: below 0 the model is better."""
+    difference_interval_95: Interval
+    """Paired bootstrap: both are measured on the same draw of documents."""
+
+
+class HeldOutMetrics(BaseModel):
+    """What was measured on one set of documents."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bits_per_byte: float
+    loss: float
+    """Nats per token."""
+    perplexity: float
+    interval_95: Intervals
+    documents: int
+    tokens: int
+    bytes: int
+    bits_per_byte_per_source: dict[str, float]
+    bits_per_byte_per_length: dict[str, float]
+    """Tokens of the document, in buckets of powers of two (`000512-001023`) -> bits per byte."""
+    compressors_bits_per_byte: dict[str, float]
+    """Compressor -> bits per byte of the same text."""
+    compared: dict[str, Comparison]
+    """A model of `evaluate.baselines` -> how it compares."""
+
+
+class Evaluation(HeldOutMetrics):
+    """The metrics of the validation split, and of each further set."""
+
+    sets: dict[str, HeldOutMetrics]
+    """A set of `evaluate.sets` -> its metrics."""
+
+
+class SetReceipt(BaseModel):
+    """What one set holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    documents_sha256: str
+    """Of the documents' ids, a line each; an id is the sha256 of the text."""
+    documents_per_source: dict[str, int]
+    documents_per_length: dict[str, int]
+
+
+class ModelReceipt(BaseModel):
+    """Which model was scored, and in what windows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weights_sha256: str
+    commit: str | None
+    """On the Hub; null for a folder."""
+    context_length: int
+    """Tokens."""
+    stride: int
+    """Tokens."""
+
+
+class EvaluationReceipt(BaseModel):
+    """What the numbers of the report belong to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    convention: str
+    """How the metrics were computed, in prose."""
+    sets: dict[str, SetReceipt]
+    models: dict[str, ModelReceipt]
+    versions: dict[str, str]
+    """Of the libraries that compute a loss."""
+
+
+class PublishedTotals(BaseModel):
+    """What the report of any version of parrotflow says of the validation split."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    bits_per_byte: float
+    documents: int
+    bytes: int
+
+
+Report = TypeVar("Report", bound=BaseModel)
+
+
+def write_evaluation(evaluation: Evaluation, receipt: EvaluationReceipt) -> None:
+    """Write `reports/evaluate.json` and `reports/evaluate_receipt.json`."""
+    write_json(EVALUATE_REPORT, evaluation.model_dump(mode="json"))
+    write_json(EVALUATE_RECEIPT, receipt.model_dump(mode="json"))
+
+
+def read_evaluation(path: Path = EVALUATE_REPORT) -> Evaluation:
+    """Read a report. Raises UserError that names the first field that is missing or wrong."""
+    return _read(path, Evaluation)
+
+
+def read_evaluation_receipt(path: Path = EVALUATE_RECEIPT) -> EvaluationReceipt:
+    """Read a receipt; the same errors."""
+    return _read(path, EvaluationReceipt)
+
+
+def read_published_totals(path: Path) -> PublishedTotals:
+    """Read what a report of an older version has too; the same errors."""
+    return _read(path, PublishedTotals)
+
+
+def _read(path: Path, model: type[Report]) -> Report:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        raise UserError(f"{path}: {field}: {fault['msg']}; run `dvc repro evaluate`") from None
+
+
+def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:
+    """Write a table with a row for each bucket of positions: its first position, its scored tokens, nats per token.
+
+    A position is the number of tokens that the model has read of the window; `folder` is `LOSS_BY_POSITION`, or what
+    becomes it.
+    """
+    lines = [f"{position},{tokens},{loss}\n" for position, tokens, loss in rows]
+    (folder / f"{set_name}.csv").write_text("position,tokens,loss\n" + "".join(lines), encoding="utf-8")

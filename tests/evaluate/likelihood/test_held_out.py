@@ -1,0 +1,80 @@
+"""Further held-out sets: files and folders of documents that params.yaml names."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages.evaluate.likelihood.held_out import named_set, named_sets
+from stages.formats.documents import document_id
+from stages.runtime.entry import UserError
+
+
+def write_jsonl(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_jsonl_parquet_and_text_files_of_a_folder_are_one_set_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "b.jsonl", {"text": "two", "source": "own"}, {"text": ""}, {"text": "three", "path": "x.py"})
+    pq.write_table(pa.table({"text": ["four\u2028"], "source": ["rows"]}), tmp_path / "c.parquet")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/one.py").write_text("one", encoding="utf-8")
+    (tmp_path / ".hidden").write_bytes(b"\xff")
+
+    documents = list(named_set("mine", tmp_path).read())
+
+    assert [(entry.text, entry.source, entry.path) for entry in documents] == [
+        ("one", "mine", "a/one.py"),
+        ("two", "own", "b.jsonl#1"),
+        ("three", "mine", "x.py"),
+        ("four\u2028", "rows", "c.parquet#1"),
+    ]
+
+
+def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", {"text": "é"}, {"text": "x"})
+    table = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["é", "x"]}), table)
+
+    first, second = (named_set("s", path).facts for path in (rows, table))
+
+    assert first.sha256 == second.sha256
+    assert first.ids == [document_id("é"), document_id("x")]
+    assert first.bytes.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("s.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "s.jsonl: cannot be read as documents (s.jsonl#2: no text"),
+        ("s.jsonl", b"[1]\n", "s.jsonl: cannot be read as documents (s.jsonl#1: no text"),
+        ("s.jsonl", b"not json\n", "s.jsonl: cannot be read as documents (Expecting value"),
+        ("s.parquet", b"not parquet", "s.parquet: cannot be read as documents ("),
+        ("s.txt", b"\xff", "s.txt: cannot be read as documents ('utf-8' codec"),
+        ("s.txt", b"", "holds no text; give `s` documents or remove it from evaluate.sets"),
+    ],
+)
+def test_what_is_no_set_of_documents_is_refused_with_its_name(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(UserError, match=re.escape(message)):
+        named_set("s", tmp_path / name).facts  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine", "params.yaml: evaluate.sets.mine = 'nowhere': no such file or folder"),
+        ("validation", "params.yaml: evaluate.sets.validation: the split that cleaning holds out is named so"),
+    ],
+)
+def test_a_set_that_cannot_be_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        named_sets({name: "nowhere"})

@@ -1,0 +1,131 @@
+"""Models to compare with: each reads the same documents by its own tokenizer."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from benchmarks.runs.hub_server import Hub, Repository
+from stages.evaluate.__main__ import main
+from stages.formats.evaluation.document_losses import read_document_losses
+from stages.formats.model_folder import weights_sha256
+from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT
+from tests.trained_project import write_sections
+
+
+def evaluated(project: Path, **changes: Any) -> dict[str, Any]:
+    write_sections(project, **changes)
+    main()
+    report: dict[str, Any] = read_json(project / "reports/evaluate.json")
+    return report
+
+
+def write_byte_model(folder: Path) -> None:
+    """A model of bytes, with a shorter context than the trained one."""
+    vocabulary = {token: number for number, token in enumerate(["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(str(folder))
+    size = {"vocab_size": len(vocabulary), "n_positions": 20, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
+
+
+def test_the_same_model_read_from_another_folder_differs_by_nothing(project: Path) -> None:
+    shutil.copytree(project / "model", project / "same")
+
+    report = evaluated(project, evaluate__baselines=["same"])
+
+    assert report["compared"]["same"] == {
+        "bits_per_byte": report["bits_per_byte"],
+        "difference": 0.0,
+        "difference_interval_95": [0.0, 0.0],
+    }
+
+
+def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same_documents(project: Path) -> None:
+    write_byte_model(project / "bytes")
+
+    report = evaluated(project, evaluate__baselines=["bytes"])
+
+    table = read_document_losses().to_pandas()
+    ours, theirs = (table[table.model == name].reset_index() for name in ("model", "bytes"))
+    assert list(ours.id) == list(theirs.id)
+    assert list(theirs.tokens) == list(theirs.bytes + 1)
+    compared = report["compared"]["bytes"]
+    assert compared["bits_per_byte"] == pytest.approx(theirs.nats.sum() / theirs.bytes.sum() / math.log(2), rel=1e-5)
+    assert compared["bits_per_byte"] == pytest.approx(8.0, abs=0.2)  # log2 257: it has learnt nothing
+    assert compared["difference"] == pytest.approx(report["bits_per_byte"] - compared["bits_per_byte"], abs=1e-4)
+    low, high = compared["difference_interval_95"]
+    assert low < compared["difference"] < high < 0
+    receipt = read_json(project / "reports/evaluate_receipt.json")["models"]
+    assert receipt["bytes"] == {
+        "commit": None,
+        "context_length": 20,
+        "stride": 15,
+        "weights_sha256": weights_sha256(project / "bytes"),
+    }
+    assert receipt["model"]["weights_sha256"] == weights_sha256(project / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit"),
+        ("data", "holds no model*.safetensors; pickled weights are not loaded, as they can run code"),
+    ],
+)
+def test_what_is_no_model_is_refused(project: Path, name: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        evaluated(project, evaluate__baselines=[name])
+    assert str(caught.value) == f"params.yaml: evaluate.baselines: {name}: {message}"
+
+
+OPEN = """
+import json, sys
+from stages.evaluate.likelihood.models import ScoredModel, baseline_models
+from stages.evaluate.likelihood.windows import WindowSizes
+from stages.runtime.entry import UserError
+from pathlib import Path
+for name in sys.argv[1:]:
+    try:
+        [model] = baseline_models([name], ScoredModel("model", Path("model"), WindowSizes(32, 24), 300))
+        print(json.dumps([model.commit, model.sha256]))
+    except UserError as error:
+        print(json.dumps([error.exit_code, str(error)]))
+"""
+
+
+def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(project: Path, tmp_path: Path) -> None:
+    with Hub(tmp_path / "hub") as hub:
+        repository = hub.repositories["me/base"] = Repository(tmp_path / "hub/me/base", private=False)
+        files = {path.name: path.read_bytes() for path in (project / "model").iterdir()}
+        commit = repository.commit("main", files, [], "first")
+        repository.git("update-ref", "refs/tags/v1", commit)
+        repository.commit("main", {"README.md": b"later"}, [], "second")
+        names = [f"me/base@{revision}" for revision in ("v1", commit, "main", "v2")] + [f"me/none@{commit}"]
+        environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, *names],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    tag, by_commit, branch, unknown, none = map(json.loads, done.stdout.splitlines())
+    assert tag == by_commit == [commit, weights_sha256(project / "model")]
+    moves = "not a tag or a commit (all 40 digits); a branch can move to other weights"
+    assert branch == [2, f"params.yaml: evaluate.baselines: me/base@main: {moves}"]
+    assert unknown == [2, f"params.yaml: evaluate.baselines: me/base@v2: {moves}"]
+    assert none[0] == 2
+    assert none[1].startswith(f"params.yaml: evaluate.baselines: me/none@{commit}: not found, or your HF_TOKEN has no")

@@ -111,6 +111,7 @@ SECTIONS: dict[str, Any] = {
         "stride": None,
         "sets": {},
         "baselines": [],
+        "previous": None,
         "bootstrap_resamples": 200,
         "seed": 0,
     },

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from stages.evaluate.likelihood.compressors import compress
 from stages.evaluate.likelihood.held_out import named_sets, validation_split
-from stages.evaluate.likelihood.models import baseline_models, trained_model
+from stages.evaluate.likelihood.models import baseline_models, previous_model, trained_model
 from stages.evaluate.likelihood.receipt import evaluation_receipt
 from stages.evaluate.likelihood.report import Bootstrap, evaluation, held_out_metrics
 from stages.evaluate.likelihood.scored import ScoredSet, score_sets
@@ -41,7 +41,7 @@ def main() -> None:
     require_devices(launch)
     sets = [validation_split(HELD_OUT_DOCUMENTS), *named_sets(params.sets)]
     trained = trained_model(params)
-    models = [trained, *baseline_models(params.baselines, trained)]
+    models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
 
     scored = score_sets(models, sets, whole_number(BATCH_VARIABLE, DEFAULT_BATCH), launch)
     bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)

@@ -24,6 +24,10 @@ class EvaluateParams(Section):
     baselines: list[str]
     """Models that are scored on the same documents, each with its own tokenizer: folders, or revisions on the Hub
     (owner/name@TAG or owner/name@COMMIT)."""
+    previous: str | None
+    """What was published before, to be compared with: the link to it (`published/NAME/main`) or a branch on the Hub
+    (`owner/name@main`). Left out where nothing is there yet. It may move without this stage running again: the receipt
+    says which revision it was."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]

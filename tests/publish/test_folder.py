@@ -33,6 +33,7 @@ def test_a_revision_is_laid_out_as_the_hub_would_have_it_and_loads_by_path(proje
         "README.md",
         "config.json",
         "evaluation.json",
+        "evaluation_receipt.json",
         "generation_config.json",
         "model.safetensors",
         "provenance.json",

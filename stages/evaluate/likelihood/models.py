@@ -1,13 +1,13 @@
 """The models that are scored: the one that was trained, and the baselines that it is compared with.
 
 A baseline is a folder or a revision of a Hub repository, `owner/name@REVISION` with a tag or a commit: a branch can
-move, so it does not say which weights were scored. Weights are read from safetensors alone, and no code of a model's
-is run.
+move, so it does not say which weights were scored. What was published before is meant to move: of it the receipt says
+which revision it was. Weights are read from safetensors alone, and no code of a model's is run.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stages.evaluate.likelihood.held_out import HeldOutSet
@@ -29,6 +29,14 @@ FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_
 FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
 
 
+PREVIOUS = "previous"
+"""The name of the model that was published before."""
+
+
+class NotFoundError(UserError):
+    """The Hub has no such revision, or does not show it."""
+
+
 @dataclass(frozen=True)
 class ScoredModel:
     """A model, and how it reads documents."""
@@ -38,8 +46,8 @@ class ScoredModel:
     folder: Path
     sizes: WindowSizes
     vocabulary: int
-    commit: str | None = None
-    """Of a revision on the Hub."""
+    revision: str | None = None
+    """On the Hub its commit; of a link the name of the folder that it leads to."""
 
     @property
     def sha256(self) -> str:
@@ -98,12 +106,29 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
     return [_baseline(name, trained.sizes) for name in names]
 
 
-def _baseline(name: str, sizes: WindowSizes) -> ScoredModel:
-    folder, commit = Path(name), None
+def previous_model(place: str | None, trained: ScoredModel) -> list[ScoredModel]:
+    """The model of `evaluate.previous`; none, with a line that says so, where nothing was published yet."""
+    if place is None:
+        return []
+    try:
+        if not HUB_REVISION.fullmatch(place) and not Path(place).is_dir():
+            raise NotFoundError(f"{place}: no such folder")
+        return [replace(_baseline(place, trained.sizes, may_move=True), name=PREVIOUS)]
+    except NotFoundError as error:
+        print(f"note: evaluate.previous: nothing to compare with ({error})", flush=True)
+        return []
+
+
+def _baseline(name: str, sizes: WindowSizes, may_move: bool = False) -> ScoredModel:
+    folder, revision = Path(name), None
     if folder.is_dir():
-        read_besides("evaluate.baselines", folder)
+        if may_move:
+            folder = folder.resolve()  # a link that moves while this runs changes nothing
+        else:
+            read_besides("evaluate.baselines", folder)
+        revision = folder.name if Path(name).is_symlink() else None
     elif named := HUB_REVISION.fullmatch(name):
-        folder, commit = _download(name, named["repository"], named["revision"])
+        folder, revision = _download(name, named["repository"], named["revision"], may_move)
     else:
         raise _refusal(name, "no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit")
     if not list(folder.glob("model*.safetensors")):
@@ -112,10 +137,10 @@ def _baseline(name: str, sizes: WindowSizes) -> ScoredModel:
     limit = position_limit_of(config)
     if limit is not None and limit < sizes.context_length:
         sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
-    return ScoredModel(name, folder, sizes, config.vocab_size, commit)
+    return ScoredModel(name, folder, sizes, config.vocab_size, revision)
 
 
-def _download(name: str, repository: str, revision: str) -> tuple[Path, str]:
+def _download(name: str, repository: str, revision: str, may_move: bool) -> tuple[Path, str]:
     """The folder with a revision's files, and its commit."""
     # A second of imports: only where a model of the Hub is named.
     from httpx2 import HTTPError
@@ -123,13 +148,18 @@ def _download(name: str, repository: str, revision: str) -> tuple[Path, str]:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        tags = {} if COMMIT.fullmatch(revision) else {tag.name: tag for tag in HfApi().list_repo_refs(repository).tags}
-        commit = tags[revision].target_commit if revision in tags else revision
-        if not COMMIT.fullmatch(commit):
-            raise _refusal(name, "not a tag or a commit (all 40 digits); a branch can move to other weights")
+        commit = revision
+        if not COMMIT.fullmatch(revision):
+            refs = HfApi().list_repo_refs(repository)
+            named = {ref.name: ref.target_commit for ref in (*(refs.branches if may_move else ()), *refs.tags)}
+            if revision not in named:
+                raise _refusal(name, "not a tag or a commit (all 40 digits); a branch can move to other weights")
+            commit = named[revision]
         return Path(snapshot_download(repository, revision=commit, allow_patterns=FILES)), commit
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise _refusal(name, f"not found, or your HF_TOKEN has no access: {first_line(error)}") from None
+        raise NotFoundError(
+            str(_refusal(name, f"not found, or your HF_TOKEN has no access: {first_line(error)}"))
+        ) from None
     except (OSError, HTTPError) as error:  # OSError: LocalEntryNotFoundError, nothing cached and the Hub failed
         answer = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
         if isinstance(answer, HfHubHTTPError) and answer.response.status_code in (401, 403):

@@ -39,7 +39,7 @@ def model_receipt(model: ScoredModel) -> ModelReceipt:
     """A model's content, and its windows."""
     return ModelReceipt(
         weights_sha256=model.sha256,
-        commit=model.commit,
+        revision=model.revision,
         context_length=model.sizes.context_length,
         stride=model.sizes.stride,
     )

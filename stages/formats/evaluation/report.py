@@ -95,8 +95,8 @@ class ModelReceipt(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     weights_sha256: str
-    commit: str | None
-    """On the Hub; null for a folder."""
+    revision: str | None
+    """On the Hub its commit; of a link the name of the folder that it led to; null for a folder."""
     context_length: int
     """Tokens."""
     stride: int

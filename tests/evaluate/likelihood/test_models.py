@@ -69,12 +69,35 @@ def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same
     assert low < compared["difference"] < high < 0
     receipt = read_json(project / "reports/evaluate_receipt.json")["models"]
     assert receipt["bytes"] == {
-        "commit": None,
+        "revision": None,
         "context_length": 20,
         "stride": 15,
         "weights_sha256": weights_sha256(project / "bytes"),
     }
     assert receipt["model"]["weights_sha256"] == weights_sha256(project / "model")
+
+
+def test_what_was_published_before_is_compared_by_the_revision_that_the_link_leads_to(project: Path) -> None:
+    write_byte_model(project / "published/tiny/revisions/0123456789abcdef")
+    (project / "published/tiny/main").symlink_to("revisions/0123456789abcdef", target_is_directory=True)
+
+    report = evaluated(project, evaluate__previous="published/tiny/main")
+
+    assert set(report["compared"]) == {"previous"}
+    receipt = read_json(project / "reports/evaluate_receipt.json")["models"]["previous"]
+    assert receipt["revision"] == "0123456789abcdef"
+    assert receipt["weights_sha256"] == weights_sha256(project / "published/tiny/main")
+
+
+def test_before_the_first_publication_there_is_nothing_to_compare_with(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = evaluated(project, evaluate__previous="published/tiny/main")
+
+    assert report["compared"] == {}
+    assert "note: evaluate.previous: nothing to compare with (published/tiny/main: no such folder)" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,16 +115,20 @@ def test_what_is_no_model_is_refused(project: Path, name: str, message: str) -> 
 
 OPEN = """
 import json, sys
-from stages.evaluate.likelihood.models import ScoredModel, baseline_models
+from stages.evaluate.likelihood.models import ScoredModel, baseline_models, previous_model
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.runtime.entry import UserError
 from pathlib import Path
+trained = ScoredModel("model", Path("model"), WindowSizes(32, 24), 300)
 for name in sys.argv[1:]:
     try:
-        [model] = baseline_models([name], ScoredModel("model", Path("model"), WindowSizes(32, 24), 300))
-        print(json.dumps([model.commit, model.sha256]))
+        [model] = baseline_models([name], trained)
+        print(json.dumps([model.revision, model.sha256]))
     except UserError as error:
         print(json.dumps([error.exit_code, str(error)]))
+[model] = previous_model("me/base@main", trained)
+print(json.dumps([model.revision, model.sha256]))
+print(json.dumps(previous_model("me/none@main", trained)))
 """
 
 
@@ -111,7 +138,7 @@ def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(proje
         files = {path.name: path.read_bytes() for path in (project / "model").iterdir()}
         commit = repository.commit("main", files, [], "first")
         repository.git("update-ref", "refs/tags/v1", commit)
-        repository.commit("main", {"README.md": b"later"}, [], "second")
+        later = repository.commit("main", {"README.md": b"later"}, [], "second")
         names = [f"me/base@{revision}" for revision in ("v1", commit, "main", "v2")] + [f"me/none@{commit}"]
         environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
         done = subprocess.run(
@@ -122,10 +149,13 @@ def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(proje
             check=False,
         )
 
-    tag, by_commit, branch, unknown, none = map(json.loads, done.stdout.splitlines())
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("note: ")]
+    tag, by_commit, branch, unknown, none, previous, unpublished = map(json.loads, lines)
     assert tag == by_commit == [commit, weights_sha256(project / "model")]
     moves = "not a tag or a commit (all 40 digits); a branch can move to other weights"
     assert branch == [2, f"params.yaml: evaluate.baselines: me/base@main: {moves}"]
     assert unknown == [2, f"params.yaml: evaluate.baselines: me/base@v2: {moves}"]
+    assert previous == [later, weights_sha256(project / "model")]
+    assert unpublished == []
     assert none[0] == 2
     assert none[1].startswith(f"params.yaml: evaluate.baselines: me/none@{commit}: not found, or your HF_TOKEN has no")

@@ -58,7 +58,7 @@ def score_sets(
     pairs = [(held_out, model) for model in models for held_out in sets]
     plans = [Plan(model.tokens(held_out), model.sizes, batch_size) for held_out, model in pairs]
     tasks = [
-        Task(model.folder, plan, f"scoring {held_out.name}")
+        Task(model.folder, plan, f"scoring {held_out.name} by {model.name}")
         for (held_out, model), plan in zip(pairs, plans, strict=True)
     ]
     losses = score_tasks(tasks, config)

@@ -32,8 +32,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.evaluate.harness.scoring import open_language_model
-from stages.evaluate.likelihood.score import score_batch, score_documents
-from stages.evaluate.likelihood.windows import Window, batches, document_windows
+from stages.evaluate.likelihood.score import Plan, score_batch, score_documents
+from stages.evaluate.likelihood.tokens import stored_tokens
+from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
@@ -76,7 +77,11 @@ def measure(limit: int, runs: int) -> list[Measurement]:
         "stage": timed(
             values,
             "stage",
-            lambda: float(score_documents(ours, encoded(), CONTEXT, CONTEXT * 3 // 4, BATCH).sum()),
+            lambda: float(
+                score_documents(
+                    ours, Plan(stored_tokens(encoded()), WindowSizes(CONTEXT, CONTEXT * 3 // 4), BATCH)
+                ).sum()
+            ),
         ),
     }
     sides["ours"]()  # the first pass warms up
@@ -149,7 +154,8 @@ def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
     for number, length in enumerate(store.document_lengths.tolist()):
         *disjoint, last = document_windows(number, length - 1, CONTEXT, CONTEXT)
         windows += [*disjoint, Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)]
-    return math.fsum(chain.from_iterable(score_batch(model, store, batch) for batch in batches(windows, BATCH)))
+    tokens = stored_tokens(store)
+    return math.fsum(chain.from_iterable(score_batch(model, tokens, batch) for batch in batches(windows, BATCH)))
 
 
 def score_by_lm_eval(lm: HFLM) -> float:

@@ -71,13 +71,14 @@ def run_workers(config: LaunchConfig, folder: Path) -> None:
     try:
         one_machine = ["--num_machines", "1", "--num_processes", str(config.processes), "--machine_rank", "0"]
         launched = command(config, "stages.evaluate.likelihood.worker", *one_machine)
-        code = subprocess.run(launched, env=values, check=False).returncode
+        # In its own session: a terminal's Ctrl-C reaches this command alone, and the workers end with it.
+        code = subprocess.run(launched, env=values, check=False, start_new_session=True).returncode
         outcome = line.outcome()
     finally:
         line.close()
     if outcome:
         sys.exit(outcome)  # the worker has said why
-    if outcome is None:
+    if code:
         raise UserError(
             f"evaluate: a worker died with exit code {code}; its messages are above. {config.path} started it: "
             "PARROTFLOW_LAUNCH=cpu or one_gpu scores in one process"

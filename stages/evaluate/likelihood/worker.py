@@ -35,4 +35,3 @@ if __name__ == "__main__":
         run_stage(main)
     except SystemExit as ended:
         leave(ended.code if isinstance(ended.code, int) else 0)
-    leave(0)

@@ -85,3 +85,13 @@ def test_a_value_that_is_not_a_number_never_passes(project: Path) -> None:
 
     with pytest.raises(Exception, match=r"reports/evaluate.json: bits_per_byte"):
         main()
+
+
+def test_the_evaluation_of_an_older_version_still_bounds_the_next_model(project: Path) -> None:
+    publish_with(2.0)
+    report = (PUBLISHED / "main").resolve() / "evaluation.json"
+    old = {name: read_json(report)[name] for name in ("bits_per_byte", "documents", "bytes")}
+    write_json(report, old | {"convention": "as it was written then", "baselines_bits_per_byte": {"xz_9": 1.6}})
+
+    with pytest.raises(RefusedError, match="the model has 3 bits per byte, main has 2;"):
+        publish_with(3.0, seed=1)

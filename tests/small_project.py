@@ -129,6 +129,13 @@ SECTIONS: dict[str, Any] = {
         },
     },
     "harness": {"tasks": [], "num_fewshot": None, "limit": None, "bootstrap_resamples": 200, "seed": 0},
+    "score": {
+        "run_generated_code": False,
+        "k": [1],
+        "limits": {"cpu_seconds": 2, "wall_seconds": 20.0, "memory_megabytes": 256},
+        "bootstrap_resamples": 200,
+        "seed": 0,
+    },
     "publish": {
         "name": "tiny",
         "folder": "published",

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.programs import programs_of
@@ -94,22 +92,14 @@ def _completion(task_id: str, sample: int, completion: str) -> Completion:
 
 
 def show(report: ScoreReport) -> None:
-    """Print a row a problem set."""
-    table = Table("set", "problems", "samples", "results", *(f"pass@{k}" for k in _ks(report)))
+    """Print the score of each problem set."""
     for name, score in report.sets.items():
         results = ", ".join(f"{count} {result}" for result, count in sorted(score.results.items()))
-        values = (
-            f"{one.value:.4g} ({one.interval_95[0]:.3g} to {one.interval_95[1]:.3g})"
-            for one in score.pass_at_k.values()
-        )
-        table.add_row(name, str(score.problems), str(score.samples), results, *values)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(table)
-    console.print(f"{report.programs} programs, isolated by {report.isolation}. {report.convention}", markup=False)
-
-
-def _ks(report: ScoreReport) -> list[str]:
-    return next((list(score.pass_at_k) for score in report.sets.values()), [])
+        print(f"{name}: {score.problems} problems, {score.samples} samples: {results}")
+        for k, one in score.pass_at_k.items():
+            low, high = one.interval_95
+            print(f"  pass@{k} = {one.value:.4g} ({low:.3g} to {high:.3g})")
+    print(f"{report.programs} programs, isolated by {report.isolation}. {report.convention}")
 
 
 if __name__ == "__main__":

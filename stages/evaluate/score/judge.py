@@ -16,7 +16,6 @@ from stages.evaluate.score.programs import Program
 from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, refused
 from stages.formats.verdicts import RESULTS, Outcome
 
-
 RIGHT = Program(
     code="import subprocess\ndef double(number):\n    return 2 * number\n",
     context="",
@@ -30,13 +29,27 @@ class Judge:
     """Judges one program after the other; close it at the end."""
 
     def __init__(self, limits: Limits) -> None:
-        """Start the sandboxes. Raises UserError where this machine cannot isolate."""
+        """Start the sandboxes, which end with the thread that does so. Raises UserError without bubblewrap."""
         self._limits = limits
         self._sandboxes: list[Sandbox] = []
+        self._ready = False
         self._open()
+
+    def wait_until_ready(self) -> None:
+        """Raises UserError where this machine cannot isolate."""
+        if self._ready:
+            return
+        for sandbox in self._sandboxes:
+            sandbox.wait_until_ready()
+        self._ready = True
+        with suppress(LostError):
+            if self._judge(RIGHT) == Outcome("passed"):
+                return
+        raise refused("a program that is right does not pass in the sandbox")
 
     def judge(self, program: Program) -> Outcome:
         """Run the program's tests. What a candidate does to the sandbox costs it the verdict, and nobody else."""
+        self.wait_until_ready()
         try:
             return self._judge(program)
         except LostError:
@@ -68,14 +81,8 @@ class Judge:
         return outcome(written, tests.stop(GRACE_SECONDS), candidate.stop(GRACE_SECONDS))
 
     def _open(self) -> None:
-        try:
-            while len(self._sandboxes) < 2:
-                self._sandboxes.append(Sandbox())
-            if self._judge(RIGHT) != Outcome("passed"):
-                raise refused("a program that is right does not pass in the sandbox")
-        except BaseException:
-            self.close()
-            raise
+        self._ready = False
+        self._sandboxes = [Sandbox(), Sandbox()]
 
     def close(self) -> None:
         """End both sandboxes."""

@@ -50,7 +50,7 @@ class Sandbox:
     """One sandbox; one run at a time."""
 
     def __init__(self) -> None:
-        """Start it. Raises UserError where this machine cannot isolate."""
+        """Start it. The kernel ends it with the thread that did so. Raises UserError without bubblewrap."""
         program = shutil.which("bwrap")
         if program is None:
             raise refused("bubblewrap (`bwrap`) is not installed")
@@ -64,6 +64,9 @@ class Sandbox:
                 env={},
                 cwd="/",
             )
+
+    def wait_until_ready(self) -> None:
+        """Raises UserError where this machine cannot isolate."""
         if self._receive(START_SECONDS) != b"ready":
             self._process.kill()
             said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
@@ -92,7 +95,10 @@ class Sandbox:
 
     def _receive(self, seconds: float) -> bytes:
         readable, _, _ = select.select([self._control], [], [], seconds)
-        return self._control.recv(65_536) if readable else b""
+        try:
+            return self._control.recv(65_536) if readable else b""
+        except OSError:
+            return b""
 
     def close(self) -> None:
         """End it, with all that runs in it."""
@@ -128,7 +134,8 @@ def options() -> list[str]:
     folders = [sys.base_prefix, *libraries, "/lib", "/lib64"]
     code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
     # Made by themselves, the folders above a mount could be entered by root alone.
-    above = [str(path) for folder in (sys.base_prefix, code, "/dev/null") for path in reversed(Path(folder).parents[:-1])]
+    mounts = (Path(sys.base_prefix), Path(code), Path("/dev/null"))
+    above = [str(folder) for mount in mounts for folder in reversed(mount.parents[:-1])]
     return [
         *user,
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),

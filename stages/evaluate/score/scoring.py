@@ -89,13 +89,10 @@ def _judges(count: int, limits: Limits) -> Iterator[Callable[[Program], Outcome]
             free.put(one)
 
     with ExitStack() as stack:
-        with ThreadPoolExecutor(count) as threads:
-            started = [threads.submit(Judge, limits) for _ in range(count)]
-        for future in started:
-            if future.exception() is None:
-                stack.enter_context(closing(future.result()))
-        for future in started:
-            free.put(future.result())
+        judges = [stack.enter_context(closing(Judge(limits))) for _ in range(count)]  # they start side by side
+        for one in judges:
+            one.wait_until_ready()
+            free.put(one)
         yield judge
 
 

@@ -100,7 +100,7 @@ def test_it_cannot_have(run: Run, attempt: str) -> None:
     outcome = run(function(f'{attempt}\nreturn "escaped"'), ESCAPED)
 
     assert outcome.result == "exception"
-    assert outcome.exception in ("PermissionError", "ValueError")
+    assert outcome.exception in ("PermissionError", "ValueError", "OSError")
 
 
 def test_a_shell_command_does_nothing(run: Run) -> None:
@@ -304,7 +304,7 @@ AT_IMPORT = {
     "no function": ("g = 1", "exception"),
     "a number as function": ("f = 4", "exception"),
     "no Python": ("def f(x) return", "syntax"),
-    "a null byte": ("\0", "syntax"),
+    "half a program": ("f = (", "syntax"),
 }
 
 

@@ -1,0 +1,213 @@
+"""Programs that are right pass, whatever plain data they take and give, and the verdict says why others do not."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stages.evaluate.score import sandbox
+from stages.evaluate.score.judge import Judge, outcome
+from stages.evaluate.score.params import Limits
+from stages.evaluate.score.programs import Program, program
+from stages.evaluate.score.sandbox import Ended
+from stages.formats.problems import Problem, read_problems
+from stages.formats.verdicts import Outcome
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT
+
+Run = Callable[..., Outcome]
+
+VALUES = (
+    "None, True, 3, -(2**300), 0.1, float('inf'), 1 + 2j, 'text \\ud800 \\n', b'\\0bytes', bytearray(b'x'), [1, [2]], "
+    "(1, (2,)), {1, 'a'}, frozenset({2}), {'a': [1], (1, 2): {3: None}}, int, ValueError"
+)
+
+
+def test_values_of_pythons_own_types_cross_both_ways_as_they_are(run: Run) -> None:
+    test = f"""
+def check(candidate):
+    for value in ({VALUES}):
+        back = candidate(value)
+        assert back == value and type(back) is type(value), value
+    nan = candidate(float("nan"))
+    assert nan != nan
+"""
+    assert run("def f(value): return value", test) == Outcome("passed")
+
+
+def test_what_a_function_does_to_its_arguments_reaches_the_caller(run: Run) -> None:
+    code = """
+def f(numbers, table, seen):
+    numbers.sort()
+    table["new"] = [1]
+    table["old"].append(2)
+    seen.clear()
+"""
+    test = """
+def check(candidate):
+    numbers, inner, seen = [3, 1, 2], [1], {1}
+    table = {"old": inner}
+    assert candidate(numbers, table, seen=seen) is None
+    assert numbers == [1, 2, 3] and table == {"old": [1, 2], "new": [1]} and seen == set()
+    assert inner == [1, 2]
+"""
+    assert run(code, test) == Outcome("passed")
+
+
+def test_a_test_can_hand_over_a_function(run: Run) -> None:
+    code = "def f(key, values): return sorted(values, key=key)"
+    test = """
+def check(candidate):
+    assert candidate(lambda x: -x, [1, 3, 2]) == [3, 2, 1]
+    assert candidate(len, ["aa", "b"]) == ["b", "aa"]
+"""
+    assert run(code, test) == Outcome("passed")
+
+
+def test_functions_generators_and_objects_of_the_candidate_can_be_used(run: Run) -> None:
+    code = """
+import collections
+class Node:
+    def __init__(self, value): self.value, self.next = value, None
+    def total(self): return self.value + (self.next.total() if self.next else 0)
+Pair = collections.namedtuple("Pair", "a b")
+def counter(n):
+    yield from range(n)
+def adder(n):
+    return lambda m: n + m
+def counts(text): return collections.Counter(text)
+def f(node): return node.total()
+"""
+    test = """
+def check(candidate):
+    first = Node(1)
+    first.next = Node(41)
+    assert candidate(first) == 42 and first.next.value == 41
+    assert list(counter(3)) == [0, 1, 2] and sum(counter(4)) == 6
+    assert adder(2)(3) == 5
+    assert Pair(1, 2) == (1, 2) and counts("aab") == {"a": 2, "b": 1}
+"""
+    assert run(code, test) == Outcome("passed")
+
+
+def test_an_exception_of_a_builtin_type_arrives_as_one(run: Run) -> None:
+    test = """
+def check(candidate):
+    try:
+        candidate("x")
+    except ValueError as error:
+        assert "invalid literal" in str(error)
+    else:
+        assert False
+"""
+    assert run("def f(text): return int(text)", test) == Outcome("passed")
+    assert run("def f(text): return text.x", test) == Outcome("exception", "AttributeError")
+
+
+def test_programs_without_a_seed_and_sets_of_strings_give_the_same_again(run: Run) -> None:
+    words = "list({'a', 'b', 'c', 'd', 'e', 'f'})"
+    seeded = {"PYTHONHASHSEED": "0"}
+    order = subprocess.run(
+        [sys.executable, "-c", f"print({words})"], capture_output=True, text=True, env=seeded, check=True
+    )
+    code = f"import random\ndef f(): return random.random(), {words}"
+    test = f"""
+def check(candidate):
+    import random
+    random.seed(0)
+    assert candidate() == (random.random(), {order.stdout})
+"""
+
+    assert run(code, test) == Outcome("passed")
+
+
+def test_a_prompt_may_end_with_a_header_without_a_body(run: Run) -> None:
+    prompt = "def twice(x): return 2 * x\n\ndef f(x):\n"
+
+    assert run(f"{prompt}    return 2 * x", "def check(c):\n    assert c(4) == twice(4)\n", prompt) == Outcome("passed")
+
+
+def test_assertions_without_a_check_call_the_functions_by_their_names(judge: Judge) -> None:
+    problem = Problem(
+        task_id="MBPP/1",
+        prompt="",
+        test="import math\nassert half(3) == 1.5\nassert math.isclose(half(1), 0.5)",
+        entry_point="",
+        solution="def half(x):\n    return x / 2",
+        kind="mbpp",
+        language="python",
+    )
+
+    assert judge.judge(program(problem, problem.solution)) == Outcome("passed")
+    assert judge.judge(program(problem, "def half(x):\n    return x")) == Outcome("assertion")
+    assert judge.judge(program(problem, "def other(x):\n    return x / 2")) == Outcome("exception", "NameError")
+
+
+def test_every_solution_of_our_own_problems_passes_and_no_empty_one_does(judge: Judge) -> None:
+    problems = read_problems(ROOT / "problems/python.jsonl")
+
+    for problem in problems:
+        assert judge.judge(program(problem, problem.solution)) == Outcome("passed"), problem.task_id
+        assert judge.judge(program(problem, "    pass\n")) != Outcome("passed"), problem.task_id
+
+
+def test_a_problem_in_a_language_that_cannot_be_run_is_refused() -> None:
+    problem = read_problems(ROOT / "problems/python.jsonl", language="cobol")[0]
+
+    with pytest.raises(UserError, match=r"programs in cobol cannot be run \(known: python\)"):
+        program(problem, "")
+
+
+def test_a_sandbox_that_is_lost_is_replaced() -> None:
+    judge = Judge(Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256))
+    right = Program("def f(): return 1", "", "def check(candidate):\n    assert candidate() == 1\n", "f")
+    try:
+        judge.wait_until_ready()
+        judge._sandboxes[1]._process.kill()
+        judge._sandboxes[1]._process.wait()
+
+        assert judge.judge(right) == Outcome("timeout")
+        assert judge.judge(right) == Outcome("passed")
+    finally:
+        judge.close()
+
+
+def test_a_pass_counts_only_from_a_process_that_ended_well() -> None:
+    assert outcome(b'["passed", ""]', Ended(0, False), Ended(-9, False)) == Outcome("passed")
+    assert outcome(b'["passed", ""]', Ended(-9, False), Ended(0, False)) == Outcome("died")
+    assert outcome(b'["won", ""]', Ended(0, False), Ended(0, False)) == Outcome("died")
+    assert outcome(b"", Ended(0, True), Ended(0, False)) == Outcome("timeout")
+    assert outcome(b'["died", ""]', Ended(0, False), Ended(-9, True)) == Outcome("timeout")
+
+
+@pytest.mark.parametrize(
+    ("bwrap", "reason"),
+    [
+        ("", r"bubblewrap \(`bwrap`\) is not installed"),
+        ("echo bwrap: Creating new namespace failed: Operation not permitted >&2; exit 1", "new namespace failed"),
+        ("exit 0", "it did not start"),
+    ],
+)
+def test_nothing_runs_where_it_cannot_be_isolated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bwrap: str, reason: str
+) -> None:
+    if bwrap:
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{bwrap}\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(UserError, match=reason) as error:
+        Judge(Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)).wait_until_ready()
+
+    assert "generated code never runs without isolation" in str(error.value)
+    assert "apt-get install bubblewrap" in str(error.value)
+
+
+def test_scoring_loads_neither_torch_nor_a_model() -> None:
+    code = "import sys, stages.evaluate.score.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert done.stdout == "[]\n"
+    assert sandbox.LEVEL == "bubblewrap+rlimits+seccomp"

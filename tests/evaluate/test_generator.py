@@ -301,3 +301,12 @@ def test_the_ends_of_the_random_numbers_draw_a_token_of_the_nucleus(uniform: flo
 
 def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer: PreTrainedTokenizerFast) -> None:
     assert tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>").ids
+
+
+def test_equally_likely_tokens_are_equally_often_drawn() -> None:
+    uniforms = np.random.default_rng(0).random(20_000)
+    logits = torch.tensor([1.0, 2.0, 1.0, 2.0, 2.0, -9.0]).expand(len(uniforms), 6)
+
+    drawn = draw(logits, 1.0, 0.75, uniforms)
+
+    np.testing.assert_allclose(np.bincount(drawn, minlength=6) / len(drawn), [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)

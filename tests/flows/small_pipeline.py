@@ -19,6 +19,7 @@ STAGES = [
     "train",
     "evaluate",
     "generate",
+    "score",
     "harness",
     "publish",
 ]

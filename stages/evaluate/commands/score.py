@@ -40,7 +40,6 @@ def main() -> None:
     show(score_report(problems, completions, verdicts, len(set(programs)), "", params))
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
-    known.unlink(missing_ok=True)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -7,7 +7,7 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.programs import programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import known_outcomes, verdicts_of
+from stages.evaluate.score.scoring import drop_others, known_outcomes, verdicts_of
 from stages.formats.completions import read_completions
 from stages.formats.generation import read_generation
 from stages.formats.problems import read_written_problems
@@ -32,7 +32,7 @@ def main() -> None:
 
     write_verdicts(verdicts)
     write_score(score_report(problems, completions, verdicts, len(set(programs)), weights_sha256, params))
-    known.unlink(missing_ok=True)
+    drop_others(known)
 
 
 if __name__ == "__main__":

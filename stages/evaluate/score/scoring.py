@@ -22,11 +22,11 @@ from stages.runtime.shard_cache import CACHE, cache_key
 from stages.runtime.workers import worker_count
 
 KNOWN = CACHE / "score" / "verdicts"
-"""The verdicts of a run that has not ended, so that the next one continues with them."""
+"""The verdicts of the last run, also of one that was killed: the next one continues with them."""
 
 
 def known_outcomes(completions: Sequence[Completion], limits: Limits) -> Path:
-    """The file of outcomes that hold for these completions, limits and code. Delete it when the results are written."""
+    """The file of outcomes that hold for these completions, limits and code."""
     parts = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
     return KNOWN / f"{cache_key(*parts, platform.python_version())}.jsonl"
 
@@ -94,6 +94,13 @@ def _judges(count: int, limits: Limits) -> Iterator[Callable[[Program], Outcome]
             one.wait_until_ready()
             free.put(one)
         yield judge
+
+
+def drop_others(known: Path) -> None:
+    """Delete the outcomes of other completions, when the results are written."""
+    for file in KNOWN.glob("*.jsonl"):
+        if file != known:
+            file.unlink(missing_ok=True)
 
 
 def read_known(path: Path) -> Iterator[tuple[str, Outcome]]:

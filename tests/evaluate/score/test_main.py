@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,7 +85,22 @@ def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> 
         "isolation": "bubblewrap+rlimits+seccomp",
         "weights_sha256": "cafe",
     }
-    assert not list((project / KNOWN).iterdir())
+
+
+def test_verdicts_that_are_known_are_not_found_again_while_the_completions_are_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main()
+    first = VERDICTS.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")  # no bubblewrap
+
+        main()
+
+    assert VERDICTS.read_bytes() == first
+    write_completions(samples(problem)[0] for problem in PROBLEMS)
+    main()
+    assert len(list((project / KNOWN).iterdir())) == 1
 
 
 def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +120,7 @@ def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(
 ) -> None:
     main()
     first = VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()
+    shutil.rmtree(KNOWN)
     monkeypatch.setenv("PARROTFLOW_WORKERS", "3")
 
     main()

@@ -31,8 +31,8 @@ from stages.evaluate.generator import Request, Sampling, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.nucleus import draw
 from stages.evaluate.stopping import stop_at
+from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
-from stages.formats.problems import read_problems
 from stages.runtime.section import read_params_file
 from stages.tokenizer.save import save_trained
 from stages.tokenizer.train import sample, train_bpe

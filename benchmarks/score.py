@@ -19,7 +19,7 @@ from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program, program
 from stages.evaluate.score.scoring import judge_programs
-from stages.formats.problems import Problem, read_problems
+from stages.formats.evaluation.problems import Problem, read_problems
 from stages.runtime.workers import worker_count
 
 PROBLEMS = "data/HumanEval.jsonl.gz"

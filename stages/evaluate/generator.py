@@ -22,7 +22,7 @@ from stages.evaluate.model import position_limit
 from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import rows_of
 from stages.evaluate.stopping import End, stop_at
-from stages.formats.completions import Ended
+from stages.formats.evaluation.completions import Ended
 
 SHORTEST_CACHE = 64
 """Positions; longer ones are the next power of two."""

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from stages.formats.evaluation.generation import GENERATE_REPORT, Generation, read_generation
+from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport, read_harness
 from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
     EVALUATE_REPORT,
@@ -15,11 +17,9 @@ from stages.formats.evaluation.report import (
     read_evaluation,
     read_evaluation_receipt,
 )
-from stages.formats.generation import GENERATE_REPORT, Generation, read_generation
-from stages.formats.harness import HARNESS_REPORT, HarnessReport, read_harness
+from stages.formats.evaluation.samples import SAMPLES, Sample, read_samples
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
-from stages.formats.samples import SAMPLES, Sample, read_samples
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import read_lock, recorded_section, recorded_versions

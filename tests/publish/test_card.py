@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from stages.formats.harness import HarnessReport, Receipt, TaskReceipt, write_harness
+from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt, write_harness
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
 from stages.publish.card.values import flat, shown

@@ -17,9 +17,9 @@ from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.programs import programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import known_outcomes, verdicts_of
-from stages.formats.completions import Completion
-from stages.formats.problems import Problem, read_problems
-from stages.formats.verdicts import ScoreReport, write_verdicts
+from stages.formats.evaluation.completions import Completion
+from stages.formats.evaluation.problems import Problem, read_problems
+from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 

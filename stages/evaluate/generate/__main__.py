@@ -31,12 +31,12 @@ from stages.evaluate.generate.problem_sets import open_sets
 from stages.evaluate.generate.report import generation, sampling_of
 from stages.evaluate.generator import Generated, Request, Sampling
 from stages.evaluate.model import open_tokenizer
-from stages.formats.completions import write_completions
 from stages.formats.documents import CLEAN, read_documents, require_documents
-from stages.formats.generation import LOOKS, write_generation
+from stages.formats.evaluation.completions import write_completions
+from stages.formats.evaluation.generation import LOOKS, write_generation
+from stages.formats.evaluation.problems import write_problems
+from stages.formats.evaluation.samples import SAMPLES_HTML, SAMPLES_PAGE, write_samples
 from stages.formats.model_folder import MODEL, weight_files
-from stages.formats.problems import write_problems
-from stages.formats.samples import SAMPLES_HTML, SAMPLES_PAGE, write_samples
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write

@@ -11,9 +11,9 @@ from stages.evaluate.generate.params import GenerateParams, LanguageName
 from stages.evaluate.generate.problem_sets import OpenSet
 from stages.evaluate.generator import Generated, Request
 from stages.evaluate.stopping import stop_at
-from stages.formats.completions import Completion
-from stages.formats.problems import Problem
-from stages.formats.samples import Sample
+from stages.formats.evaluation.completions import Completion
+from stages.formats.evaluation.problems import Problem
+from stages.formats.evaluation.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from stages.evaluate.generate.looks import Look
-from stages.formats.generation import Generation
+from stages.formats.evaluation.generation import Generation
 
 TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 

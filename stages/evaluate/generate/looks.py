@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages.known import LANGUAGES
 from stages.evaluate.generate.overlap import longest_shared
 from stages.evaluate.generate.params import LanguageName
-from stages.formats.completions import Ended
-from stages.formats.generation import Looks
+from stages.formats.evaluation.completions import Ended
+from stages.formats.evaluation.generation import Looks
 from stages.formats.tokens import TokenStore
 
 SIGNIFICANT_DIGITS = 6

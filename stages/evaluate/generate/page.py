@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from stages.evaluate.generate.params import HeaderParams
+from stages.formats.evaluation.samples import Sample
 from stages.formats.markdown import code_block, escape
-from stages.formats.samples import Sample
 
 
 def samples_page(samples: Sequence[Sample], params: HeaderParams) -> str:

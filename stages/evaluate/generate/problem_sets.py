@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.evaluate.generate.params import FileSet, HubSet, LanguageName
-from stages.formats.problems import Problem, as_problem, read_problems, require_unique
+from stages.formats.evaluation.problems import Problem, as_problem, read_problems, require_unique
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
 

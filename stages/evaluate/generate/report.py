@@ -7,10 +7,10 @@ from stages.evaluate.generate.looks import Look, mean, summed_up
 from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
 from stages.evaluate.generate.problem_sets import OpenSet
 from stages.evaluate.generator import Sampling
-from stages.formats.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
+from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
+from stages.formats.evaluation.problems import problems_sha256
+from stages.formats.evaluation.samples import Sample
 from stages.formats.model_folder import MODEL, weights_sha256
-from stages.formats.problems import problems_sha256
-from stages.formats.samples import Sample
 
 LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
 

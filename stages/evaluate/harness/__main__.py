@@ -10,7 +10,7 @@ from stages.evaluate.harness.libraries import bars_in_a_terminal_only  # before 
 # isort: split
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.formats.harness import HarnessReport, write_harness
+from stages.formats.evaluation.harness import HarnessReport, write_harness
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked

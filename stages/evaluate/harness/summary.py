@@ -12,7 +12,7 @@ from lm_eval.api.metrics import mean
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import LanguageModel, Scored
 from stages.evaluate.likelihood.bootstrap import interval_95
-from stages.formats.harness import HarnessReport, Receipt, TaskReceipt
+from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt
 
 SIGNIFICANT_DIGITS = 6
 """Further digits are float32's rounding, which changes with the batch size."""

@@ -8,10 +8,10 @@ from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.programs import programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import drop_others, known_outcomes, verdicts_of
-from stages.formats.completions import read_completions
-from stages.formats.generation import read_generation
-from stages.formats.problems import read_written_problems
-from stages.formats.verdicts import Verdict, write_score, write_verdicts
+from stages.formats.evaluation.completions import read_completions
+from stages.formats.evaluation.generation import read_generation
+from stages.formats.evaluation.problems import read_written_problems
+from stages.formats.evaluation.verdicts import Verdict, write_score, write_verdicts
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked

@@ -14,7 +14,7 @@ from contextlib import suppress
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program
 from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, refused
-from stages.formats.verdicts import RESULTS, Outcome
+from stages.formats.evaluation.verdicts import RESULTS, Outcome
 
 RIGHT = Program(
     code="import subprocess\ndef double(number):\n    return 2 * number\n",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
-from stages.formats.verdicts import PassAtK
+from stages.formats.evaluation.verdicts import PassAtK
 
 SIGNIFICANT_DIGITS = 6
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
-from stages.formats.completions import Completion
-from stages.formats.problems import Problem
+from stages.formats.evaluation.completions import Completion
+from stages.formats.evaluation.problems import Problem
 from stages.runtime.entry import UserError
 from stages.runtime.shard_cache import cache_key
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.pass_at_k import mean_pass_at_k
 from stages.evaluate.score.sandbox import LEVEL
-from stages.formats.completions import Completion, completions_text
-from stages.formats.problems import Problem, problems_sha256
-from stages.formats.verdicts import ScoreReport, SetScore, Verdict
+from stages.formats.evaluation.completions import Completion, completions_text
+from stages.formats.evaluation.problems import Problem, problems_sha256
+from stages.formats.evaluation.verdicts import ScoreReport, SetScore, Verdict
 from stages.runtime.entry import UserError
 
 NOT_RUN = "none: not run"

@@ -15,8 +15,8 @@ from rich.progress import track
 from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program
-from stages.formats.completions import Completion, completions_text
-from stages.formats.verdicts import Outcome, Verdict
+from stages.formats.evaluation.completions import Completion, completions_text
+from stages.formats.evaluation.verdicts import Outcome, Verdict
 from stages.runtime.code import code_sha256
 from stages.runtime.shard_cache import CACHE, cache_key
 from stages.runtime.workers import worker_count

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from huggingface_hub import EvalResult
 
-from stages.formats.harness import HarnessReport
+from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.markdown import table
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from stages.formats.evaluation.generation import SampleCounts
+from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.generation import SampleCounts
-from stages.formats.harness import HarnessReport
+from stages.formats.evaluation.samples import Sample
 from stages.formats.markdown import code_block, escape, table
-from stages.formats.samples import Sample
 from stages.publish.card.data import data
 from stages.publish.card.harness import benchmarks, model_index
 from stages.publish.card.training import accepted, reproduction, training

@@ -11,10 +11,10 @@ import pytest
 
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.completion import own_seed
-from stages.formats.completions import read_completions
-from stages.formats.generation import read_generation
+from stages.formats.evaluation.completions import read_completions
+from stages.formats.evaluation.generation import read_generation
+from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
 from stages.formats.model_folder import weights_sha256
-from stages.formats.problems import problems_sha256, read_problems, read_written_problems
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections

@@ -12,7 +12,7 @@ import yaml
 from lm_eval.models.huggingface import HFLM
 
 from stages.evaluate.harness.__main__ import main
-from stages.formats.harness import read_harness
+from stages.formats.evaluation.harness import read_harness
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import UserError
 from tests.evaluate.harness.conftest import ANSWERS, TEXTS, write_task

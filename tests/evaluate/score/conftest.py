@@ -5,7 +5,7 @@ import pytest
 from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program
-from stages.formats.verdicts import Outcome
+from stages.formats.evaluation.verdicts import Outcome
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)
 

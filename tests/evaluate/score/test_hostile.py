@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.evaluate.score.inside.seccomp import DENIED, this_machine
-from stages.formats.verdicts import Outcome
+from stages.formats.evaluation.verdicts import Outcome
 from tests.small_project import ROOT
 
 Run = Callable[..., Outcome]

@@ -12,8 +12,8 @@ from stages.evaluate.score.judge import Judge, outcome
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program, program
 from stages.evaluate.score.sandbox import Ended
-from stages.formats.problems import Problem, read_problems
-from stages.formats.verdicts import Outcome
+from stages.formats.evaluation.problems import Problem, read_problems
+from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 

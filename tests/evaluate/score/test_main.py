@@ -15,10 +15,10 @@ from stages.evaluate.score.__main__ import main
 from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.programs import Program
 from stages.evaluate.score.scoring import KNOWN, read_known
-from stages.formats.completions import Completion, write_completions
-from stages.formats.generation import Generation, Looks, Receipts, SampleCounts, write_generation
-from stages.formats.problems import Problem, read_problems, write_problems
-from stages.formats.verdicts import SCORE_REPORT, VERDICTS, Outcome
+from stages.formats.evaluation.completions import Completion, write_completions
+from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
+from stages.formats.evaluation.problems import Problem, read_problems, write_problems
+from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT, write_project
 

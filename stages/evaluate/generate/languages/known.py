@@ -7,7 +7,7 @@ from stages.evaluate.generate.languages import plain_text, python
 from stages.evaluate.generate.languages.headers import Find, Header
 from stages.evaluate.generate.params import LanguageName
 from stages.evaluate.stopping import End
-from stages.formats.problems import Kind
+from stages.formats.evaluation.problems import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.formats.problems import (
+from stages.formats.evaluation.problems import (
     Problem,
     as_problem,
     problems_sha256,

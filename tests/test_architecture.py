@@ -321,3 +321,18 @@ def test_no_room_of_flows_hides_a_library() -> None:
     rooms = {path.stem for path in (ROOT / "flows").iterdir() if path.stem != "__pycache__"}
 
     assert not rooms & {name for path in modules("flows") for found in imports(path) for name in [found.split(".")[0]]}
+
+
+def test_every_command_that_runs_a_model_lets_its_threads_sleep_while_they_wait() -> None:
+    """Training's launcher sets it for the workers; here the first import does, before torch reads it."""
+    commands = [*(ROOT / "stages/evaluate").rglob("__main__.py"), *(ROOT / "stages/evaluate/commands").glob("[!_]*.py")]
+    running = [path for path in commands if "stages/evaluate/model.py" in import_closure(module_of(path), ROOT)]
+    assert {path.parent.name for path in running} >= {"evaluate", "generate", "commands"}
+    for path in running:
+        imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert ast.unparse(imports[0]) == "import stages.evaluate.threads", path
+
+
+def module_of(path: Path) -> str:
+    """The module that `python -m` runs for a file."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")

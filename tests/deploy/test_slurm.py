@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from getpass import getuser
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stages.formats.model_folder import weights_sha256
@@ -26,6 +27,7 @@ MISSING = [name for name in PROGRAMS if shutil.which(name, path=os.environ["PATH
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed here: {', '.join(MISSING)} not found"),
     pytest.mark.xdist_group("slurm"),
+    pytest.mark.timeout(3600),
 ]
 
 STEPS = 120
@@ -83,10 +85,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     names = {"folder": folder, "host": socket.gethostname().split(".")[0], "user": getuser()}
     (folder / "slurm.conf").write_text(SLURM_CONF.format(ports=free_ports(3), **names))
     patch = pytest.MonkeyPatch()
-    patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    conf = str(folder / "slurm.conf")
+    patch.setenv("SLURM_CONF", conf)
     patch.setenv("PATH", os.environ["PATH"] + ":/usr/sbin")
     commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "one"], ["slurmd", "-D", "-N", "two"]]
-    daemons = []
+    daemons: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             with (folder / f"{len(daemons)}.out").open("w") as out:
@@ -98,6 +101,10 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for daemon in reversed(daemons):
             daemon.terminate()
             daemon.wait(30)
+        for process in psutil.process_iter(["name", "environ"]):
+            # A job's own daemon may outlive the others.
+            if process.info["name"] == "slurmstepd" and (process.info["environ"] or {}).get("SLURM_CONF") == conf:
+                process.kill()
         patch.undo()
 
 

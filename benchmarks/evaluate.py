@@ -58,7 +58,7 @@ def main() -> None:
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, bars_in_a_terminal_only():
         os.chdir(folder)
-        figures = measure(100_000 if quick else 600_000, runs=1 if quick else 3)
+        figures = measure(50_000 if quick else 200_000, runs=1 if quick else 3)
         os.chdir(here)
     record("evaluate", figures)
 

@@ -65,7 +65,9 @@ def test_the_stages_that_made_the_model_are_listed_in_order_with_hashes_and_para
         "data/samples.json",
         "reports/train.json",
         "reports/evaluate.json",
+        "reports/evaluate_receipt.json",
         "reports/generate.json",
+        "reports/harness.json",
     ]
 
 

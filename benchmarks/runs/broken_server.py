@@ -25,8 +25,7 @@ class BrokenServer:
 
     def __enter__(self) -> "BrokenServer":
         handler = type("OneServersHandler", (Handler,), {"files": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", 0), handler)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         self.address = f"http://127.0.0.1:{self._server.server_port}"
         return self
@@ -42,6 +41,15 @@ class BrokenServer:
             is_broken = self._chance.random() < self.share
             self.broken += is_broken
             return self._chance.choice(self.faults) if is_broken else "", self._chance.random()
+
+
+class Server(ThreadingHTTPServer):
+    """Without a word where a client goes away."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -186,7 +186,7 @@ def clock(trial: Trial) -> None:
     """The clock jumps during the run (libfaketime), or the times of all files are years off from before it."""
     years = trial.chance.choice([-1, 1]) * trial.chance.uniform(0.001, 10)
     delay, library = trial.instant(), os.environ.get(FAKETIME)
-    if library and trial.number % 2:
+    if library and trial.number // len(KINDS) % 2:
         setting = trial.folder.with_suffix(".clock")
         setting.write_text("+0\n")
         trial.variables |= {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(setting), "FAKETIME_NO_CACHE": "1"}

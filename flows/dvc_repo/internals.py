@@ -4,7 +4,10 @@ After an upgrade of DVC this file has to be compared with DVC's source; the rest
 underscore of Repo, Stage and Output.
 """
 
+import errno
 import logging
+import os
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ import dvc.lock
 import dvc.stage.run
 from dvc.cachemgr import CacheManager
 from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
 from dvc.lock import make_lock
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph
@@ -38,12 +42,18 @@ def open_repo() -> Repo:
 @contextmanager
 def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
     """DVC's repository, its lock held; with `read_all` every file is read, whatever DVC knows about it."""
-    with open_repo() as repo, repo.lock:
-        if read_all:
-            repo.state.close()
-            repo.state = ReadingState(repo.root_dir, repo.site_cache_dir, repo.dvcignore)
-            repo.cache = CacheManager(repo)
-        yield repo
+    try:
+        with open_repo() as repo, repo.lock:
+            if read_all:
+                repo.state.close()
+                repo.state = ReadingState(repo.root_dir, repo.site_cache_dir, repo.dvcignore)
+                repo.cache = CacheManager(repo)
+            yield repo
+    except sqlite3.OperationalError as error:
+        # DVC's table of hashes is SQLite's, which has an error of its own for a full disk.
+        if "full" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.environ.get("DVC_SITE_CACHE_DIR")) from error
 
 
 class ReadingState(State):
@@ -169,3 +179,34 @@ def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         dvc.stage.run.prepare_kwargs = original
+
+
+@contextmanager
+def inputs_compared() -> Iterator[None]:
+    """While within, DVC records no stage whose dependencies changed between its command's start and DVC's reading.
+
+    DVC reads them after the command has ended (treeverse/dvc #11058). A stage compares them itself until its end
+    (stages/runtime/inputs.py); an edit between the two would be recorded, and its result restored for it.
+    """
+    prepare_kwargs, save_deps = dvc.stage.run.prepare_kwargs, Stage.save_deps
+    before: dict[str, Any] = {}
+
+    def noting_prepare_kwargs(stage: Stage, *arguments: object, **options: object) -> dict[str, object]:
+        before.update((str(dep), dep.get_hash()) for dep in stage.deps)
+        return dict(prepare_kwargs(stage, *arguments, **options))
+
+    def comparing_save_deps(stage: Stage, *arguments: object, **options: object) -> None:
+        save_deps(stage, *arguments, **options)
+        changed = [str(dep) for dep in stage.deps if before.get(str(dep), dep.hash_info) != dep.hash_info]
+        before.clear()
+        if changed:
+            raise DvcException(
+                f"{stage.addressing}: inputs changed while it ran: {', '.join(changed[:5])}; its result is not "
+                "recorded, because it belongs to neither the old nor the new inputs: run the same command again"
+            )
+
+    dvc.stage.run.prepare_kwargs, Stage.save_deps = noting_prepare_kwargs, comparing_save_deps
+    try:
+        yield
+    finally:
+        dvc.stage.run.prepare_kwargs, Stage.save_deps = prepare_kwargs, save_deps

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from dvc.cli import main as dvc_main
 
 from flows.dvc_repo.cache import drop_damaged
-from flows.dvc_repo.internals import commands_get, dvc_prints_to, poll_lock_every
+from flows.dvc_repo.internals import commands_get, dvc_prints_to, inputs_compared, poll_lock_every
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 
@@ -120,7 +120,7 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        with dvc_prints_to(sys.stdout), commands_get(output, locks):
+        with dvc_prints_to(sys.stdout), commands_get(output, locks), inputs_compared():
             code = bring_up_to_date(request)
         print(f"{END}{code}", flush=True)
     finally:

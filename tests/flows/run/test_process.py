@@ -51,6 +51,24 @@ def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_go
         assert run(runner, folder, "first")[0].result == "restored"
 
 
+def test_an_edit_that_dvc_would_record_although_the_command_has_not_seen_it_fails_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = "stages:\n  one: {cmd: cp in.txt out.txt && echo edited > in.txt, deps: [in.txt], outs: [out.txt]}\n"
+    folder = make_toy(tmp_path / "toy", one)
+    (folder / "in.txt").write_text("first\n")
+    monkeypatch.chdir(folder)
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        outcome, _ = run(StageRunner(server), folder, "one")
+
+        assert outcome.result == "failed"
+        assert "inputs changed while it ran: in.txt" in outcome.message
+        assert not (folder / "dvc.lock").exists()
+        (folder / "dvc.yaml").write_text(one.replace(" && echo edited > in.txt", ""))
+        assert run(StageRunner(server), folder, "one")[0].result == "ran"
+        assert (folder / "out.txt").read_text() == "edited\n"
+
+
 def in_folder(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> tuple[StageOutcome, list[str]]:
     made = toy(folder, script, monkeypatch)
     with contextlib.closing(DvcServer(fork=False)) as server:

@@ -8,14 +8,13 @@ not know. So the cost follows the size of the restored outputs, which DVC copies
 """
 
 from collections.abc import Iterator
-from hashlib import file_digest
 from pathlib import Path
 
 from dvc.exceptions import DvcException
 from dvc.output import Output
 from dvc.stage import PipelineStage
 
-from flows.dvc_repo.internals import locked_repo, run_cache_entry
+from flows.dvc_repo.internals import file_md5, locked_repo, run_cache_entry
 
 
 def drop_damaged(stage_name: str) -> list[str]:
@@ -40,7 +39,7 @@ def _drop(out: Output) -> bool:
     damaged = False
     for name in _entries(out):
         path = Path(out.cache.oid_to_path(name))
-        if path.is_file() and _md5(path) != name.removesuffix(".dir"):
+        if path.is_file() and file_md5(path) != name.removesuffix(".dir"):
             path.chmod(0o644)
             path.unlink()
             damaged = True
@@ -55,8 +54,3 @@ def _entries(out: Output) -> Iterator[str]:
         except (DvcException, OSError, ValueError):
             return
         yield from (entry.value for _, _, entry in tree or ())
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "md5").hexdigest()

@@ -1,4 +1,4 @@
-"""The plan: which stages of dvc.yaml would run, and why. One pass over DVC's repository, nothing is changed.
+"""The plan: which stages of dvc.yaml would run, and why. One pass over DVC's repository, no result is changed.
 
 A stage is
     clean     nothing it depends on has changed
@@ -20,7 +20,14 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.internals import ReadingState, active_graph, is_restorable, locked_repo, run_cache_entry
+from flows.dvc_repo.internals import (
+    ReadingState,
+    active_graph,
+    drop_damaged_trees,
+    is_restorable,
+    locked_repo,
+    run_cache_entry,
+)
 from flows.dvc_repo.lock_file import located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
@@ -207,6 +214,7 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
     changing: set[str] = set()
     seconds, graph = read_seconds(), repo.index.graph
     for stage in stages:
+        drop_damaged_trees(stage.outs)
         upstream = [other.addressing for other in graph.successors(stage) if other in stages]
         reasons = list(_reasons(stage))
         if force:

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from dvc.cli import main as dvc_main
 
 from flows.dvc_repo.cache import drop_damaged
-from flows.dvc_repo.internals import commands_get, dvc_prints_to, inputs_compared, poll_lock_every
+from flows.dvc_repo.internals import commands_get, dvc_prints_to, inputs_compared, poll_lock_every, verify_downloads
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 
@@ -135,6 +135,7 @@ def bring_up_to_date(request: Request) -> int:
     arguments = ["--wait-for-lock", "repro", "--single-item"]
     arguments += [*(["--force"] if request.force else []), *(["--pull"] if request.pull else []), request.stage]
     poll_lock_every(LOCK_POLL_SECONDS)
+    verify_downloads()
     return int(dvc_main(arguments))
 
 

@@ -1,10 +1,18 @@
 """Silent corruption of DVC's cache is not restored as a result."""
 
+import contextlib
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from flows.dvc_repo.cache import drop_damaged
+from flows.plan.graph import make_plan
+from flows.run.dvc_server import DvcServer
+from flows.run.process import StageRunner
+from flows.run.request import Request
 from tests.flows.toy import make_toy, repro
 
 CACHE = Path(".dvc/cache/files/md5")
@@ -61,3 +69,42 @@ def test_every_file_of_a_folder_is_checked(tmp_path: Path, monkeypatch: pytest.M
     assert drop_damaged("one") == ["out"]
     repro(folder)
     assert (folder / "out/b").read_text() == "b\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[]", b'[{"md5": 1}]', b""])
+def test_a_damaged_list_of_a_folders_files_ends_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    command = "mkdir -p out && cp source.txt out/a"
+    folder = make_toy(tmp_path / "toy", f"stages:\n  one: {{cmd: {command}, deps: [source.txt], outs: [out]}}\n")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    listed = next(CACHE.rglob("*.dir"))
+    listed.chmod(0o644)
+    listed.write_bytes(content)
+    shutil.rmtree("out")
+
+    assert [stage.state for stage in make_plan()] == ["run"]
+    assert not listed.exists()
+    repro(folder)
+    assert (folder / "out/a").read_text() == (folder / "source.txt").read_text()
+
+
+def test_what_a_remote_sends_damaged_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    dvc = [sys.executable, "-m", "dvc"]
+    subprocess.run([*dvc, "remote", "add", "-q", "-d", "store", str(tmp_path / "store")], cwd=folder, check=True)
+    subprocess.run([*dvc, "push", "-q"], cwd=folder, check=True)
+    monkeypatch.chdir(folder)
+    sent = next(path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.read_text() == "012")
+    sent.chmod(0o644)
+    sent.write_text("wrong")
+    shutil.rmtree(".dvc/cache")
+    (folder / "left.txt").unlink()
+
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        outcome = StageRunner(server).run(Request("left", pull=True, check_cache=True), print)
+
+    assert outcome.result == "ran", outcome.message
+    assert (folder / "left.txt").read_text() == "012"

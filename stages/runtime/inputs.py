@@ -29,7 +29,8 @@ STAGE_VARIABLE = "DVC_STAGE"
 
 HASHED_BYTES = 1_000_000
 """A listed file up to this size is compared by content: an editor that writes the same text again changes nothing.
-Larger files and folders are compared by size, time and inode, which costs no reading."""
+Larger files and folders are compared by size, time and inode, which costs no reading. Code is compared by both: an edit
+that was taken back may have been loaded meanwhile by a worker that started then."""
 
 NAMED_CHANGES = 5
 
@@ -175,7 +176,8 @@ def _states(path: Path) -> Iterator[tuple[str, FileState]]:
                     yield file, _state(os.lstat(file))
     elif path.is_file():
         status = path.stat()
-        yield str(path), (sha256(path.read_bytes()).digest(),) if status.st_size <= HASHED_BYTES else _state(status)
+        content = (sha256(path.read_bytes()).digest(),) if status.st_size <= HASHED_BYTES else ()
+        yield str(path), (*content, *(_state(status) if not content or path.suffix == ".py" else ()))
 
 
 def _state(status: os.stat_result) -> FileState:

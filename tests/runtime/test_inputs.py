@@ -115,6 +115,19 @@ def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
     assert said.count("\n") == 1
 
 
+def test_code_that_was_edited_and_put_back_while_the_stage_ran_may_have_been_loaded(project: Path) -> None:
+    def edit_and_take_back() -> None:
+        code = project / "stages/toy/used.py"
+        before = code.read_text()
+        code.write_text("X = 2\n")
+        code.write_text(before)
+
+    code, said = run(project, edit_and_take_back)
+
+    assert code == 65
+    assert "inputs changed while it ran: stages/toy/used.py" in said
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -26,6 +26,7 @@ from flows.dvc_repo.cache import drop_damaged
 from flows.dvc_repo.internals import commands_get, dvc_prints_to, inputs_compared, poll_lock_every, verify_downloads
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
+from stages.runtime.entry import UserError
 
 LONGEST_REQUEST, MOST_LOCKS = 1 << 20, 16
 
@@ -56,7 +57,7 @@ class DvcServer:
                 self._process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
 
     def start(self, request: Request) -> StageProcess:
-        """Have a stage brought up to date in a new process."""
+        """Have a stage brought up to date in a new process. Raises UserError where the server does not live."""
         output, to_output = os.pipe()
         messages, to_messages = os.pipe()
         try:
@@ -64,6 +65,10 @@ class DvcServer:
                 line = json.dumps(asdict(request)).encode() + b"\n"
                 socket.send_fds(self._socket, [line], [to_output, to_messages, *held_locks()])
                 pid = int(self._socket.recv(32))
+        except (ConnectionError, ValueError):
+            os.close(output)
+            os.close(messages)
+            raise UserError("the process that starts the stages was killed: run the same command again") from None
         finally:
             os.close(to_output)
             os.close(to_messages)

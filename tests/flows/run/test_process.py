@@ -12,7 +12,7 @@ import pytest
 from flows.run.dvc_server import DvcServer
 from flows.run.process import Lines, StageOutcome, StageRunner, group_lives, read_outcome
 from flows.run.request import END, Request
-from stages.runtime.entry import EXIT_REFUSED
+from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.flows.toy import make_toy
 
 STAGE = "stages:\n  one: {{cmd: {cmd}, outs: [out.txt]}}\n"
@@ -49,6 +49,16 @@ def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_go
         (folder / "first.txt").unlink()
         (folder / "dvc.lock").unlink()
         assert run(runner, folder, "first")[0].result == "restored"
+
+
+def test_a_server_that_was_killed_is_told_in_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        server._process.kill()
+        server._process.wait()
+
+        with pytest.raises(UserError, match="was killed: run the same command again"):
+            run(StageRunner(server), tmp_path / "toy", "first")
 
 
 def test_an_edit_that_dvc_would_record_although_the_command_has_not_seen_it_fails_the_stage(

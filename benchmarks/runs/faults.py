@@ -33,7 +33,7 @@ class Kind:
     """What is being done when it comes; one that is named twice comes twice as often."""
 
 
-DATA = ("everything", "tokenizer", "tokenizer", "document")
+DATA = ("everything", *["tokenizer"] * 5, "document", "document")
 ALL = (*DATA, *DATA, "train", "publish")
 
 
@@ -358,7 +358,12 @@ KINDS = (
     Kind("edit", "an input edited during the run", edit, ("everything",) * 5 + ("train",)),
     Kind("disk-full", "a full disk", disk_full, ALL),
     Kind("clock", "file times years off (a clock that jumps)", clock, ALL),
-    Kind("damage", "damaged cache entries and checkpoints", damage, (*CACHES, "document", "restore")),
+    Kind(
+        "damage",
+        "damaged cache entries and checkpoints",
+        damage,
+        ("restore", "restore", "restore-model", "document", "document", "train"),
+    ),
     Kind("remote", "a DVC remote that fails", remote, ("pull",)),
     Kind("hub", "a Hub that fails", hub, ("hub",)),
     Kind("two-runs", "two runs at once in one folder", two_runs, ALL),

@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -150,6 +151,8 @@ def run_trial(number: int, kind: Kind, projects: Projects, commit: str) -> Line:
             outcome = "missed"
         except FailedTrialError as failure:
             outcome, message = failure.outcome, str(failure)
+        except (Exception, SystemExit):  # a mistake in the campaign itself does not end it
+            outcome, message = "unclear", traceback.format_exc()
         finally:
             trial.end()
         if outcome != "missed":

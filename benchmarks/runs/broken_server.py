@@ -8,7 +8,7 @@ from random import Random
 from typing import ClassVar
 from urllib.parse import unquote
 
-SILENCE_SECONDS = 3.0
+SILENCE_SECONDS = 0.3
 
 
 class BrokenServer:

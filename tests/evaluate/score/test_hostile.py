@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from stages.evaluate.score.inside.seccomp import DENIED, this_machine
+from stages.evaluate.score.judge import Judge
+from stages.evaluate.score.programs import Program
 from stages.formats.evaluation.verdicts import Outcome
 from tests.small_project import ROOT
 
@@ -332,6 +334,15 @@ def test_names_of_python_in_the_tests_are_never_the_candidates(run: Run) -> None
     code = "import builtins\nabs = sorted = lambda *_: 0\nbuiltins.abs = builtins.sorted = abs\ndef f(x): return 9"
 
     assert run(code, "def check(candidate):\n    assert abs(candidate(1) - 1) < 1\n") == Outcome("assertion")
+
+
+def test_a_library_of_the_tests_is_never_the_candidates(judge: Judge) -> None:
+    forged = "class math:\n    fabs = lambda x: 0\ndef f(x): return 9"
+
+    by_name = judge.judge(Program(forged, "", "assert math.fabs(f(1) - 1) < 1", ""))
+    by_check = judge.judge(Program(forged, "", "def check(f):\n    assert math.fabs(f(1) - 1) < 1", "f"))
+
+    assert by_name == by_check == Outcome("exception", "NameError")
 
 
 def test_the_problems_own_functions_are_never_the_candidates(run: Run) -> None:

@@ -6,6 +6,7 @@ No code of the candidate is in this process: its functions are called in theirs 
 import ast
 import builtins
 import functools
+import sys
 import types
 from typing import Any
 
@@ -40,13 +41,13 @@ def check(context: str, test: str, entry_point: str, connection: Any) -> tuple[s
 def _run(context: str, test: str, entry_point: str, peer: Peer) -> None:
     namespace: dict[str, Any] = {"__name__": "check"}
     exec(_compiled(context), namespace)
-    if entry_point:
-        namespace[entry_point] = peer.request("find", entry_point)
-    for name in sorted(_free_names(test) - namespace.keys()):
+    for name in [entry_point] if entry_point else sorted(_free_names(test)):
         try:
             namespace[name] = peer.request("find", name)
         except NameError:
-            continue  # a local name of the tests, or one that is missing: then the tests say so
+            if entry_point:
+                raise
+            # A parameter of the tests' own functions, say; or it is missing, and then the tests say so.
     exec(compile(test, "<test>", "exec", dont_inherit=True), namespace)
     if entry_point:
         namespace["check"](namespace[entry_point])
@@ -61,10 +62,10 @@ def _compiled(context: str) -> Any:
 
 
 def _free_names(test: str) -> set[str]:
-    """The names that the tests use and do not define, among them the candidate's."""
+    """The names that assertions use and do not define, among them the candidate's; a module's is never that."""
     names = [node for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)]
     stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    return {node.id for node in names} - stored - vars(builtins).keys()
+    return {node.id for node in names} - stored - vars(builtins).keys() - sys.stdlib_module_names
 
 
 def _call(function: Any, arguments: list[Any], named: dict[str, Any]) -> Any:

@@ -23,6 +23,7 @@ DENIED = {
     "process_vm_writev": (311, 271),
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424),
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),

@@ -3,7 +3,8 @@
 Matrix products round differently for another number of rows, and sums for another length. So that a row's logits are
 the same whatever else is computed beside it, every step has one shape: `width` rows, idle ones included, and a cache of
 `length` positions, which follows from the row alone; what a row may not see is masked and adds exact zeros. A prompt is
-read by itself. What holds on a kind of hardware is shown by tests/evaluate/test_generator.py.
+read by itself. With a width of a multiple of 32 the logits were equal to the last bit on every kind of CPU that was
+tried; with others, where products are cut into blocks that are not full, some models' rows differed by 1e-7.
 """
 
 from copy import deepcopy

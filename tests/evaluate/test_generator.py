@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     BloomConfig,
     BloomForCausalLM,
     GPT2Config,
@@ -69,10 +70,24 @@ def test_a_text_does_not_depend_on_how_many_are_written_or_in_which_order(
             assert by_seed(some, generate(model, tokenizer, some, FREELY, width=32)).items() <= together.items()
 
 
-def test_the_logits_of_a_row_are_the_same_bits_in_any_place_and_company() -> None:
-    # As wide as the default model, where matrix products are cut into blocks.
+# As wide as the default model, where matrix products are cut into blocks; and of sizes that leave incomplete ones.
+LARGER = {
+    "gpt2": GPT2Config(vocab_size=4096, n_positions=256, n_embd=256, n_layer=2, n_head=4),
+    "llama": LlamaConfig(
+        vocab_size=5000,
+        hidden_size=192,
+        intermediate_size=500,
+        num_hidden_layers=1,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LARGER)
+def test_the_logits_of_a_row_are_the_same_bits_in_any_place_and_company(kind: str) -> None:
     torch.manual_seed(0)
-    large = GPT2LMHeadModel(GPT2Config(vocab_size=4096, n_positions=256, n_embd=256, n_layer=2, n_head=4)).eval()
+    large = AutoModelForCausalLM.from_config(LARGER[kind]).eval()
     text = [5, 17, 300, 4000, 2, 9]
 
     def logits(slot: int, others: int) -> list[torch.Tensor]:

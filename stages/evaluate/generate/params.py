@@ -101,9 +101,10 @@ class GenerateParams(Section):
 
     seed: Annotated[int, Field(ge=0)]
     """Of the choice of headers and of every sample; each has its own seed, made from this one and its name."""
-    width: Annotated[int, Field(ge=1)]
+    width: Annotated[int, Field(ge=32, multiple_of=32)]
     """Texts written at once, and the shape of every matrix product: another width may change a logit's last bits, and
-    with them, rarely, a sample."""
+    with them, rarely, a sample. A multiple of 32: products are cut into blocks of rows, and in a block that is not full
+    a row's last bits may depend on its place."""
     language: LanguageName
     """Of the held-out documents: what a header is, where a sample ends, and whether it can be parsed."""
     headers: HeaderParams

@@ -45,7 +45,7 @@ TRAINING_NODE = {
     "pydantic",
     "yaml",
     "huggingface_hub",
-    "httpx",
+    "httpx2",
 }
 """What a training node has installed, and nothing more is needed there."""
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from httpx import HTTPError
+from httpx2 import HTTPError
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 

@@ -50,10 +50,31 @@ class NoAccess(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Silent(NoAccess):
+    """A Hub that ends every connection without an answer."""
+
+    def do_GET(self) -> None:
+        """Answers nothing."""
+        self.close_connection = True
+
+    do_HEAD = do_GET  # noqa: N815
+
+
 @pytest.fixture
 def refusing_hub() -> Iterator[str]:
     """Its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), NoAccess)
+    yield from serve(NoAccess)
+
+
+@pytest.fixture
+def silent_hub() -> Iterator[str]:
+    """Its address."""
+    yield from serve(Silent)
+
+
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server, for as long as it is wanted."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -75,6 +96,13 @@ def test_a_hub_that_does_not_answer_ends_the_run_with_the_code_for_a_retry(proje
     write_params(project, start_from=f"owner/name@{COMMIT}")
     said = run(project, EXIT_UNAVAILABLE, HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(project))
     assert f"error: params.yaml: train.start_from = 'owner/name@{COMMIT}': the Hub does not answer: " in said
+    assert "Traceback" not in said
+
+
+def test_a_hub_that_cuts_connections_does_not_answer(project: Path, silent_hub: str) -> None:
+    write_params(project, start_from=f"owner/name@{COMMIT}")
+    said = run(project, EXIT_UNAVAILABLE, HF_HUB_OFFLINE="0", HF_ENDPOINT=silent_hub, HF_HOME=str(project))
+    assert "the Hub does not answer: " in said
     assert "Traceback" not in said
 
 

@@ -341,7 +341,9 @@ def lock_entries(folder: Path) -> dict[str, Any]:
     lock = folder / "dvc.lock"
     stages: dict[str, Any] = (yaml.safe_load(lock.read_bytes()) or {}).get("stages", {}) if lock.exists() else {}
     for stage in stages.values():
-        stage["outs"] = [out if not out["path"].endswith(RECEIPT) else {"path": out["path"]} for out in stage["outs"]]
+        stage["outs"] = [
+            out if not out["path"].endswith(RECEIPT) else {"path": out["path"]} for out in stage.get("outs", [])
+        ]
     return stages
 
 

@@ -155,6 +155,7 @@ class Trial:
         self.succeeded = attempt.code == 0
         attempt.require_clear("the disturbed run" if disturb else "the same command again")
         self.refusals += attempt.code > 0
+        self.wait_for_orphans()  # which may be writing it
         self.check_lock()
         return attempt
 

@@ -25,13 +25,16 @@ def drop_damaged(stage_name: str) -> list[str]:
 
 
 def to_restore(stage: PipelineStage) -> list[Output]:
-    """The outputs that DVC would restore for the inputs as they are now: by dvc.lock, else by the run-cache."""
+    """The outputs that DVC would restore for the inputs as they are now: by dvc.lock, else by the run-cache.
+
+    All of them where one is missing: DVC removes the others before it restores.
+    """
     if not stage.changed_stage() and (stage.frozen or not any(dep.status() for dep in stage.deps)):
         source = stage
     else:
         source = run_cache_entry(stage)
-    outs = source.outs if source else []
-    return [out for out in outs if out.hash_info and (not out.exists or out.changed_checksum())]
+    outs = [out for out in source.outs if out.hash_info] if source else []
+    return outs if any(not out.exists or out.changed_checksum() for out in outs) else []
 
 
 def _drop(out: Output) -> bool:

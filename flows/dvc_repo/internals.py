@@ -10,7 +10,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
-from dvc.stage.cache import _can_hash
+from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc.stage.serialize import to_single_stage_lockfile
+from dvc.utils.serialize import load_yaml
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.state import State
 
@@ -130,12 +131,33 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
     if not all(dep.exists for dep in files) or not is_restorable(stage):
         return None
     stage.save_deps()
+    _drop_damaged_runs(stage)
     entry = stage.repo.stage_cache._load(stage)
     if not entry:
         return None
     found: Stage = stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir)
     drop_damaged_trees(found.outs)
     return found
+
+
+def _drop_damaged_runs(stage: PipelineStage) -> None:
+    """Remove what the run-cache has for a stage's inputs where it has not the hash that is its name."""
+    folder = Path(stage.repo.stage_cache._get_cache_dir(_get_stage_hash(stage)))
+    for file in folder.glob("*"):
+        try:
+            intact = _get_cache_hash(load_yaml(file)) == file.name
+        except Exception:  # DVC and YAML fail over damaged files in many ways
+            intact = False
+        if not intact:
+            file.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()  # DVC stumbles over an empty one
+
+
+def lacks_outputs(name: str) -> bool:
+    """Whether an output of a stage is not in the workspace."""
+    with open_repo() as repo:
+        return any(not out.exists for stage in repo.stage.collect(name) for out in stage.outs)
 
 
 def drop_damaged_trees(outs: Iterable[Output]) -> None:

@@ -23,7 +23,14 @@ from dataclasses import asdict
 from dvc.cli import main as dvc_main
 
 from flows.dvc_repo.cache import drop_damaged
-from flows.dvc_repo.internals import commands_get, dvc_prints_to, inputs_compared, poll_lock_every, verify_downloads
+from flows.dvc_repo.internals import (
+    commands_get,
+    dvc_prints_to,
+    inputs_compared,
+    lacks_outputs,
+    poll_lock_every,
+    verify_downloads,
+)
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 from stages.runtime.entry import UserError
@@ -137,11 +144,14 @@ def bring_up_to_date(request: Request) -> int:
     if request.check_cache and (damaged := drop_damaged(request.stage)):
         print(f"WARNING: damaged in DVC's cache, dropped there: {', '.join(damaged)}")
     # Other stages may work in the same repository, so DVC waits for its lock.
-    arguments = ["--wait-for-lock", "repro", "--single-item"]
-    arguments += [*(["--force"] if request.force else []), *(["--pull"] if request.pull else []), request.stage]
+    arguments = ["--wait-for-lock", "repro", "--single-item", request.stage, *(["--force"] if request.force else [])]
     poll_lock_every(LOCK_POLL_SECONDS)
     verify_downloads()
-    return int(dvc_main(arguments))
+    code = int(dvc_main([*arguments, *(["--pull"] if request.pull else [])]))
+    if code == 0 and request.pull and lacks_outputs(request.stage):
+        # With --pull DVC takes a stage for up to date whose outputs that are not cached are missing.
+        code = int(dvc_main(arguments))
+    return code
 
 
 def _redirect(target: int, *descriptors: int) -> None:

@@ -108,3 +108,63 @@ def test_what_a_remote_sends_damaged_is_not_taken(tmp_path: Path, monkeypatch: p
 
     assert outcome.result == "ran", outcome.message
     assert (folder / "left.txt").read_text() == "012"
+
+
+METRIC = """\
+stages:
+  one:
+    cmd: cp source.txt one.txt && cp source.txt metric.txt
+    deps: [source.txt]
+    outs: [one.txt]
+    metrics: [metric.txt: {cache: false}]
+"""
+
+
+def test_an_output_that_is_there_is_checked_too_since_dvc_removes_it_before_it_restores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", METRIC.replace("cp source.txt metric", "head -c 5 source.txt > metric"))
+    repro(folder)
+    monkeypatch.chdir(folder)
+    damage("01234")
+    (folder / "one.txt").unlink()
+
+    assert drop_damaged("one") == ["metric.txt"]
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 30, -1])
+def test_a_damaged_entry_of_the_run_cache_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
+) -> None:
+    folder = make_toy(tmp_path / "toy", METRIC)
+    repro(folder)
+    monkeypatch.chdir(folder)
+    entry = next(path for path in Path(".dvc/cache/runs").rglob("*") if path.is_file())
+    text = entry.read_text()
+    # The third one is whole YAML, with another hash of an output.
+    entry.write_text(text[:kept_bytes] if kept_bytes >= 0 else text.replace("md5: ", "md5: 0", 1))
+    for name in ("dvc.lock", "one.txt", "metric.txt"):
+        (folder / name).unlink()
+
+    assert [stage.state for stage in make_plan()] == ["run"]
+    repro(folder)
+    assert (folder / "metric.txt").exists()
+
+
+def test_a_pull_is_not_over_while_an_output_is_missing_that_no_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", METRIC)
+    repro(folder)
+    for words in (["remote", "add", "-q", "-d", "store", str(tmp_path / "store")], ["push", "-q"]):
+        subprocess.run([sys.executable, "-m", "dvc", *words], cwd=folder, check=True)
+    shutil.rmtree(folder / ".dvc/cache")
+    for name in ("one.txt", "metric.txt"):
+        (folder / name).unlink()
+    monkeypatch.chdir(folder)
+
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        outcome = StageRunner(server).run(Request("one", pull=True, check_cache=True), print)
+
+    assert outcome.result in ("ran", "restored"), outcome.message
+    assert (folder / "metric.txt").exists()

@@ -158,6 +158,9 @@ def publish_commit(api: HfApi, repository: str, revision: Revision) -> str:
     commit = retried(lambda: commit_unless_there(api, repository, branch, revision))
     require_published(api, repository, commit, revision)
     retried(lambda: api.create_tag(repository, tag=revision.name, revision=commit, exist_ok=True))
+    # The client takes a 409 for "exists"; it may also be that another write was in progress.
+    if tagged_commit(api, repository, revision.name) != commit:
+        raise UnavailableError(f"publish.repository = {repository}: the tag {revision.name} was not made; {AGAIN}")
     return commit
 
 

@@ -474,3 +474,13 @@ def test_a_refusal_of_the_hub_keeps_its_reason_in_one_line(hub: Hub) -> None:
     assert "the Hub refused with status 400" in result.stderr
     assert "ordered by the test in two lines" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_tag_that_is_not_there_after_all_fails_the_publication_and_the_next_one_makes_it(hub: Hub) -> None:
+    hub.faults.append(Fault("POST .*/tag/", "409"))
+
+    failed = publish(hub)
+
+    assert failed.returncode == EXIT_UNAVAILABLE
+    assert "was not made" in failed.stderr
+    require_complete(hub.repositories[NAME], published(hub))

@@ -229,7 +229,7 @@ def damage(trial: Trial) -> None:
             kill_everything(trial)
 
         trial.attempt(disturb)
-    elif trial.work.name.startswith("restore") and trial.chance.random() < 0.3:
+    elif trial.work.name == "restore-model" and trial.chance.random() < 0.5:
         (trial.folder / "dvc.lock").unlink()
         trial.told.append("without dvc.lock")
     root = trial.folder / CACHES[trial.work.name]

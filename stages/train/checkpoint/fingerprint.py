@@ -73,7 +73,10 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
     if not others:
         return []
     newest = max(others, key=lambda path: path.stat().st_mtime_ns)
-    before, now = flatten(json.loads(newest.read_text(encoding="utf-8"))), flatten(json.loads(json.dumps(values)))
+    try:
+        before, now = flatten(json.loads(newest.read_bytes())), flatten(json.loads(json.dumps(values)))
+    except (ValueError, AttributeError):
+        return [f"{newest} is damaged"]  # it only serves this message
     changes = [
         f"{key}: {before.get(key, 'absent')} -> {now.get(key, 'absent')}"
         for key in sorted(before.keys() | now.keys())

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from stages.runtime.code import code_sha256
-from stages.train.checkpoint.fingerprint import WORKER
+from stages.train.checkpoint.fingerprint import IDENTITY, WORKER, why_afresh
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,3 +31,10 @@ def test_checkpoints_are_left_behind_for_code_that_computes_and_for_nothing_else
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
     assert (code_sha256(WORKER, tmp_path) != code_sha256(WORKER)) is afresh
+
+
+def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / IDENTITY).write_bytes(b'{"train": \xff')
+
+    assert why_afresh(tmp_path / "own", {}) == [f"{tmp_path / 'other' / IDENTITY} is damaged"]

@@ -7,12 +7,13 @@ Only what is about to be restored is read: nothing for a stage that is up to dat
 not know. So the cost follows the size of the restored outputs, which DVC copies anyway, not the size of the cache.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dvc.exceptions import DvcException
 from dvc.output import Output
-from dvc.stage import PipelineStage
+from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import file_md5, locked_repo, run_cache_entry
 
@@ -37,10 +38,36 @@ def to_restore(stage: PipelineStage) -> list[Output]:
     return outs if any(not out.exists or out.changed_checksum() for out in outs) else []
 
 
+@contextmanager
+def results_checked() -> Iterator[None]:
+    """While within, damaged files of the cache are dropped that have the hash of a new result.
+
+    DVC takes what its cache has under a hash for right, and would put it in the place of the result.
+    """
+    save_outs = Stage.save_outs
+
+    def checking_save_outs(stage: Stage, *arguments: object, **options: object) -> None:
+        save_outs(stage, *arguments, **options)
+        for out in stage.outs:
+            if out.hash_info:
+                names = [entry.value for _, _, entry in out.obj or ()] if out.hash_info.isdir else []
+                _drop_files(out, [out.hash_info.value, *names])
+
+    Stage.save_outs = checking_save_outs
+    try:
+        yield
+    finally:
+        Stage.save_outs = save_outs
+
+
 def _drop(out: Output) -> bool:
     """Remove those of an output's cache files that are damaged; whether there were any."""
+    return _drop_files(out, _entries(out))
+
+
+def _drop_files(out: Output, names: Iterable[str]) -> bool:
     damaged = False
-    for name in _entries(out):
+    for name in names:
         path = Path(out.cache.oid_to_path(name))
         if path.is_file() and file_md5(path) != name.removesuffix(".dir"):
             path.chmod(0o644)

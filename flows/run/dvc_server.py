@@ -22,7 +22,7 @@ from dataclasses import asdict
 # Imported before the fork, so that no stage has to.
 from dvc.cli import main as dvc_main
 
-from flows.dvc_repo.cache import drop_damaged
+from flows.dvc_repo.cache import drop_damaged, results_checked
 from flows.dvc_repo.internals import (
     commands_get,
     dvc_prints_to,
@@ -132,7 +132,7 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        with dvc_prints_to(sys.stdout), commands_get(output, locks), inputs_compared():
+        with dvc_prints_to(sys.stdout), commands_get(output, locks), inputs_compared(), results_checked():
             code = bring_up_to_date(request)
         print(f"{END}{code}", flush=True)
     finally:

@@ -168,3 +168,18 @@ def test_a_pull_is_not_over_while_an_output_is_missing_that_no_cache_has(
 
     assert outcome.result in ("ran", "restored"), outcome.message
     assert (folder / "metric.txt").exists()
+
+
+def test_a_damaged_file_of_the_cache_does_not_replace_a_right_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    damage("012")
+
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        outcome = StageRunner(server).run(Request("left", force=True), print)
+
+    assert outcome.result == "ran", outcome.message
+    assert (folder / "left.txt").read_text() == "012"

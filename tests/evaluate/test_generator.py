@@ -84,6 +84,15 @@ LARGER = {
 }
 
 
+CPUINFO = Path("/proc/cpuinfo")
+
+SHOWN_HERE = torch.backends.cpu.get_cpu_capability() == "AVX512" and "GenuineIntel" in CPUINFO.read_text()
+"""The kind of CPU on which a row's bits were shown not to depend on its place (docs/evaluation.md)."""
+
+
+@pytest.mark.xfail(
+    not SHOWN_HERE, reason="not AVX-512 of Intel: with AVX2 the last of 32 rows rounds otherwise", strict=False
+)
 @pytest.mark.parametrize("kind", LARGER)
 def test_the_logits_of_a_row_are_the_same_bits_in_any_place_and_company(kind: str) -> None:
     torch.manual_seed(0)

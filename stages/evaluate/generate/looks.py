@@ -13,10 +13,9 @@ from stages.evaluate.generate.languages.known import LANGUAGES
 from stages.evaluate.generate.overlap import longest_shared
 from stages.evaluate.generate.params import LanguageName
 from stages.formats.evaluation.completions import Ended
+from stages.formats.evaluation.figures import SIGNIFICANT_DIGITS, significant
 from stages.formats.evaluation.generation import Looks
 from stages.formats.tokens import TokenStore
-
-SIGNIFICANT_DIGITS = 6
 
 NGRAM = 4
 """Tokens of the passages whose repetition is counted."""
@@ -101,7 +100,7 @@ def summed_up(looks: Sequence[Look]) -> Looks:
 def mean(values: Iterable[float | None]) -> float | None:
     """Of those that are known, rounded; None where none is."""
     known = [value for value in values if value is not None]
-    return float(f"{fmean(known):.{SIGNIFICANT_DIGITS}g}") if known else None
+    return significant(fmean(known)) if known else None
 
 
 def looks_csv(looks: Iterable[Look]) -> str:

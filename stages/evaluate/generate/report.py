@@ -1,18 +1,16 @@
 """The generation report: figures of what was written, and what it was written with."""
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from stages.evaluate.generate.looks import Look, mean, summed_up
 from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
 from stages.evaluate.generate.problem_sets import OpenSet
 from stages.evaluate.generator import Sampling
+from stages.formats.evaluation.figures import releases
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.evaluation.samples import Sample
 from stages.formats.model_folder import MODEL, weights_sha256
-
-LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
 
 
 def generation(
@@ -40,8 +38,7 @@ def generation(
             seed=params.seed,
             width=params.width,
             sampling={"headers": _settings(params.headers), "problems": _settings(params.problems)},
-            # A build tag (2.13.0+cpu) says which hardware it is for, not which release it is.
-            versions={library: version(library).split("+")[0] for library in LIBRARIES},
+            versions=releases(),
         ),
     )
 

@@ -12,10 +12,8 @@ from lm_eval.api.metrics import mean
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import LanguageModel, Scored
 from stages.evaluate.likelihood.bootstrap import interval_95
+from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt
-
-SIGNIFICANT_DIGITS = 6
-"""Further digits are float32's rounding, which changes with the batch size."""
 
 NO_FILTER = ",none"
 """lm-eval's name for the answers as they are."""
@@ -144,6 +142,6 @@ def plain(value: Any) -> Any:
 
 
 def number(value: float | np.number[Any]) -> float | None:
-    """Rounded to `SIGNIFICANT_DIGITS`; None for what is not a number."""
-    rounded = float(f"{float(value):.{SIGNIFICANT_DIGITS}g}")
+    """Rounded; None for what is not a number."""
+    rounded = significant(float(value))
     return rounded if math.isfinite(rounded) else None

@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.report import Bootstrap
 from stages.evaluate.likelihood.scored import ScoredSet
+from stages.formats.evaluation.figures import releases
 from stages.formats.evaluation.report import EvaluationReceipt, ModelReceipt, SetReceipt
-
-LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
 
 
 def evaluation_receipt(
@@ -20,8 +18,7 @@ def evaluation_receipt(
         convention=convention(models[0], bootstrap.resamples),
         sets={one.held_out.name: set_receipt(one) for one in scored},
         models={model.name: model_receipt(model) for model in models},
-        # Without a local build tag: the same release on other hardware is the same version.
-        versions={library: version(library).split("+")[0] for library in LIBRARIES},
+        versions=releases(),
     )
 
 

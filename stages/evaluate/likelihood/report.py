@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
 from stages.evaluate.likelihood.compressors import Compressed
+from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.report import Comparison, Evaluation, HeldOutMetrics, Interval, Intervals
 from stages.formats.splits import VALIDATION
-
-SIGNIFICANT_DIGITS = 6
-"""Of the report's values: further digits are float32's rounding, which changes with the batch size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +120,8 @@ def bits_per_byte(columns: npt.NDArray[np.float64]) -> float:
     return value
 
 
-def significant(value: float) -> float:
-    """Rounded to `SIGNIFICANT_DIGITS`."""
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
-
-
 def rounded(interval: Interval) -> Interval:
-    """Both ends rounded to `SIGNIFICANT_DIGITS`."""
+    """Both ends rounded."""
     low, high = interval
     return significant(low), significant(high)
 

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from stages.evaluate.likelihood.held_out import HeldOutSet
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.processes import Task, score_tasks
-from stages.evaluate.likelihood.report import Scores, mean_losses, significant
+from stages.evaluate.likelihood.report import Scores, mean_losses
 from stages.evaluate.likelihood.score import Losses, Plan
 from stages.formats.evaluation.document_losses import DocumentLosses
+from stages.formats.evaluation.figures import significant
 from stages.formats.model_folder import MODEL
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig

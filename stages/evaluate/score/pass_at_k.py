@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
+from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.verdicts import PassAtK
-
-SIGNIFICANT_DIGITS = 6
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
@@ -25,8 +24,4 @@ def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, resamples: int, se
     """The mean over problems, given as (samples, passed), and its interval by drawing problems with replacement."""
     values = np.array([[pass_at_k(samples, passed, k)] for samples, passed in counts])
     low, high = interval_95(resampled_sums(values, resamples, seed)[:, 0] / len(values))
-    return PassAtK(value=_rounded(float(values.mean())), interval_95=(_rounded(low), _rounded(high)))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    return PassAtK(value=significant(float(values.mean())), interval_95=(significant(low), significant(high)))

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from stages.formats.evaluation.reading import parse
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -56,13 +57,8 @@ def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); run `dvc repro generate`") from None
-    return [_completion(path, number, line) for number, line in enumerate(text.split("\n"), start=1) if line]
-
-
-def _completion(path: Path, number: int, line: str) -> Completion:
-    try:
-        return Completion.model_validate_json(line)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(map(str, fault["loc"]))
-        raise UserError(f"{path}: line {number}: {field}: {fault['msg']}; run `dvc repro generate`") from None
+    return [
+        parse(line, Completion, f"{path}: line {number}", "run `dvc repro generate`")
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line
+    ]

@@ -3,10 +3,10 @@ reads it."""
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from stages.formats.evaluation.reading import read_report
 from stages.formats.reports import write_json
-from stages.runtime.entry import UserError
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
@@ -85,9 +85,4 @@ def write_generation(generation: Generation) -> None:
 
 def read_generation(path: Path = GENERATE_REPORT) -> Generation:
     """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    try:
-        return Generation.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(map(str, fault["loc"]))
-        raise UserError(f"{path}: {field}: {fault['msg']}; run `dvc repro generate`") from None
+    return read_report(path, Generation, "generate")

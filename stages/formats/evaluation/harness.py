@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from stages.formats.evaluation.reading import read_report
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
 
 HARNESS_REPORT = Path("reports/harness.json")
 HARNESS_SAMPLES = Path("data/harness.jsonl")
@@ -74,9 +74,4 @@ def write_harness(report: HarnessReport, samples: Iterable[dict[str, Any]]) -> N
 
 def read_harness(path: Path = HARNESS_REPORT) -> HarnessReport:
     """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    try:
-        return HarnessReport.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(map(str, fault["loc"]))
-        raise UserError(f"{path}: {field}: {fault['msg']}; run `dvc repro harness`") from None
+    return read_report(path, HarnessReport, "harness")

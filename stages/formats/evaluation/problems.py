@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stages.formats.evaluation.reading import first_fault, parse
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -83,7 +84,7 @@ def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
             "or MBPP's (task_id, text, code, test_list)"
         ) from None
     except ValidationError as error:
-        raise UserError(f"{where}: {_first_fault(error)}") from None
+        raise UserError(f"{where}: {first_fault(error)}") from None
 
 
 def _mbpp(row: Mapping[str, Any], language: str) -> Problem:
@@ -127,10 +128,10 @@ def _text(problems: Iterable[Problem]) -> str:
 
 def read_written_problems() -> list[Problem]:
     """Read `data/problems.jsonl`. Raises UserError if it is missing or damaged."""
-    try:
-        return [Problem.model_validate_json(line) for _, line in _lines(PROBLEMS)]
-    except ValidationError as error:
-        raise UserError(f"{PROBLEMS}: {_first_fault(error)}; run `dvc repro generate`") from None
+    return [
+        parse(line, Problem, f"{PROBLEMS}: line {number}", "run `dvc repro generate`")
+        for number, line in _lines(PROBLEMS)
+    ]
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -152,8 +153,3 @@ def _json(path: Path, number: int, line: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise UserError(f"{path}: line {number} is no JSON object but {type(row).__name__}")
     return row
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"

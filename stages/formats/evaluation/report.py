@@ -7,12 +7,12 @@ reports/loss_by_position/        a table for each set: what `dvc plots diff` com
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from stages.formats.evaluation.reading import read_report
 from stages.formats.reports import write_json
-from stages.runtime.entry import UserError
 
 EVALUATE_REPORT = Path("reports/evaluate.json")
 EVALUATE_RECEIPT = Path("reports/evaluate_receipt.json")
@@ -126,9 +126,6 @@ class PublishedTotals(BaseModel):
     bytes: int
 
 
-Report = TypeVar("Report", bound=BaseModel)
-
-
 def write_evaluation(evaluation: Evaluation, receipt: EvaluationReceipt) -> None:
     """Write `reports/evaluate.json` and `reports/evaluate_receipt.json`."""
     write_json(EVALUATE_REPORT, evaluation.model_dump(mode="json"))
@@ -137,26 +134,17 @@ def write_evaluation(evaluation: Evaluation, receipt: EvaluationReceipt) -> None
 
 def read_evaluation(path: Path = EVALUATE_REPORT) -> Evaluation:
     """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return _read(path, Evaluation)
+    return read_report(path, Evaluation, "evaluate")
 
 
 def read_evaluation_receipt(path: Path = EVALUATE_RECEIPT) -> EvaluationReceipt:
     """Read a receipt; the same errors."""
-    return _read(path, EvaluationReceipt)
+    return read_report(path, EvaluationReceipt, "evaluate")
 
 
 def read_published_totals(path: Path) -> PublishedTotals:
     """Read what a report of an older version has too; the same errors."""
-    return _read(path, PublishedTotals)
-
-
-def _read(path: Path, model: type[Report]) -> Report:
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(map(str, fault["loc"]))
-        raise UserError(f"{path}: {field}: {fault['msg']}; run `dvc repro evaluate`") from None
+    return read_report(path, PublishedTotals, "evaluate")
 
 
 def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:

@@ -5,6 +5,7 @@ import sys
 
 import torch
 
+from stages.runtime.launch import agent
 from stages.runtime.launch.config import LaunchConfig
 
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
@@ -19,7 +20,7 @@ once, torchrun after 30 s. So it ignores the signal; the workers handle it, and 
 
 def command(config: LaunchConfig, module: str, *options: str) -> list[str]:
     """The command line that starts `python -m module` in each worker; `options` take precedence over the file."""
-    result = [*IGNORING_SIGTERM, sys.executable, "-m", "accelerate.commands.launch"]
+    result = [*IGNORING_SIGTERM, sys.executable, "-m", agent.__name__]
     result += ["--config_file", str(config.path), "--quiet"]
     # The loop sets both itself; accelerate would obey the file's in some launches and not in others.
     result += ["--mixed_precision", "no", "--dynamo_backend", "no"]

@@ -10,6 +10,7 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_USER_ERROR
+from stages.runtime.launch import agent
 from tests.train.small_run import copy_of, run_workers, start, write_project
 
 STEPS = {
@@ -43,7 +44,7 @@ def kill_a_worker(project: Path, process: "subprocess.Popen[str]") -> list[psuti
         time.sleep(0.002)
     family = psutil.Process(process.pid).children(recursive=True)
     workers = [child for child in family if child.cmdline()[-2:] == ["-m", "stages.train.worker"]]
-    workers = [worker for worker in workers if "accelerate.commands.launch" not in worker.cmdline()]
+    workers = [worker for worker in workers if agent.__name__ not in worker.cmdline()]
     assert len(workers) == 2
     workers[1].send_signal(signal.SIGKILL)
     return workers

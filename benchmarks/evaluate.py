@@ -32,7 +32,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.evaluate.harness.scoring import open_language_model
-from stages.evaluate.likelihood.score import Plan, score_batch, score_documents
+from stages.evaluate.likelihood.score import Plan, Scorer, score_documents
 from stages.evaluate.likelihood.tokens import stored_tokens
 from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
@@ -155,7 +155,8 @@ def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
         *disjoint, last = document_windows(number, length - 1, CONTEXT, CONTEXT)
         windows += [*disjoint, Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)]
     tokens = stored_tokens(store)
-    return math.fsum(chain.from_iterable(score_batch(model, tokens, batch) for batch in batches(windows, BATCH)))
+    scorer = Scorer(model)
+    return math.fsum(chain.from_iterable(scorer.window_nats(tokens, batch) for batch in batches(windows, BATCH)))
 
 
 def score_by_lm_eval(lm: HFLM) -> float:

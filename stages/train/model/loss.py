@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from stages.runtime.model.plain_head import has_plain_head
 from stages.train.data.batches import IGNORED
 from stages.train.model.linear_cross_entropy import linear_cross_entropy
 from stages.train.params import TrainParams
@@ -32,20 +33,3 @@ class CausalLoss(nn.Module):
             head = self.model.get_output_embeddings().weight
             return linear_cross_entropy(output, head, targets.flatten(), self.dtype)
         return functional.cross_entropy(output.float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-
-
-@torch.no_grad()
-def has_plain_head(model: PreTrainedModel) -> bool:
-    """Whether the logits are the base model's output times the head's weights and nothing else, found by a trial.
-
-    Some architectures have a bias in the head, or scale or cap the logits: theirs are left to transformers.
-    """
-    head, training = model.get_output_embeddings(), model.training
-    if not isinstance(head, nn.Linear) or head.bias is not None:
-        return False
-    model.eval()
-    ids = torch.arange(min(8, head.out_features), device=head.weight.device)[None]
-    hidden = model.base_model(input_ids=ids, use_cache=False)[0]
-    logits = model(input_ids=ids, use_cache=False).logits
-    model.train(training)
-    return hidden.shape[-1] == head.in_features and torch.equal(head(hidden), logits)

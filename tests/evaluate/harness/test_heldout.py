@@ -8,7 +8,7 @@ import pytest
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import open_language_model, score
 from stages.evaluate.harness.tasks import index_tasks, loaded
-from stages.evaluate.likelihood.score import score_batch
+from stages.evaluate.likelihood.score import Scorer
 from stages.evaluate.likelihood.tokens import stored_tokens
 from stages.evaluate.likelihood.windows import Window, document_windows
 from stages.evaluate.model import open_model
@@ -47,11 +47,11 @@ def test_the_value_is_ours_in_its_windows_without_the_closing_id(project: Path) 
     ours, closing = [], []
     for number, length in enumerate(store.document_lengths.tolist()):
         windows = lm_eval_windows(number, length - 1)  # all but the closing end-of-sequence id
-        ours.append(sum(sum(score_batch(model, stored_tokens(store), [window])) for window in windows))
+        ours.append(sum(sum(Scorer(model).window_nats(stored_tokens(store), [window])) for window in windows))
         closing.append(
             sum(
-                score_batch(
-                    model, stored_tokens(store), [Window(number, max(0, length - CONTEXT_LENGTH), length - 1, length)]
+                Scorer(model).window_nats(
+                    stored_tokens(store), [Window(number, max(0, length - CONTEXT_LENGTH), length - 1, length)]
                 )
             )
         )
@@ -68,7 +68,7 @@ def test_of_documents_within_one_window_a_stride_of_the_whole_context_gives_the_
 
     for number, length in enumerate(lengths):
         windows = list(document_windows(number, length - 1, CONTEXT_LENGTH, CONTEXT_LENGTH))
-        ours = sum(sum(score_batch(model, stored_tokens(store), [window])) for window in windows)
+        ours = sum(sum(Scorer(model).window_nats(stored_tokens(store), [window])) for window in windows)
         same = math.isclose(ours, theirs[number], rel_tol=RELATIVE)
         assert same == (length - 1 <= CONTEXT_LENGTH or (length - 1) % CONTEXT_LENGTH == 0)
     assert {length - 1 <= CONTEXT_LENGTH for length in lengths} == {True, False}

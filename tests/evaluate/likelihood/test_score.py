@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    PreTrainedModel,
+)
 
 from stages.evaluate.likelihood.score import Plan, score_batches, score_documents
 from stages.evaluate.likelihood.tokens import Tokens, stored_tokens
@@ -37,17 +45,27 @@ def gpt2() -> PreTrainedModel:
     return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SIZES))
 
 
+SHAPE: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
+
+
 def llama() -> PreTrainedModel:
-    shape: dict[str, Any] = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
-    return LlamaForCausalLM(LlamaConfig(max_position_embeddings=32, **shape, **SIZES))
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, **SIZES))
 
 
-@pytest.mark.parametrize("architecture", [gpt2, llama])
+def phi() -> PreTrainedModel:
+    """Its logits have a bias, so they are left to transformers."""
+    model = PhiForCausalLM(PhiConfig(**SHAPE, **SIZES))
+    torch.nn.init.normal_(model.lm_head.bias)
+    return model
+
+
+@pytest.mark.parametrize("architecture", [gpt2, llama, phi])
 @pytest.mark.parametrize(("context_length", "stride"), [(32, 24), (20, 20), (16, 1)])
 def test_the_loss_is_that_of_each_token_under_its_own_context(
     project: Path, architecture: Callable[[], PreTrainedModel], context_length: int, stride: int

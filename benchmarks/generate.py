@@ -43,7 +43,7 @@ VOCABULARY = 4096
 ENTROPY = 3.7
 """Nats: a perplexity of 40, as the default model's."""
 
-WIDTHS = (32, 64, 128)
+WIDTHS = (48, 96, 144)
 """Of our rows: the default, and what larger jobs may set."""
 
 
@@ -73,7 +73,7 @@ def measure(path: Path, kind: str, problems: int, tokens: int, runs: int) -> lis
     speeds = interleave(
         {
             "ours": widths[width],
-            "ours, width 32": widths[32],
+            "ours, width 48": widths[48],
             "one at a time": lambda: one_at_a_time(model, tokenizer, prompts[:: 2 * SAMPLES], sampling),
             "transformers": batches[size, cache],
         },
@@ -92,7 +92,7 @@ def measure(path: Path, kind: str, problems: int, tokens: int, runs: int) -> lis
             libraries=["torch", "transformers"],
         )
         for peer, name in (("one at a time", "one text at a time, with a cache"), ("transformers", by_hand))
-        for ours, width_name in (("ours", f"width {width}, the best"), ("ours, width 32", "width 32, the default"))
+        for ours, width_name in (("ours", f"width {width}, the best"), ("ours, width 48", "width 48, the default"))
     ]
 
 

@@ -117,7 +117,7 @@ SECTIONS: dict[str, Any] = {
     },
     "generate": {
         "seed": 0,
-        "width": 32,
+        "width": 48,
         "language": "python",
         "headers": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
         "problems": {

@@ -101,9 +101,9 @@ class GenerateParams(Section):
 
     seed: Annotated[int, Field(ge=0)]
     """Of the choice of headers and of every sample; each has its own seed, made from this one and its name."""
-    width: Annotated[int, Field(ge=32, multiple_of=32)]
+    width: Annotated[int, Field(ge=48, multiple_of=48)]
     """Texts written at once, and the shape of every matrix product: another width may change a logit's last bits, and
-    with them, rarely, a sample. A multiple of 32: products are cut into blocks of rows, and in a block that is not full
+    with them, rarely, a sample. A multiple of 48: products are cut into blocks of rows, and in a block that is not full
     a row's last bits may depend on its place."""
     language: LanguageName
     """Of the held-out documents: what a header is, where a sample ends, and whether it can be parsed."""

@@ -211,7 +211,7 @@ def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Pat
     ("changes", "message"),
     [
         ({"generate__headers__temperature": -1.0}, "generate.headers.temperature = -1.0"),
-        ({"generate__width": 48}, "generate.width = 48: Input should be a multiple of 32"),
+        ({"generate__width": 64}, "generate.width = 64: Input should be a multiple of 48"),
         ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python' or 'text'"),
         (
             {"generate__problems__sets": [{"kind": "file", "path": "../x.jsonl", "language": "python", "stop": None}]},

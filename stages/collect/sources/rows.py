@@ -13,12 +13,10 @@ import pyarrow.parquet as pq
 
 from stages.collect.params import Csv, Hub, Jsonl, Parquet
 from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
-from stages.collect.sources.located import DENIED, find_visible, one_line
+from stages.collect.sources.located import find_visible, one_line
 from stages.collect.sources.opened import decompressed, opened
-from stages.runtime.entry import UnavailableError, UserError
-
-RETRIED = {408, 425, 429, 500, 502, 503, 504}
-"""Status codes of HTTP after which a retry may succeed."""
+from stages.runtime.entry import UserError
+from stages.runtime.hub import data_set_error
 
 ROWS_AT_A_TIME = 1000
 
@@ -146,29 +144,12 @@ def read_hub(source: Hub) -> Iterator[RawDocument | LeftOut]:
         for number, row in enumerate(rows, start=1):
             yield as_raw(source, row, f"{source.repository}#{number}")
     except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
-        raise _hub_error(source.repository, error) from None
-
-
-def _hub_error(repository: str, error: Exception) -> UserError:
-    """The error for users: what a server has refused is theirs to correct, the rest may go away."""
-    from httpx2 import TransportError
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError
-
-    what = f"collect.sources: data set `{repository}` cannot be read ({one_line(error)})"
-    causes: list[BaseException] = [error]
-    while cause := causes[-1].__cause__ or causes[-1].__context__:
-        causes.append(cause)
-    statuses = [cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)]
-    no_answer = any(isinstance(cause, ConnectionError | TimeoutError | TransportError) for cause in causes)
-    if any(status in RETRIED for status in statuses) or (no_answer and not statuses and not constants.HF_HUB_OFFLINE):
-        return UnavailableError(f"{what}; the Hub does not answer: try again")
-    if any(status in DENIED for status in statuses):
-        return UserError(f"{what}; access denied: correct HF_TOKEN, or ask for access on the data set's page")
-    return UserError(
-        f"{what}; correct its name, revision or split, or download it where there is a network "
-        "(`hf download --repo-type dataset`) and name its files as a source of kind `parquet`"
-    )
+        raise data_set_error(
+            f"collect.sources: data set `{source.repository}` cannot be read ({one_line(error)})",
+            error,
+            "correct its name, revision or split, or download it where there is a network "
+            "(`hf download --repo-type dataset`) and name its files as a source of kind `parquet`",
+        ) from None
 
 
 def as_raw(source: Jsonl | Csv | Parquet | Hub, row: dict[str, Any], row_name: str) -> RawDocument | LeftOut:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from stages.evaluate.generate.params import FileSet, HubSet, LanguageName
 from stages.formats.evaluation.problems import Problem, as_problem, read_problems, require_unique
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.entry import first_line
+from stages.runtime.hub import data_set_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,6 @@ def _read_hub(one: HubSet) -> list[Problem]:
     try:
         rows = load_dataset(one.repository, one.configuration, split=one.split, revision=one.revision or None)
         return [as_problem(row, f"{name}: row {number}", one.language) for number, row in enumerate(rows, start=1)]
-    except (ConnectionError, TimeoutError, HTTPError) as error:
-        raise UnavailableError(f"{name}: the Hub does not answer ({first_line(error)}); try again") from None
-    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{name} cannot be read ({first_line(error)}); correct its name, revision or split") from None
+    except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
+        what = f"generate.problems.sets: {name} cannot be read ({first_line(error)})"
+        raise data_set_error(what, error, "correct its name, revision or split") from None

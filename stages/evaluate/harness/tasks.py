@@ -10,23 +10,19 @@ from typing import Any
 
 import datasets
 import yaml
-from huggingface_hub import constants
-from huggingface_hub.errors import HfHubHTTPError
 from lm_eval.api.registry import metric_registry
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks.manager import Entry, Kind, TaskDict, load_yaml
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.entry import UserError, first_line
+from stages.runtime.hub import data_set_error
 
 TASK_FILES = Path("tasks")
 """The project's own task files, with the data and the Python files that they name."""
 
 LOCAL_FORMATS = ("arrow", "csv", "json", "parquet", "text")
 """What `dataset_path` says where `data_files` are files."""
-
-RETRIED = (408, 425, 429, 500, 502, 503, 504)
-"""Status codes of a Hub that may answer later."""
 
 
 def index_tasks(names: tuple[str, ...]) -> TaskManager:
@@ -145,22 +141,8 @@ def load_error(name: str, error: Exception) -> UserError:
     what = f"harness.tasks: `{name}` cannot be loaded ({type(error).__name__}: {first_line(error)})"
     if isinstance(error, ImportError):
         return UserError(f"{what}; install the library that it needs, or remove the task")
-    causes: list[BaseException] = [error]
-    while cause := causes[-1].__cause__ or causes[-1].__context__:
-        causes.append(cause)
-    statuses = {cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)}
-    if not statuses and any(isinstance(cause, ConnectionError) for cause in causes):
-        if constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE:
-            return UserError(
-                f"{what}; its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run once "
-                f"without it, or copy the task's file to {TASK_FILES}/ and name local `data_files`"
-            )
-        return UnavailableError(f"{what}; the Hub does not answer: try again")
-    if statuses & set(RETRIED):
-        return UnavailableError(f"{what}; the Hub does not answer: try again")
-    if statuses & {401, 403}:
-        return UserError(f"{what}; access denied: set HF_TOKEN, or ask for access on the data set's page")
-    return UserError(f"{what}; correct its file or its data, or remove it")
+    copied = f"a copy of its file in {TASK_FILES}/ may name local `data_files`"
+    return data_set_error(what, error, f"correct its file or its data ({copied}), or remove it")
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from stages.evaluate.params import EvaluateParams
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.entry import UserError
+from stages.runtime.hub import NotFoundError, explained, snapshot
 from stages.runtime.inputs import read_besides
 
 HELD_OUT_TOKENS = TOKENS / VALIDATION
@@ -31,10 +32,6 @@ FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
 
 PREVIOUS = "previous"
 """The name of the model that was published before."""
-
-
-class NotFoundError(UserError):
-    """The Hub has no such revision, or does not show it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
 
     They read windows of as many tokens as the trained model does, or of as many as they can.
     """
-    return [_baseline(name, trained.sizes) for name in names]
+    return [_model(name, "evaluate.baselines", trained.sizes) for name in names]
 
 
 def previous_model(place: str | None, trained: ScoredModel) -> list[ScoredModel]:
@@ -113,26 +110,29 @@ def previous_model(place: str | None, trained: ScoredModel) -> list[ScoredModel]
     try:
         if not HUB_REVISION.fullmatch(place) and not Path(place).is_dir():
             raise NotFoundError(f"{place}: no such folder")
-        return [replace(_baseline(place, trained.sizes, may_move=True), name=PREVIOUS)]
+        return [replace(_model(place, "evaluate.previous", trained.sizes, may_move=True), name=PREVIOUS)]
     except NotFoundError as error:
         print(f"note: evaluate.previous: nothing to compare with ({error})", flush=True)
         return []
 
 
-def _baseline(name: str, sizes: WindowSizes, may_move: bool = False) -> ScoredModel:
-    folder, revision = Path(name), None
+def _model(name: str, parameter: str, sizes: WindowSizes, may_move: bool = False) -> ScoredModel:
+    folder, revision, what = Path(name), None, f"params.yaml: {parameter}: {name}"
     if folder.is_dir():
         if may_move:
             folder = folder.resolve()  # a link that moves while this runs changes nothing
         else:
-            read_besides("evaluate.baselines", folder)
+            read_besides(parameter, folder)
         revision = folder.name if Path(name).is_symlink() else None
     elif named := HUB_REVISION.fullmatch(name):
-        folder, revision = _download(name, named["repository"], named["revision"], may_move)
+        revision = _commit(what, named["repository"], named["revision"], may_move)
+        folder = snapshot(what, named["repository"], revision, FILES)
     else:
-        raise _refusal(name, "no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit")
+        raise UserError(
+            f"{what}: no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit"
+        )
     if not list(folder.glob("model*.safetensors")):
-        raise _refusal(name, "holds no model*.safetensors; pickled weights are not loaded, as they can run code")
+        raise UserError(f"{what}: holds no model*.safetensors; pickled weights are not loaded, as they can run code")
     config = open_config(folder)
     limit = position_limit_of(config)
     if limit is not None and limit < sizes.context_length:
@@ -140,34 +140,17 @@ def _baseline(name: str, sizes: WindowSizes, may_move: bool = False) -> ScoredMo
     return ScoredModel(name, folder, sizes, config.vocab_size, revision)
 
 
-def _download(name: str, repository: str, revision: str, may_move: bool) -> tuple[Path, str]:
-    """The folder with a revision's files, and its commit."""
-    # A second of imports: only where a model of the Hub is named.
-    from httpx2 import HTTPError
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+def _commit(what: str, repository: str, revision: str, may_move: bool) -> str:
+    """The commit that a revision of a Hub repository names."""
+    if COMMIT.fullmatch(revision):
+        return revision
+    from huggingface_hub import HfApi  # a second of imports: only where a model of the Hub is named
 
-    try:
-        commit = revision
-        if not COMMIT.fullmatch(revision):
-            refs = HfApi().list_repo_refs(repository)
-            named = {ref.name: ref.target_commit for ref in (*(refs.branches if may_move else ()), *refs.tags)}
-            if revision not in named:
-                raise _refusal(name, "not a tag or a commit (all 40 digits); a branch can move to other weights")
-            commit = named[revision]
-        return Path(snapshot_download(repository, revision=commit, allow_patterns=FILES)), commit
-    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise NotFoundError(
-            str(_refusal(name, f"not found, or your HF_TOKEN has no access: {first_line(error)}"))
-        ) from None
-    except (OSError, HTTPError) as error:  # OSError: LocalEntryNotFoundError, nothing cached and the Hub failed
-        answer = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
-        if isinstance(answer, HfHubHTTPError) and answer.response.status_code in (401, 403):
-            raise _refusal(name, f"access is refused: {first_line(answer)}") from None
-        raise UnavailableError(
-            f"params.yaml: evaluate.baselines: {name}: the Hub does not answer: {first_line(answer)}"
-        ) from None
-
-
-def _refusal(name: str, reason: str) -> UserError:
-    return UserError(f"params.yaml: evaluate.baselines: {name}: {reason}")
+    with explained(what):
+        refs = HfApi().list_repo_refs(repository)
+    named: dict[str, str] = {ref.name: ref.target_commit for ref in (*(refs.branches if may_move else ()), *refs.tags)}
+    if revision in named:
+        return named[revision]
+    if may_move:
+        raise NotFoundError(f"{what}: no such branch, tag or commit (all 40 digits)")
+    raise UserError(f"{what}: not a tag or a commit (all 40 digits); a branch can move to other weights")

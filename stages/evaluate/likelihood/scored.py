@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.evaluate.likelihood.held_out import HeldOutSet
-from stages.evaluate.likelihood.models import ScoredModel
+from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
 from stages.evaluate.likelihood.processes import Task, score_tasks
 from stages.evaluate.likelihood.report import Scores, mean_losses
 from stages.evaluate.likelihood.score import Losses, Plan
@@ -70,7 +70,7 @@ def require_finite(nats: npt.NDArray[np.float64], model: ScoredModel) -> None:
     """Raise UserError if a document's loss is not a finite number."""
     faulty = int(np.count_nonzero(~np.isfinite(nats)))
     if faulty:
-        remedy = "remove it from evaluate.baselines"
+        remedy = "set evaluate.previous to null" if model.name == PREVIOUS else "remove it from evaluate.baselines"
         if model.folder == MODEL:
             remedy = "the training diverged; lower its learning rate and run `dvc repro`"
         raise UserError(

@@ -38,7 +38,7 @@ def test_a_data_set_that_is_none_of_problems_is_refused(data_set: Path) -> None:
 
     with pytest.raises(UserError, match=r"row 1: no field 'task_id'"):
         open_sets([hub_set(data_set)])
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"^generate.problems.sets: data set `.*` cannot be read .*; correct its name"):
         open_sets([hub_set(data_set, split="nowhere")])
 
 

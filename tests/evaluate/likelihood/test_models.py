@@ -9,12 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from benchmarks.runs.hub_server import Hub, Repository
+from benchmarks.runs.hub_server import Fault, Hub, Repository
 from stages.evaluate.__main__ import main
+from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
+from stages.evaluate.likelihood.scored import require_finite
+from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.evaluation.document_losses import read_document_losses
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
@@ -101,16 +105,37 @@ def test_before_the_first_publication_there_is_nothing_to_compare_with(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("changes", "message"),
     [
-        ("nowhere", "no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit"),
-        ("data", "holds no model*.safetensors; pickled weights are not loaded, as they can run code"),
+        (
+            {"evaluate__baselines": ["nowhere"]},
+            "evaluate.baselines: nowhere: no such folder; a model of the Hub is named owner/name@REVISION, with a "
+            "tag or a commit",
+        ),
+        (
+            {"evaluate__baselines": ["data"]},
+            "evaluate.baselines: data: holds no model*.safetensors; pickled weights are not loaded, as they can run "
+            "code",
+        ),
+        (
+            {"evaluate__previous": "data"},
+            "evaluate.previous: data: holds no model*.safetensors; pickled weights are not loaded, as they can run "
+            "code",
+        ),
     ],
 )
-def test_what_is_no_model_is_refused(project: Path, name: str, message: str) -> None:
+def test_what_is_no_model_is_refused_by_its_own_parameter(project: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        evaluated(project, evaluate__baselines=[name])
-    assert str(caught.value) == f"params.yaml: evaluate.baselines: {name}: {message}"
+        evaluated(project, **changes)
+    assert str(caught.value) == f"params.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("base", "remove it from evaluate.baselines"), (PREVIOUS, "set evaluate.previous to null")]
+)
+def test_a_model_whose_loss_is_not_finite_is_refused_by_its_own_parameter(name: str, remedy: str) -> None:
+    with pytest.raises(UserError, match=f"^{name}: the loss of 1 of 2 .* is not a finite number: {remedy}$"):
+        require_finite(np.array([1.0, np.nan]), ScoredModel(name, Path("base"), WindowSizes(8, 6), 300))
 
 
 OPEN = """
@@ -128,7 +153,12 @@ for name in sys.argv[1:]:
         print(json.dumps([error.exit_code, str(error)]))
 [model] = previous_model("me/base@main", trained)
 print(json.dumps([model.revision, model.sha256]))
-print(json.dumps(previous_model("me/none@main", trained)))
+for name in ["me/none@main", "me/base@v2"]:
+    print(json.dumps(previous_model(name, trained)))
+try:
+    previous_model("me/closed@main", trained)
+except UserError as error:
+    print(json.dumps([error.exit_code, str(error)]))
 """
 
 
@@ -139,6 +169,7 @@ def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(proje
         commit = repository.commit("main", files, [], "first")
         repository.git("update-ref", "refs/tags/v1", commit)
         later = repository.commit("main", {"README.md": b"later"}, [], "second")
+        hub.faults.append(Fault("GET /api/models/me/closed/", "403"))
         names = [f"me/base@{revision}" for revision in ("v1", commit, "main", "v2")] + [f"me/none@{commit}"]
         environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
         done = subprocess.run(
@@ -150,12 +181,14 @@ def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(proje
         )
 
     lines = [line for line in done.stdout.splitlines() if not line.startswith("note: ")]
-    tag, by_commit, branch, unknown, none, previous, unpublished = map(json.loads, lines)
+    tag, by_commit, branch, unknown, none, previous, unpublished, untagged, closed = map(json.loads, lines)
     assert tag == by_commit == [commit, weights_sha256(project / "model")]
     moves = "not a tag or a commit (all 40 digits); a branch can move to other weights"
     assert branch == [2, f"params.yaml: evaluate.baselines: me/base@main: {moves}"]
     assert unknown == [2, f"params.yaml: evaluate.baselines: me/base@v2: {moves}"]
     assert previous == [later, weights_sha256(project / "model")]
-    assert unpublished == []
+    assert unpublished == untagged == []
+    assert closed[0] == 2
+    assert closed[1].startswith("params.yaml: evaluate.previous: me/closed@main: access is refused: 403 Forbidden")
     assert none[0] == 2
     assert none[1].startswith(f"params.yaml: evaluate.baselines: me/none@{commit}: not found, or your HF_TOKEN has no")

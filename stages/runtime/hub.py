@@ -1,0 +1,118 @@
+"""Reading from the Hugging Face Hub: a model's files, and what the errors of its clients mean for a user."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from sys import modules
+
+from stages.runtime.entry import UnavailableError, UserError, first_line
+
+RETRIED = {408, 425, 429}
+"""Status codes of HTTP after which a retry may succeed, beside the server's own failures (5xx)."""
+
+
+class Failure(Enum):
+    """What an error says of the Hub, in words for the user."""
+
+    NOT_FOUND = "not found, or your HF_TOKEN has no access"
+    """No such repository, revision or file; the Hub says the same of private ones."""
+    REFUSED = "access is refused"
+    NO_ANSWER = "the Hub does not answer"
+    """It may answer later."""
+    OFFLINE = "not on this machine, and HF_HUB_OFFLINE is set"
+    OTHER = "cannot be read"
+
+
+class NotFoundError(UserError):
+    """The Hub has no such revision, or does not show it."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an error says of the Hub, raised by its client or by a library that calls it.
+
+    Libraries raise their own errors over the client's, so the first of the chain that comes from the network decides.
+    """
+    from httpx2 import TransportError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    for cause in chain(error):
+        if isinstance(cause, HfHubHTTPError):
+            status = cause.response.status_code
+            if status in RETRIED or status >= 500:
+                return Failure.NO_ANSWER
+            # A missing repository is answered with 401 to those without a token.
+            missing = isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError)
+            if missing or status == 404:
+                return Failure.NOT_FOUND
+            return Failure.REFUSED if status in (401, 403) else Failure.OTHER
+        if isinstance(cause, ConnectionError | TimeoutError | TransportError):
+            return Failure.OFFLINE if offline() else Failure.NO_ANSWER
+    return Failure.OTHER
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, its cause, the cause's cause, and so on."""
+    cause: BaseException | None = error
+    while cause:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def offline() -> bool:
+    """Whether the user has switched requests off; `datasets` has a switch of its own, HF_DATASETS_OFFLINE."""
+    from huggingface_hub import constants
+
+    datasets = modules.get("datasets")
+    return constants.HF_HUB_OFFLINE or (datasets is not None and datasets.config.HF_HUB_OFFLINE)
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise what the client raises as an error for users that begins with `what`, which names the parameter.
+
+    NotFoundError where there is no such thing, UnavailableError where a retry may help, else UserError.
+    """
+    # A second of imports: only where a model of the Hub is named.
+    from httpx2 import HTTPError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except (OSError, HTTPError, ValueError, RuntimeError) as error:  # ValueError: no valid name; RuntimeError: hf_xet
+        failure = failure_of(error)
+        kind = {Failure.NOT_FOUND: NotFoundError, Failure.NO_ANSWER: UnavailableError}.get(failure, UserError)
+        # The client's "not cached, and the Hub failed" has the Hub's words only in its later lines.
+        reason = next((cause for cause in chain(error) if isinstance(cause, HfHubHTTPError)), error)
+        raise kind(f"{what}: {failure.value}: {first_line(reason)}") from None
+
+
+def snapshot(what: str, repository: str, commit: str, files: Sequence[str], *, download: bool = True) -> Path:
+    """The folder with a model's files (patterns) at a commit; without `download` they must be on this machine.
+
+    Raises as `explained` does.
+    """
+    from huggingface_hub import snapshot_download
+
+    with explained(what):
+        return Path(
+            snapshot_download(repository, revision=commit, allow_patterns=list(files), local_files_only=not download)
+        )
+
+
+def data_set_error(what: str, error: Exception, remedy: str) -> UserError:
+    """The error for users of a data set that could not be read, for whatever reason.
+
+    `what` says which one and why; `remedy` is what to do where neither a retry nor a token helps.
+    """
+    match failure_of(error):
+        case Failure.NO_ANSWER:
+            return UnavailableError(f"{what}; the Hub does not answer: try again")
+        case Failure.REFUSED:
+            return UserError(f"{what}; access denied: correct HF_TOKEN, or ask for access on the data set's page")
+        case Failure.OFFLINE:
+            return UserError(
+                f"{what}; its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run once "
+                f"without it, or {remedy}"
+            )
+    return UserError(f"{what}; {remedy}")

@@ -66,14 +66,15 @@ def main() -> None:
         params.seed,
     )
 
-    requests = header_requests(headers, params)
-    bodies = written(requests, params, sampling_of(params.headers))
-    samples = [header_sample(*one, params) for one in zip(headers, requests, bodies, strict=True)]
-    header_texts = [header_text(*one, params) for one in zip(samples, bodies, strict=True)]
+    beginnings = header_requests(headers, params)
+    asked, prompts = problem_requests(sets, params)
+    bodies, solutions = written(
+        params, (beginnings, sampling_of(params.headers)), (prompts, sampling_of(params.problems))
+    )
 
-    asked, requests = problem_requests(sets, params)
-    solutions = written(requests, params, sampling_of(params.problems))
-    completions = [completion(*one) for one in zip(asked, requests, solutions, strict=True)]
+    samples = [header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
+    header_texts = [header_text(*one, params) for one in zip(samples, bodies, strict=True)]
+    completions = [completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
     problem_texts = [problem_text(*one) for one in zip(asked, completions, strict=True)]
 
     looks = look_at([*header_texts, *problem_texts], open_tokenizer(MODEL), store)
@@ -88,13 +89,13 @@ def main() -> None:
     drop_kept()
 
 
-def written(requests: Sequence[Request], params: GenerateParams, sampling: Sampling) -> list[Generated]:
+def written(params: GenerateParams, *wanted: tuple[Sequence[Request], Sampling]) -> list[list[Generated]]:
     """A text for each request; those that an earlier run of the same has finished are read, not written again."""
-    task = Task(MODEL, requests, sampling, params.width)
+    tasks = [Task(MODEL, requests, sampling, params.width) for requests, sampling in wanted]
     # Where a text ends follows from the parameters and from this code.
-    key = task.key(params.model_dump_json(), code_key(problem_requests))
+    folders = [KEPT / task.key(params.model_dump_json(), code_key(problem_requests)) for task in tasks]
     processes = whole_number(PROCESSES_VARIABLE, max(1, torch.cuda.device_count()))
-    return written_texts(task, KEPT / key, processes)
+    return written_texts(tasks, folders, processes)
 
 
 if __name__ == "__main__":

@@ -45,19 +45,24 @@ class Task:
         return hashlib.sha256(everything.encode("utf-8")).hexdigest()
 
 
-def written_texts(task: Task, folder: Path, processes: int) -> list[Generated]:
-    """A text for each request, in their order: those that an earlier run kept in the folder, and the rest."""
-    kept = _read(folder)
-    missing = [number for number in range(len(task.requests)) if number not in kept]
-    if missing and processes == 1:
-        _write_share(task, folder, missing, process=0)
-    elif missing:
-        shares = [missing[first::processes] for first in range(processes)]
+def written_texts(tasks: Sequence[Task], folders: Sequence[Path], processes: int) -> list[list[Generated]]:
+    """For each task of one model a text for each request, in their order.
+
+    Those that an earlier run kept in the task's folder are read, the others written; each process opens the model once.
+    """
+    missing = []
+    for task, folder in zip(tasks, folders, strict=True):
+        kept = _read(folder)
+        missing.append([number for number in range(len(task.requests)) if number not in kept])
+    if any(missing) and processes == 1:
+        _write_shares(tasks, folders, missing, process=0)
+    elif any(missing):
+        shares = [[numbers[first::processes] for numbers in missing] for first in range(processes)]
         threads = max(1, worker_count() // processes)
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            list(pool.map(partial(_write_share, task, folder, threads=threads), shares, range(processes)))
-    kept = _read(folder)
-    return [kept[number] for number in range(len(task.requests))]
+            list(pool.map(partial(_write_shares, tasks, folders, threads=threads), shares, range(processes)))
+    written = [_read(folder) for folder in folders]
+    return [[texts[number] for number in range(len(task.requests))] for task, texts in zip(tasks, written, strict=True)]
 
 
 def _read(folder: Path) -> dict[int, Generated]:
@@ -70,20 +75,30 @@ def _read(folder: Path) -> dict[int, Generated]:
     return texts
 
 
-def _write_share(task: Task, folder: Path, numbers: Sequence[int], process: int, threads: int | None = None) -> None:
+def _write_shares(
+    tasks: Sequence[Task],
+    folders: Sequence[Path],
+    shares: Sequence[Sequence[int]],
+    process: int,
+    threads: int | None = None,
+) -> None:
+    """Write the texts of one process: of each task its share of the requests."""
     if threads:
         torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.cuda.set_device(process % torch.cuda.device_count())
-    folder.mkdir(parents=True, exist_ok=True)
-    requests = [task.requests[number] for number in numbers]
-    texts = generate(open_model(task.model), open_tokenizer(task.model), requests, task.sampling, task.width)
-    with (folder / f"{process}.jsonl").open("ab") as file:
-        file.write(b"\n")  # ends a line that a kill cut off
-        for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
-            line = asdict(written) | {"request": numbers[written.request]}
-            file.write(json.dumps(line).encode("utf-8") + b"\n")
-            file.flush()
+    model, tokenizer = open_model(tasks[0].model), open_tokenizer(tasks[0].model)
+    for task, folder, numbers in zip(tasks, folders, shares, strict=True):
+        if not numbers:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = generate(model, tokenizer, [task.requests[number] for number in numbers], task.sampling, task.width)
+        with (folder / f"{process}.jsonl").open("ab") as file:
+            file.write(b"\n")  # ends a line that a kill cut off
+            for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
+                line = asdict(written) | {"request": numbers[written.request]}
+                file.write(json.dumps(line).encode("utf-8") + b"\n")
+                file.flush()
 
 
 def drop_kept() -> None:

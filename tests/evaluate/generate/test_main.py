@@ -11,10 +11,11 @@ import pytest
 
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.completion import own_seed
+from stages.evaluate.model import open_model
 from stages.formats.evaluation.completions import read_completions
 from stages.formats.evaluation.generation import read_generation
 from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
-from stages.formats.model_folder import weights_sha256
+from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
@@ -55,6 +56,17 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     assert [look["kind"] for look in looks] == ["header"] * 3 + ["problem"] * 24
     assert [int(look["longest_shared"]) <= int(look["tokens"]) for look in looks] == [True] * 27
     assert not (project / ".parrotflow/generate").exists()
+
+
+def test_the_model_is_opened_once_for_headers_and_problems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr(
+        "stages.evaluate.generate.kept.open_model", lambda folder: opened.append(folder) or open_model(folder)
+    )
+
+    main()
+
+    assert opened == [MODEL]
 
 
 def test_the_samples_are_written_for_people_and_for_programs(project: Path) -> None:

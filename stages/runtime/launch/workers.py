@@ -13,7 +13,7 @@ KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:gli
 zeroed, page by page: on 2 cores a quarter of a step's time for the default model, an eighth for a GPT-2 of 124M
 (glibc's manual, "Memory Allocation Tunables")."""
 
-IGNORING_SIGTERM = ("sh", "-c", 'trap "" TERM; exec "$@"', "launch")
+IGNORING_SIGTERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "launch")
 """A scheduler may signal every process of a job, as Slurm does. A launcher that obeys takes its workers along, some at
 once, torchrun after 30 s. So it ignores the signal; the workers handle it, and save."""
 

@@ -193,7 +193,6 @@ def test_a_wish_for_compiling_that_is_none_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_two_processes_without_a_compiler_refuse_once_and_are_not_started_again(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "sh").symlink_to("/bin/sh")  # the launcher's
     said = run(
         project,
         expected_code=EXIT_USER_ERROR,

@@ -9,7 +9,7 @@ the stage's batch size and with its own default, 1.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)
-from stages.evaluate.harness.libraries import bars_in_a_terminal_only
+from stages.evaluate.harness import libraries  # noqa: F401 (before lm-eval)
 
 # isort: split
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, bars_in_a_terminal_only():
+    with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         figures = measure(50_000 if quick else 200_000, runs=1 if quick else 3)
         os.chdir(here)

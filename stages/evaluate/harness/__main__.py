@@ -5,7 +5,7 @@ and the memory, and the result by float32 rounding only.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)
-from stages.evaluate.harness.libraries import bars_in_a_terminal_only  # before lm-eval
+from stages.evaluate.harness import libraries  # noqa: F401 (before lm-eval)
 
 # isort: split
 
@@ -33,7 +33,7 @@ def main() -> None:
     model = open_language_model()
     results = []
     for name in params.tasks:
-        with bars_in_a_terminal_only(), loaded(name, index, params) as tasks:
+        with loaded(name, index, params) as tasks:
             results.append(score(model, tasks, params))
         print(f"scored {name}", flush=True)
     write_harness(summarise(results, model, params), sample_rows(results))

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.manager import TaskDict
 
+from stages.evaluate.harness.libraries import BARS
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import CONFIG, MODEL, TOKENIZER_FILES, weights_sha256
@@ -34,6 +35,9 @@ DEFAULT_BATCH = 16
 
 STAGE = "harness"
 """The folder of the answers in the cache."""
+
+DRAWING_BARS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "_loglikelihood_tokens")
+"""The model's methods that tell tqdm to draw a bar, whatever its own variable says; the last one for each batch."""
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about how it is called here
 
@@ -70,10 +74,18 @@ def open_language_model(folder: Path = MODEL) -> LanguageModel:
         add_bos_token=False,
         batch_size=whole_number(BATCH_VARIABLE, DEFAULT_BATCH),
     )
+    if not BARS:
+        for name in DRAWING_BARS:
+            setattr(lm, name, without_bars(getattr(lm, name)))
     sha256 = weights_sha256(folder)
     files = [file_sha256(folder / name) for name in (CONFIG, *TOKENIZER_FILES)]
     versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
     return LanguageModel(lm, sha256, cache_key(sha256, *files, code_key(open_language_model), *versions))
+
+
+def without_bars(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of lm-eval's model that draws no progress bar, also where lm-eval asks it to."""
+    return lambda *values, **options: method(*values, **options | {"disable_tqdm": True})
 
 
 def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scored:

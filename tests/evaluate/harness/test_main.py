@@ -1,7 +1,9 @@
 import hashlib
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +153,33 @@ def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_a
     assert rows == [("choose", number, "none") for number in range(5)] + [
         ("write", number, name) for number in range(5) for name in ("first", "rest")
     ]
+
+
+def test_a_log_has_no_progress_bars_but_every_warning(project: Path) -> None:
+    write_task("choose")
+    choose = project / "tasks/choose.yaml"
+    choose.write_text(choose.read_text() + "process_docs: !function own.warned\n")
+    (project / "tasks/own.py").write_text(
+        "import warnings\ndef warned(documents):\n    warnings.warn('a warning of the task')\n    return documents\n"
+    )
+    exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    write_task(
+        "write", output_type="generate_until", metric_list=[exact], generation_kwargs={"max_gen_toks": 4, "until": []}
+    )
+    write_sections(project, harness__tasks=["heldout", "choose", "write"])
+    shutil.rmtree(project / ".parrotflow")
+
+    log = subprocess.run(
+        [sys.executable, "-m", "stages.evaluate.harness"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HOME": str(project / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+
+    assert "UserWarning: a warning of the task" in log
+    assert "%|" not in log
+    assert "it/s" not in log
 
 
 def test_without_tasks_there_is_nothing_to_do_and_lm_eval_is_not_even_imported(project: Path) -> None:

@@ -2,12 +2,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from pydantic import ValidationError
 
 from stages.evaluate.generate.params import HubSet
 from stages.evaluate.generate.problem_sets import open_sets
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_USER_ERROR, UserError
 
 ROW = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "t"}
 
@@ -40,6 +41,15 @@ def test_a_data_set_that_is_none_of_problems_is_refused(data_set: Path) -> None:
         open_sets([hub_set(data_set)])
     with pytest.raises(UserError, match=r"^generate.problems.sets: data set `.*` cannot be read .*; correct its name"):
         open_sets([hub_set(data_set, split="nowhere")])
+
+
+def test_while_datasets_is_offline_a_retry_does_not_help(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # as HF_DATASETS_OFFLINE does
+
+    with pytest.raises(UserError, match=r"^generate.problems.sets: data set `me/set` .*HF_DATASETS_OFFLINE") as caught:
+        open_sets([hub_set("me/set", revision="0" * 40)])
+
+    assert caught.value.exit_code == EXIT_USER_ERROR
 
 
 def test_a_revision_that_can_move_is_refused() -> None:

@@ -16,7 +16,7 @@ from transformers import (
 from transformers.utils import logging
 
 from stages.formats.model_folder import weight_files
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 
 logging.disable_progress_bar()  # reading a local file is quick
 
@@ -30,7 +30,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+        raise UserError(f"{folder}: transformers cannot load this model: {first_line(error)}") from None
     return config
 
 
@@ -53,7 +53,7 @@ def open_model(folder: Path, device: str | None = None) -> PreTrainedModel:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder}: transformers cannot load this model: {_first_line(error)}") from None
+        raise UserError(f"{folder}: transformers cannot load this model: {first_line(error)}") from None
     model: PreTrainedModel
     model, info = loaded
     if info["missing_keys"]:  # transformers would initialise them randomly
@@ -69,7 +69,7 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: transformers cannot load this tokenizer: {_first_line(error)}") from None
+        raise UserError(f"{folder}: transformers cannot load this tokenizer: {first_line(error)}") from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(f"{folder}: the tokenizer has no fast version (tokenizer.json)")
     if tokenizer.eos_token_id is None:
@@ -87,7 +87,3 @@ def position_limit_of(config: PreTrainedConfig) -> int | None:
     """The same from a model's configuration."""
     limit: int | None = getattr(config, "max_position_embeddings", None)
     return limit
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

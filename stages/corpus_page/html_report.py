@@ -1,8 +1,4 @@
-"""The corpus on one page of HTML, for people: how much, of what, under which licences, what cleaning dropped.
-
-It has no script and needs no other file, so it opens from its folder, and in the views of DVC and Prefect. The template
-escapes every value (Jinja2's autoescape): the names of sources come from the corpus.
-"""
+"""The corpus on one page of HTML, for people: how much, of what, under which licences, what cleaning dropped."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from stages.formats.html import filled_template
 from stages.formats.ledger import KEPT
 from stages.formats.tokens import Manifest, Positions
 
@@ -73,15 +69,9 @@ def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: d
     kept = ledger[ledger["verdict"] == KEPT]
     dropped = ledger[ledger["verdict"] != KEPT]
     manifest = next(iter(manifests.values()))
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent),
-        autoescape=True,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words}
-    return environment.get_template(TEMPLATE.name).render(
+    return filled_template(
+        TEMPLATE,
+        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words},
         sizes=[size(split, kept[kept["split"] == split], [one]) for split, one in manifests.items()],
         total=size("together", kept, list(manifests.values())),
         vocabulary_size=manifest.vocab_size,

@@ -1,8 +1,9 @@
 """Candidates that try to get out, and candidates that try to pass without solving the problem: none does either."""
 
+import json
 import os
 import socket
-from collections.abc import Callable
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,8 @@ from stages.evaluate.score.inside.seccomp import DENIED, this_machine
 from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.programs import Program
 from stages.formats.evaluation.verdicts import Outcome
+from tests.evaluate.score.conftest import Run
 from tests.small_project import ROOT
-
-Run = Callable[..., Outcome]
 
 ESCAPED = 'def check(candidate):\n    assert candidate() == "escaped"\n'
 DOUBLES = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(5) == 10\n"
@@ -194,6 +194,20 @@ def test_it_cannot_exhaust(run: Run, attempt: str, result: str) -> None:
     assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED).result == result
 
 
+def sends(message: bytes, then: str = "return 0") -> str:
+    """A body that looks for the connection to the tests' process and writes to it."""
+    return f"""for one in gc.get_objects():
+    if isinstance(one, socket.socket):
+        one.sendall({message!r})
+{then}"""
+
+
+def framed(value: object) -> bytes:
+    """A message as the processes of a sandbox write one."""
+    text = json.dumps(value).encode()
+    return struct.pack(">I", len(text)) + text
+
+
 FORGES = {
     "an object that equals everything": ("class E:\n    __eq__ = lambda *_: True\nreturn E()", "assertion"),
     "an int that equals everything": ("class E(int):\n    __eq__ = lambda *_: True\nreturn E(7)", "assertion"),
@@ -216,50 +230,17 @@ FORGES = {
 return 0""",
         "refused",
     ),
-    "a verdict on the connection": (
-        """import struct
-for one in gc.get_objects():
-    if isinstance(one, socket.socket):
-        text = b'["passed", ""]'
-        one.sendall(struct.pack(">I", len(text)) + text)
-return 0""",
-        "refused",
-    ),
+    "a verdict on the connection": (sends(framed(["passed", ""])), "refused"),
     "calling a type in the tests' process": (
-        """import json, struct
-text = json.dumps({"do": "call", "with": [{"type": "SystemExit"}, [], {"dict": []}]}).encode()
-for one in gc.get_objects():
-    if isinstance(one, socket.socket):
-        one.sendall(struct.pack(">I", len(text)) + text)
-return 0""",
+        sends(framed({"do": "call", "with": [{"type": "SystemExit"}, [], {"dict": []}]})),
         "assertion",
     ),
     "another operation in the tests' process": (
-        """import json, struct
-text = json.dumps({"do": "getattr", "with": [{"type": "int"}, "__subclasses__"]}).encode()
-for one in gc.get_objects():
-    if isinstance(one, socket.socket):
-        one.sendall(struct.pack(">I", len(text)) + text)
-return 0""",
+        sends(framed({"do": "getattr", "with": [{"type": "int"}, "__subclasses__"]})),
         "refused",
     ),
-    "a reference that was never given": (
-        """import json, struct
-text = json.dumps({"value": {"reference": {"yours": 5}}}).encode()
-for one in gc.get_objects():
-    if isinstance(one, socket.socket):
-        one.sendall(struct.pack(">I", len(text)) + text)
-return 0""",
-        "refused",
-    ),
-    "half a message": (
-        """for one in gc.get_objects():
-    if isinstance(one, socket.socket):
-        one.sendall(b"\\0\\0\\0\\x09{")
-        os._exit(0)
-return 0""",
-        "died",
-    ),
+    "a reference that was never given": (sends(framed({"value": {"reference": {"yours": 5}}})), "refused"),
+    "half a message": (sends(b"\0\0\0\x09{", then="os._exit(0)"), "died"),
     "looking for the tests in frames and objects": (
         """frame = sys._getframe()
 while frame:

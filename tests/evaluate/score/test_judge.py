@@ -2,22 +2,19 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stages.evaluate.score import sandbox
 from stages.evaluate.score.judge import Judge, outcome
-from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program, program
 from stages.evaluate.score.sandbox import Ended
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
+from tests.evaluate.score.conftest import LIMITS, Run
 from tests.small_project import ROOT
-
-Run = Callable[..., Outcome]
 
 VALUES = (
     "None, True, 3, -(2**300), 0.1, float('inf'), 1 + 2j, 'text \\ud800 \\n', b'\\0bytes', bytearray(b'x'), [1, [2]], "
@@ -161,7 +158,7 @@ def test_a_problem_in_a_language_that_cannot_be_run_is_refused() -> None:
 
 
 def test_a_sandbox_that_is_lost_is_replaced() -> None:
-    judge = Judge(Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256))
+    judge = Judge(LIMITS)
     right = Program("def f(): return 1", "", "def check(candidate):\n    assert candidate() == 1\n", "f")
     try:
         judge.wait_until_ready()
@@ -199,7 +196,7 @@ def test_nothing_runs_where_it_cannot_be_isolated(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(UserError, match=reason) as error:
-        Judge(Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)).wait_until_ready()
+        Judge(LIMITS).wait_until_ready()
 
     assert "generated code never runs without isolation" in str(error.value)
     assert "apt-get install bubblewrap" in str(error.value)

@@ -51,6 +51,7 @@ def convention(model: ScoredModel, resamples: int) -> str:
         f"Windows of {model.sizes.context_length} tokens advance by {model.sizes.stride}. "
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
         f"bytes of the text; float32. Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
-        "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows are "
-        "disjoint, so tokens have less context, and it does not score the closing id."
+        "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
+        "by the whole context, so that tokens have less context on average (only the last window of a document reaches "
+        "back over tokens already scored, to be full), and it does not score the closing id."
     )

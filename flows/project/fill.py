@@ -22,6 +22,7 @@ RENAMED = {
     "train.optimizer.learning_rate": "train.optimizer.adamw_learning_rate",
     "train.optimizer.matrix_learning_rate": "train.optimizer.muon_learning_rate",
     "clean.decontamination.words": "clean.decontamination.ngram_size",
+    "evaluate.samples": "generate.headers",
 }
 """Parameters by their old dotted keys. An entry stays for good: anyone may come from any older version."""
 
@@ -38,7 +39,9 @@ def filled_text(params_file: Path = PARAMS_FILE) -> tuple[str, list[str]]:
             if not _fill(document, path):
                 left.append(f"{'.'.join(path)}: missing, and no params.yaml in git has it; set it by hand")
         for path in _faults(document, name, model, "extra_forbidden"):
-            left.append(f"{'.'.join(path)}: unknown; correct its name or remove it")
+            key = ".".join(path)
+            renamed = f"is now {RENAMED[key]}, which is set too; remove one" if key in RENAMED else ""
+            left.append(f"{key}: {renamed or 'unknown; correct its name or remove it'}")
     return yaml_text.dump(document), left
 
 
@@ -52,10 +55,21 @@ def _faults(document: Any, name: str, model: type[Section], kind: str) -> list[t
 
 
 def _move(document: Any, old: list[str], new: list[str]) -> None:
-    source, target = (value_at(document, ".".join(path[:-1])) for path in (old, new))
-    if isinstance(source, dict) and isinstance(target, dict) and old[-1] in source and new[-1] not in target:
+    """Move a value with its comment. Where its new section is missing, a mapping replaces the defaults there."""
+    source = value_at(document, ".".join(old[:-1]))
+    if not isinstance(source, dict) or old[-1] not in source:
+        return
+    value = source[old[-1]]
+    if isinstance(value, dict) and new[0] not in document and _fill(document, (new[0],)):
+        target = value_at(document, ".".join(new))
+        for position, name in enumerate(value):
+            _insert(target, position, name, value[name], _comment(value, name))
+        del source[old[-1]]
+        return
+    target = value_at(document, ".".join(new[:-1]))
+    if isinstance(target, dict) and new[-1] not in target:
         position = list(source).index(old[-1]) if source is target else len(target)
-        _insert(target, position, new[-1], source[old[-1]], _comment(source, old[-1]))
+        _insert(target, position, new[-1], value, _comment(source, old[-1]))
         del source[old[-1]]
 
 

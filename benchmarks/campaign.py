@@ -2,16 +2,16 @@
 
     python -m benchmarks.campaign [--quick] [--trials 220] [--minutes 60] [--at-once 2] [--trial N]
 
-A trial copies a small project, gives `parrotflow run` some work, and disturbs it by one of the kinds of fault in
-benchmarks/runs/faults.py. Afterwards the same command is given again until it succeeds, with nothing done by hand. A
-trial ends
+A trial copies a small project, starts `parrotflow run` on some work, and injects one of the kinds of fault in
+benchmarks/runs/faults.py. Afterwards it repeats the same command until it succeeds, with nothing done by hand. A trial
+ends
 
     equal      the results and dvc.lock are byte for byte those of an undisturbed run
     wrong      they are not, or dvc.lock recorded what was not computed; there must be none
     unclear    a traceback, a failure without a message, a hang, something left running, or no success in six attempts
 
-A number seeds all that a trial leaves to chance: `--trial N` repeats one. Each trial is a line of `trials.jsonl`; a
-campaign that was interrupted continues after the trials that are there, `--afresh` begins anew.
+Its number seeds all random choices of a trial: `--trial N` repeats one. Each trial is a line of `trials.jsonl`. An
+interrupted campaign continues after the trials that are done; `--afresh` starts over.
 """
 
 import argparse
@@ -37,7 +37,7 @@ FOLDER = Path(".parrotflow/campaign")
 TRIALS = "trials.jsonl"
 
 EARLIER = 0.6
-"""Of the instant of a fault that came too late."""
+"""The next instant, as a share of that of a fault that came too late."""
 
 LIBRARIES = ["dvc", "prefect", "torch"]
 
@@ -59,12 +59,12 @@ class Line:
 
 
 def main() -> None:
-    """Run the trials and record what came of them."""
+    """Run the trials and record their outcomes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one trial of each kind; nothing is recorded")
     parser.add_argument("--trials", type=int, default=220)
     parser.add_argument("--trial", type=int, help="only this one")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no trial after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial after this many minutes")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--afresh", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
@@ -95,7 +95,7 @@ def read(log: Path) -> list[Line]:
 def run_trials(
     numbers: Iterable[int], folder: Path, log: Path, at_once: int, until: float, projects: Projects | None = None
 ) -> list[Line]:
-    """Run trials, and write a line of each as it ends. None is begun after `until`, by the monotonic clock."""
+    """Run trials, and write a line of each as it ends. None is started after `until`, a time of the monotonic clock."""
     commit = observe_commit()
     projects = projects or Projects(folder / copied_code())
     writing, mounts = threading.Lock(), can_mount(folder)

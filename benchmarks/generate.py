@@ -3,8 +3,8 @@
     python -m benchmarks.generate [--model PATH] [--quick]
 
 All sides continue the same prompts with the same model, temperature and top-p, in one process with the same threads,
-for the same number of tokens: no stop strings, so that transformers computes nothing in vain. It gets the best of
-several batch sizes and of its two caches, found in runs before. Without a trained model a random one of params.yaml's
+for the same number of tokens: no stop strings, so that transformers does no extra work. It runs with the best of
+several batch sizes and of its two caches, found in earlier runs. Without a trained model a random one of params.yaml's
 size is used, with the final norm scaled so that its next token has the entropy of a trained one: how many tokens make
 up the nucleus counts for every side.
 """

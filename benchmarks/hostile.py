@@ -1,9 +1,9 @@
-"""Input made to be slow: near-duplicates of one huge cluster, and texts that lead patterns astray.
+"""Input made to be slow: one huge cluster of near-duplicates, and texts on which regular expressions backtrack.
 
     python -m benchmarks.hostile [--quick]
 
 The peer is the bound that each must keep: a quadratic step takes hours on the cluster, and minutes on a text. CPU time
-of one process, so that a busy machine counts for nothing.
+of one process, so that other load on the machine does not count.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CLUSTER_SECONDS = 60.0
 TEXT_SECONDS = 5.0
 
 BEGINNINGS = ("-----BEGIN RSA PRIVATE " + "KEY-----\n", "eyJ", "//a/:_authToken= ", "sk-", "aws", "a@a.", "1.", "2001:")
-"""Each begins something that a pattern looks for, and never ends it."""
+"""Beginnings of what a pattern looks for, without its end."""
 
 
 def main() -> None:

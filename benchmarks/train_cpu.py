@@ -161,7 +161,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
 
 
 def figure_name(kind: str) -> str:
-    """What a kind's figures are called in the results."""
+    """The name of a kind's figures in the results."""
     return f"{FIGURE}, {kind}"
 
 

@@ -80,11 +80,11 @@ def why(
     targets
         Stages of dvc.yaml; all of them when none is named.
     force
-        As if `run --force` were asked.
+        Plan as for `run --force`.
     downstream
         Run the targets and everything that depends on them, instead of what they need.
     read_all
-        Read every file, also those whose size and time are as before, and name those that differ all the same.
+        Read every file, also those whose size and time are unchanged, and name those whose content differs.
     as_json
         Print a JSON list, for other programs.
     """

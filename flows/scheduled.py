@@ -1,7 +1,7 @@
 """An unattended run: the flow of the deployments in prefect.yaml, and of `parrotflow serve`.
 
-Checkout, pull, pipeline (with its gate), push, commit. Each is a task, so that each is seen, and tried again where that
-can help. No result is lost because a network fails: what could not be pushed is pushed by the next run.
+Checkout, pull, pipeline (with its gate), push, commit. Each is a task: Prefect shows it, and retries it where that can
+help. No result is lost because a network fails: what could not be pushed is pushed by the next run.
 """
 
 import os

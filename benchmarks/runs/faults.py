@@ -30,7 +30,7 @@ class Kind:
     """In the table of results."""
     disturb: Callable[[Trial], None]
     works: Sequence[str]
-    """What is being done when it comes; one that is named twice comes twice as often."""
+    """The work that is disturbed; one that is named twice is chosen twice as often."""
 
 
 DATA = ("everything", *["tokenizer"] * 5, "document", "document")
@@ -68,7 +68,7 @@ def kill_all(trial: Trial) -> None:
 
 
 def kill_everything(trial: Trial) -> None:
-    """As when the machine loses its power; again until nothing lives that was started meanwhile."""
+    """As in a power failure: repeated until no process is left, also of those started meanwhile."""
     while victims := members(trial.folder):
         for victim in victims:
             kill(victim)
@@ -114,7 +114,7 @@ TRAIN_EDITS = (
     Edit("params.yaml", "muon_learning_rate: 0.005", "muon_learning_rate: 0.006"),
     Edit("stages/train/optim/schedule.py", "(step + 1) / schedule", "(step + 2) / schedule"),
 )
-"""Changes that change results, so that a record of the wrong one is seen."""
+"""Edits that change results, so that a record of the wrong one is noticed."""
 
 
 def edit(trial: Trial) -> None:
@@ -216,7 +216,7 @@ CACHES = {
     "document": ".parrotflow/cache",
     "train": ".parrotflow/checkpoints",
 }
-"""What a run of each work reads back."""
+"""The caches that a run of each work reads."""
 
 
 def damage(trial: Trial) -> None:

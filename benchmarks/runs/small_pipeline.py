@@ -1,7 +1,7 @@
 """The real pipeline in folders of its own, small enough to run in seconds: the code, dvc.yaml and a tiny corpus.
 
-A trial of the campaign is one piece of work (`Work`) in a copy of a project. What an undisturbed run makes of that work
-is its `Reference`.
+A trial of the campaign is one piece of work (`Work`) in a copy of a project. The results of an undisturbed run of
+that work are its `Reference`.
 """
 
 import json
@@ -61,7 +61,7 @@ SMALL: dict[str, Any] = {
     "publish.name": "tiny",
     "publish.gate": {"bits_per_byte_at_most": None, "allow_worse": True, "tolerance": 0.0},
 }
-"""Where the small project's parameters differ from params.yaml."""
+"""The parameters in which the small project differs from params.yaml."""
 
 REPOSITORY = "me/tiny"
 
@@ -116,7 +116,7 @@ def put(file: Path, content: bytes | None, *, in_place: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one trial has to get done."""
+    """What the command of a trial has to do."""
 
     name: str
     base: str
@@ -210,7 +210,7 @@ class Projects:
     _making: threading.RLock = field(default_factory=threading.RLock)
 
     def copy(self, work: Work, to: Path, *edits: Edit) -> None:
-        """A project in which some work has to be done, with some more edits."""
+        """A project that is ready for a work, with further edits."""
         base = self.base(work.base)
         to.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-a", str(base), str(to)], check=True)
@@ -220,7 +220,7 @@ class Projects:
             edit.apply(to)
 
     def base(self, name: str) -> Path:
-        """A project that works start from."""
+        """The project that a base names, made once."""
         with self._making:
             made = self.folder / "bases" / name
             if not made.exists():
@@ -236,7 +236,7 @@ class Projects:
             return made
 
     def reference(self, work: Work, *edits: Edit) -> Reference:
-        """The undisturbed run of some work with some more edits."""
+        """The undisturbed run of a work with further edits, made once."""
         name = sha256(repr((work, edits)).encode()).hexdigest()[:16]
         kept = self.folder / "references" / f"{name}.json"
         with self._making:
@@ -270,7 +270,7 @@ def copied_code() -> str:
 
 
 def module_text(number: int) -> str:
-    """A small Python module, another one for each number."""
+    """A small Python module, different for each number."""
     parts = [
         f"def function_{number}_{k}(value):\n    total = value + {number * k}\n    return total\n" for k in range(5)
     ]
@@ -289,7 +289,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 
 @contextmanager
 def surroundings(work: Work, folder: Path) -> Iterator[dict[str, str]]:
-    """What some work needs beside its folder, as variables of the environment: of `hub` a Hub."""
+    """Environment variables that a work needs: for `hub` those of a Hub."""
     if work.name != "hub":
         yield {}
         return
@@ -299,7 +299,7 @@ def surroundings(work: Work, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def hub_variables(server: Hub) -> dict[str, str]:
-    """The environment in which a model is published there."""
+    """The environment variables to publish a model there."""
     values = {"HF_ENDPOINT": server.endpoint, "HF_TOKEN": WRITER, "HF_HUB_OFFLINE": ""}
     return values | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
@@ -325,7 +325,7 @@ def results(folder: Path) -> dict[str, str]:
 def _files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
-    # What a kill has left half-written is none of the results.
+    # A half-written file that a kill left is not a result.
     yield from (file for file in path.rglob("*") if file.is_file() and ".partial" not in str(file))
 
 

@@ -30,7 +30,7 @@ from benchmarks.runs.small_pipeline import (
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
 ATTEMPTS = 6
-"""After the fault the same command has to succeed within so many attempts; it is refused while orphans end."""
+"""Attempts in which the same command has to succeed after the fault. It is refused while orphaned processes run."""
 
 HANGS_AFTER_SECONDS = 420.0
 
@@ -39,11 +39,11 @@ ORPHANS_END_WITHIN_SECONDS = 90.0
 TRACEBACK = "Traceback (most recent call last)"
 
 MISSED_AT_MOST = 4
-"""A fault that comes when the run has ended already is tried again, earlier, in a new copy of the project."""
+"""A fault that comes after the run has ended is repeated, earlier, in a new copy of the project."""
 
 
 class FailedTrialError(Exception):
-    """A trial ended with wrong results, or in a way that leaves a user alone."""
+    """A trial ended with wrong results, or without telling a user what to do."""
 
     outcome = "unclear"
 
@@ -77,7 +77,7 @@ class Attempt:
 
 @dataclass
 class Trial:
-    """One trial. Everything that is left to chance comes from `chance`, which the trial's number seeds."""
+    """One trial. All random choices come from `chance`, which the trial's number seeds."""
 
     number: int
     projects: Projects
@@ -118,7 +118,7 @@ class Trial:
         return self.chance.uniform(earliest, latest) * self.undisturbed.seconds * self.pace
 
     def start(self, command: list[str] | None = None, variables: Mapping[str, str] = MappingProxyType({})) -> Process:
-        """Start the command, or another one; what it says goes to a file beside the project."""
+        """Start the command, or another one; its output goes to a file next to the project."""
         log = self.folder.with_suffix(f".{time.monotonic_ns()}.log")
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -201,7 +201,7 @@ class Trial:
             raise WrongResultError(f"wrong results: {', '.join(wrong[:10])}")
 
     def wait_for_orphans(self) -> None:
-        """Wait until nothing of earlier attempts runs any more. Raises FailedTrialError where something stays."""
+        """Wait for the processes of earlier attempts to end. Raises FailedTrialError if some do not."""
         deadline = time.monotonic() + ORPHANS_END_WITHIN_SECONDS
         began = time.monotonic()
         while left := members(self.folder):
@@ -244,7 +244,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def describe(process: psutil.Process) -> str:
-    """What a process is, in a word or two."""
+    """The kind of a process, in a word or two."""
     try:
         line = " ".join(process.cmdline())
         parents = [parent.pid for parent in process.parents()]

@@ -40,9 +40,9 @@ def to_restore(stage: PipelineStage) -> list[Output]:
 
 @contextmanager
 def results_checked() -> Iterator[None]:
-    """While within, damaged files of the cache are dropped that have the hash of a new result.
+    """Within this context, damaged cache files under the hash of a new result are dropped.
 
-    DVC takes what its cache has under a hash for right, and would put it in the place of the result.
+    DVC does not check what its cache has under a hash, and would replace the result with it.
     """
     save_outs = Stage.save_outs
 

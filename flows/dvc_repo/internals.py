@@ -141,7 +141,7 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
 
 
 def _drop_damaged_runs(stage: PipelineStage) -> None:
-    """Remove what the run-cache has for a stage's inputs where it has not the hash that is its name."""
+    """Remove the run-cache's entries for a stage's inputs whose content does not have the hash in their name."""
     folder = Path(stage.repo.stage_cache._get_cache_dir(_get_stage_hash(stage)))
     for file in folder.glob("*"):
         try:
@@ -151,7 +151,7 @@ def _drop_damaged_runs(stage: PipelineStage) -> None:
         if not intact:
             file.unlink(missing_ok=True)
     with suppress(OSError):
-        folder.rmdir()  # DVC stumbles over an empty one
+        folder.rmdir()  # DVC fails on an empty one
 
 
 def lacks_outputs(name: str) -> bool:
@@ -239,7 +239,7 @@ def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
 
 @contextmanager
 def inputs_compared() -> Iterator[None]:
-    """While within, DVC records no stage whose dependencies changed between its command's start and DVC's reading.
+    """Within this context, DVC records no stage whose dependencies changed after its command started.
 
     DVC reads them after the command has ended (treeverse/dvc #11058). A stage compares them itself until its end
     (stages/runtime/inputs.py); an edit between the two would be recorded, and its result restored for it.

@@ -120,7 +120,7 @@ class Plan:
 
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
     unnoticed: tuple[str, ...] = ()
-    """With `read_all`: files that had changed although their size and mtime are as before."""
+    """With `read_all`: files whose content changed although their size and mtime did not."""
 
     def __iter__(self) -> Iterator[PlannedStage]:
         return iter(self.stages)
@@ -160,7 +160,7 @@ def make_plan(
 ) -> Plan:
     """Plan the pipeline, or `targets` with what they need (with `downstream`: and what needs them).
 
-    `read_all` reads every file that the stages depend on or have written, where DVC goes by its size and mtime.
+    `read_all` reads every file that the stages depend on or have written, where DVC trusts size and mtime.
 
     Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep.
     """

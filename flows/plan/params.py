@@ -18,7 +18,7 @@ _INTERPOLATED = re.compile(r"\$\{(\w+)")
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:
     """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's.
 
-    A project that is not ours may have a folder `stages` too, with files of that name.
+    Another project may have a folder `stages` too, with files of that name.
     """
     models: dict[str, type[Section]] = {}
     for path in sorted((root / "stages").rglob("params.py")):

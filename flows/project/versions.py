@@ -15,7 +15,7 @@ VERSIONS_FILE = Path("versions.yaml")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
-HEADING = "# Generated from requirements.lock by `make versions`: the libraries that results hang on. Do not edit.\n"
+HEADING = "# Generated from requirements.lock by `make versions`: the libraries that results depend on. Do not edit.\n"
 
 
 def named_libraries(dvc_file: Path = DVC_FILE) -> dict[str, list[str]]:

@@ -64,7 +64,7 @@ class DvcServer:
                 self._process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
 
     def start(self, request: Request) -> StageProcess:
-        """Have a stage brought up to date in a new process. Raises UserError where the server does not live."""
+        """Have a stage brought up to date in a new process. Raises UserError if the server is dead."""
         output, to_output = os.pipe()
         messages, to_messages = os.pipe()
         try:

@@ -53,7 +53,7 @@ PROGRESS_SECONDS = 5.0
 """Between two reports of a stage's progress."""
 
 WAIT_SECONDS = 0.5
-"""Between two looks at whether a signal came."""
+"""Seconds between two checks for a signal."""
 
 _COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
 

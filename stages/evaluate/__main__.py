@@ -1,7 +1,7 @@
 """Model + held-out data -> metrics: `python -m stages.evaluate`.
 
-`PARROTFLOW_LAUNCH` says by how many processes, as for training, and `PARROTFLOW_EVALUATE_BATCH` how many windows one
-scores at once (default 16): both change the time and the memory, not the result.
+`PARROTFLOW_LAUNCH` sets the number of processes, as for training, and `PARROTFLOW_EVALUATE_BATCH` how many windows each
+of them scores at once (default 16). Both change time and memory, not the result.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)

@@ -1,9 +1,9 @@
 """Samples from a model: the one generator, for held-out headers, code problems and `parrotflow sample`.
 
-`width` rows are written at once. A row that ends makes room for the next text at once (continuous batching), and texts
-that begin with the same prompt share the reading of it. Each text has its own seed, and its logits are the same in any
-company (stages/evaluate/rows.py): so it depends on its prompt, its seed and the settings, and not on the other texts,
-their order, or the number of processes that share them.
+`width` texts are generated together. One that ends is replaced by the next at once (continuous batching), and texts of
+the same prompt share its forward pass. Each text has its own seed, and its logits do not depend on the other rows
+(stages/evaluate/rows.py). So a text depends on its prompt, its seed and the settings, and not on the other texts, their
+order, or the number of processes that share them.
 """
 
 import math
@@ -25,7 +25,7 @@ from stages.evaluate.stopping import End, stop_at
 from stages.formats.evaluation.completions import Ended
 
 SHORTEST_CACHE = 64
-"""Positions; longer ones are the next power of two."""
+"""Positions. A text that needs more gets the next power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A text to be written."""
+    """A text to generate."""
 
     prompt: str
     seed: int
     end: End
-    """Where the text is complete."""
+    """Where the text ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A text that was written."""
+    """A generated text."""
 
     request: int
     """Index of the request."""
@@ -59,7 +59,7 @@ class Generated:
     """Whole characters: bytes of an unfinished one at the end are left out."""
     ended: Ended
     ids: list[int]
-    """Every token that was drawn, also a closing end-of-sequence id and what belongs to the stop string."""
+    """Every token that was drawn, also a closing end-of-sequence id and the tokens of the stop string."""
 
 
 def generate(
@@ -97,7 +97,7 @@ class _Row:
 
     request: int
     seen: list[int]
-    """What the model reads: of the prompt and of what was drawn, what its positions hold."""
+    """The tokens in the model's context: the prompt and what was drawn, or the end of it if the positions ran out."""
     uniforms: npt.NDArray[np.float64]
     """A random number for each token to be drawn."""
     end: End
@@ -106,7 +106,7 @@ class _Row:
     stream: DecodeStream = field(default_factory=lambda: DecodeStream(skip_special_tokens=True))
 
     def take(self, token: int, tokenizer: PreTrainedTokenizerFast) -> Ended | None:
-        """Append a token; why the text ends with it, None where it does not."""
+        """Append a token. Returns why the text ends with it; None if it does not end."""
         self.drawn.append(token)
         if token == tokenizer.eos_token_id:
             return "eos"
@@ -129,7 +129,7 @@ def _write(
     sampling: Sampling,
     width: int,
 ) -> Iterator[tuple[_Row, Ended | None]]:
-    """Yield a row after each token that it gets, with why it has ended.
+    """Yield a row after each of its tokens, with why it ended; None if it did not.
 
     Ids that the tokenizer does not know, which pad some models' embeddings, are never drawn. Where the model's
     positions are used up, a text continues from the later half of what was read. With 4 positions:

@@ -1,4 +1,4 @@
-"""Draws one token for each of several rows: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751).
+"""Samples one token for each of several rows: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751).
 
 A row's token depends on its own logits and its own random number alone, to the last bit: softmax treats each row by
 itself, and the sums over a row are taken in order. So it does not matter which rows are drawn together.
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 CANDIDATES = 256
-"""Most likely tokens that are summed up at first. Rows in which they do not reach top_p have all of them summed."""
+"""How many of the most likely tokens are summed at first. Only rows where they do not reach top_p sum all tokens."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Float
         cumulative = np.cumsum(probabilities, axis=1, dtype=np.float64)
         tokens: list[int] = _index(cumulative, cumulative[:, -1], uniforms).tolist()
         return tokens
-    # Values alone are sorted: several times faster than values with their ids, of which one a row is needed.
+    # Sorting the values without their ids is several times faster, and only one id per row is needed.
     return _from_nucleus(probabilities, np.sort(probabilities, axis=1)[:, ::-1], top_p, uniforms, CANDIDATES)
 
 

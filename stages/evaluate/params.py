@@ -7,7 +7,7 @@ from pydantic import Field
 from stages.runtime.section import Section
 
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-"""Of a held-out set: the key of its metrics and the name of a file."""
+"""The name of a held-out set: also the key of its metrics, and a file's name."""
 
 
 class EvaluateParams(Section):
@@ -26,7 +26,7 @@ class EvaluateParams(Section):
     (owner/name@TAG or owner/name@COMMIT)."""
     previous: str | None
     """What was published before, to be compared with: the link to it (`published/NAME/main`) or a branch on the Hub
-    (`owner/name@main`). Left out where nothing is there yet. It may move without this stage running again: the receipt
+    (`owner/name@main`). Skipped if nothing is published yet. It may move without this stage running again: the receipt
     says which revision it was."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for the 95 % intervals."""

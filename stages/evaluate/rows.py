@@ -1,13 +1,12 @@
-"""Rows of text that a model continues together, each with its own past.
+"""Texts that a model continues together, each a row with its own keys and values.
 
-Matrix products round differently for another number of rows, and sums for another length. So that a row's logits are
-the same whatever else is computed beside it, every step has one shape: `width` rows, idle ones included, and a cache of
-`length` positions, which follows from the row alone; what a row may not see is masked and adds exact zeros. A prompt is
-read by itself.
+Matrix products round differently for another number of rows, and sums for another length. So that a row's logits do
+not depend on the other rows, every step has one shape: `width` rows, idle ones included, and a cache of `length`
+positions, which follows from the row alone; masked positions add exact zeros. Each prompt is read alone.
 
-Products are cut into blocks of rows, and in a block that is not full a row's last bits may depend on its place. Tried
-with torch's MKL on Intel: with AVX-512 no place mattered where the width is a multiple of 32; held to AVX2, the last
-two of 32 rows differed by 1e-6, and none of 24, 48 or 96. 48 rows fill the blocks of both.
+Products are cut into blocks of rows, and in a block that is not full a row's last bits may depend on its index. Tried
+with torch's MKL on Intel: with AVX-512 the index made no difference where the width is a multiple of 32; limited to
+AVX2, the last two of 32 rows differed by 1e-6, and none of 24, 48 or 96. 48 rows fill the blocks of both.
 """
 
 from copy import deepcopy
@@ -18,14 +17,14 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 PROBE = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
-"""Token ids of two rows, by which `rows_of` tries a model."""
+"""Token ids of two rows, with which `rows_of` tries a model."""
 
 
 MASKED = torch.finfo(torch.float32).min
 
 
 def rows_of(model: PreTrainedModel) -> "type[BatchedRows | SingleRows]":
-    """Rows in one tensor where those get the model's own logits, else one by one, which every causal model can."""
+    """BatchedRows if they reproduce the model's own logits, else SingleRows, which work with any causal model."""
     try:
         rows = BatchedRows(model, 2, max(map(len, PROBE)))
         for row, ids in enumerate(PROBE):
@@ -36,13 +35,13 @@ def rows_of(model: PreTrainedModel) -> "type[BatchedRows | SingleRows]":
             alone = model(input_ids=_tensor(model, list(ids))).logits[0, -1].float()
             if not torch.allclose(rows.logits[row], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
                 return SingleRows
-    except Exception:  # whatever a model of another kind makes of it: it is read the plain way
+    except Exception:  # a model of another kind may fail anywhere
         return SingleRows
     return BatchedRows
 
 
 class BatchedRows:
-    """Rows of one tensor, with a cache of fixed shape: for models whose attention takes positions and a mask."""
+    """Rows of one tensor, with a cache of fixed shape: for models that take `position_ids` and a 4-dimensional mask."""
 
     def __init__(self, model: PreTrainedModel, width: int, length: int) -> None:
         self.model, self.width, self.length = model, width, length
@@ -50,11 +49,11 @@ class BatchedRows:
         """Of the next token."""
         self.mask = torch.full((width, 1, 1, length), MASKED, device=model.device)
         """Added to the attention's scores."""
-        self.mask[..., 0] = 0  # an idle row sees something, or its softmax would have no sum
+        self.mask[..., 0] = 0  # so that the softmax of an idle row is defined
         self.all = torch.arange(width, device=model.device)
         self.cache: Cache | None = None
         self.prompt: tuple[list[int], Any] | None = None
-        """The tokens that were read last, with what the model made of them: several rows may begin with them."""
+        """The prompt that was read last, with the model's output: rows with the same prompt share it."""
 
     def read(self, row: int, ids: list[int]) -> None:
         """Begin a row with these tokens, at most `length`."""
@@ -74,12 +73,12 @@ class BatchedRows:
         self.logits[row] = output.logits[0, -1]
 
     def step(self, tokens: dict[int, int]) -> None:
-        """Append a token to each of these rows; the others compute along without effect."""
+        """Append a token to each of these rows; the other rows are computed too, without effect."""
         fed = torch.tensor(list(tokens), device=self.model.device)
         inputs = torch.zeros(self.width, 1, dtype=torch.int64, device=self.model.device)
         inputs[fed, 0] = torch.tensor(list(tokens.values()), device=self.model.device)
         self.mask[fed, 0, 0, self.positions[fed]] = 0
-        # A row that is not fed writes where its next token will: it must have a place.
+        # Idle rows write too, where their next token will go: a full row must not write past the end.
         self.writes = self.positions.clamp(max=self.length - 1)
         output = self.model(
             input_ids=inputs,
@@ -107,7 +106,7 @@ class _RowsLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing: it is there from the start."""
+        """Nothing to do: allocated by the constructor."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
@@ -122,16 +121,16 @@ class _RowsLayer(CacheLayerMixin):
         return self.rows.length, 0
 
     def get_seq_length(self) -> int:
-        """What models add to positions that nobody gave them; ours are given."""
+        """An offset for models that compute positions themselves; ours are given."""
         return 0
 
     def get_max_length(self) -> int:
-        """Positions that there are."""
+        """The number of positions."""
         return self.rows.length
 
 
 class SingleRows:
-    """Rows one by one, each with the cache that the model makes itself: slow, and right for any causal model."""
+    """Rows one by one, each with the model's own cache: slow, and correct for any causal model."""
 
     def __init__(self, model: PreTrainedModel, width: int, _: int) -> None:
         self.model, self.width = model, width

@@ -1,11 +1,11 @@
-"""Where a text that is being written is complete."""
+"""Where a text that is being generated ends."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 End: TypeAlias = Callable[[str], int | None]
-"""Asked after each piece: the index at which the text so far is to be cut; None while it is not complete."""
+"""Called after each piece: the index at which to cut the text so far; None while it has not ended."""
 
 
 def stop_at(strings: Sequence[str]) -> End:

@@ -15,7 +15,7 @@ class GateParams(Section):
     allow_worse: bool
     """Whether `main` may move to a model with more bits per byte than the one it leads to now."""
     tolerance: Annotated[float, Field(ge=0)]
-    """In bits per byte: a model that is worse by at most so much does not count as worse."""
+    """In bits per byte: a model that is worse by no more than this counts as equal."""
 
 
 class PublishParams(Section):

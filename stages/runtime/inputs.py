@@ -40,7 +40,7 @@ START_SLACK_NS = 20_000_000
 FileState = tuple[object, ...]
 
 _read_besides: dict[Path, dict[str, FileState]] = {}
-"""What `read_besides` was told of, by path."""
+"""The files and folders given to `read_besides`, by path."""
 
 _yaml_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -111,7 +111,7 @@ class Inputs:
 
 
 def read_besides(parameter: str, path: Path) -> None:
-    """Tell of a file or folder that a parameter names: its change while the stage runs fails the stage.
+    """Watch a file or folder that a parameter names: if it changes while the stage runs, the stage fails.
 
     Prints a line where dvc.yaml does not list it, since DVC then does not notice a change between two runs.
     """

@@ -1,9 +1,9 @@
 """What a stage has computed for a shard, kept by the content it was computed from.
 
 Lies in the ignored folder `.parrotflow/cache`, outside DVC's outs: an edit of one document costs one shard, and
-deleting the folder costs time alone. A copy of the files goes out, never a link, so editing a result cannot
-change the cache. An entry holds the sha256 of its files and is compared with it before each use: what a disk has
-damaged is computed again.
+deleting the folder costs only time. Files are copied out of it, never linked, so editing a result cannot
+change the cache. An entry holds the sha256 of its files and is compared with it before each use: a damaged entry
+is computed again.
 """
 
 import hashlib

@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from standard input")
     parser.add_argument("--model", type=Path, default=MODEL, help="a model folder")
-    parser.add_argument("--max-new-tokens", type=int, default=200, help="stop after so many tokens, 1 or more")
+    parser.add_argument("--max-new-tokens", type=int, default=200, help="tokens to generate at most, 1 or more")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the most likely token each time")
     parser.add_argument("--top-p", type=float, default=0.95, help="probability of the nucleus that is sampled from")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text")

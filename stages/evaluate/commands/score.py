@@ -1,7 +1,7 @@
 """Score samples of a problem file: `python -m stages.evaluate.commands.score --problems HumanEval.jsonl.gz`.
 
-Both files are in HumanEval's format (or the problems in MBPP's). Without samples the reference solutions are scored,
-which shows that the sandbox runs what it should. The programs run in the sandbox of the stage `score`, with the limits
+Both files are in HumanEval's format (or the problems in MBPP's). Without samples the reference solutions are scored:
+the sandbox has to accept them. The programs run in the sandbox of the stage `score`, with the limits
 of its section of params.yaml.
 """
 
@@ -54,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
         "--samples", type=Path, help="lines of task_id and completion; without: the reference solutions"
     )
     parser.add_argument("--k", type=int, nargs="+", default=[1], help="report pass@k for these k (default: 1)")
-    parser.add_argument("--verdicts", type=Path, help="write a verdict a sample to this file")
+    parser.add_argument("--verdicts", type=Path, help="write the verdict on each sample to this file")
     arguments = parser.parse_args()
     if min(arguments.k) < 1:
         raise UserError(f"--k {min(arguments.k)}: expected a whole number, 1 or more")
@@ -62,12 +62,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def reference_solutions(problems: Sequence[Problem]) -> list[Completion]:
-    """The canonical solution of each problem as its one sample."""
+    """The canonical solution of each problem as its only sample."""
     return [_completion(problem.task_id, 0, problem.solution) for problem in problems]
 
 
 def read_samples(path: Path) -> list[Completion]:
-    """The samples of a file in HumanEval's format. Raises UserError that names the line that is none."""
+    """The samples of a file in HumanEval's format. Raises UserError that names a line that is not a sample."""
     counts: Counter[str] = Counter()
     samples = []
     try:

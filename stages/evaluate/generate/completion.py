@@ -1,4 +1,4 @@
-"""What is asked of the model for held-out headers and code problems, and what its answers are."""
+"""Requests to the model for held-out headers and code problems, and what is kept of its answers."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class Asked:
 
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
-    """One completion of each header."""
+    """A request for one completion of each header."""
     end = LANGUAGES[params.language].header_end
     return [Request(header.prompt, own_seed(params.seed, header.key), end(header)) for header in headers]
 
 
 def problem_requests(sets: Sequence[OpenSet], params: GenerateParams) -> tuple[list[Asked], list[Request]]:
-    """`generate.problems.samples` completions of each problem: which they are, and what is to be written."""
+    """`generate.problems.samples` samples of each problem, and the request for each."""
     asked, requests = [], []
     for one in sets:
         for problem in one.problems:
@@ -44,12 +44,12 @@ def problem_requests(sets: Sequence[OpenSet], params: GenerateParams) -> tuple[l
 
 
 def own_seed(seed: int, name: str) -> int:
-    """48 bits from the stage's seed and a sample's name: any program reads them as they are."""
+    """48 bits of a hash of the stage's seed and a sample's name: few enough for JSON readers that have only doubles."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")
 
 
 def header_sample(header: Header, request: Request, written: Generated, params: GenerateParams) -> Sample:
-    """What was written for a header; its last line is left out where the text was cut in it."""
+    """The completion of a header, without its last line if the text was cut off in it."""
     finished = written.ended == "stop"
     body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
     parses = LANGUAGES[params.language].parses
@@ -67,14 +67,14 @@ def header_sample(header: Header, request: Request, written: Generated, params: 
 
 
 def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
-    """A completed header, to be looked at."""
+    """A completed header, as looks.py measures it."""
     name = f"{sample.source} {sample.path}:{sample.line}"
     whole = sample.signature + sample.body
     return Text("header", name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
 
 
 def completion(asked: Asked, request: Request, written: Generated) -> Completion:
-    """What was written for a problem."""
+    """The completion of a problem."""
     return Completion(
         task_id=asked.problem.task_id,
         sample=asked.sample,
@@ -85,6 +85,6 @@ def completion(asked: Asked, request: Request, written: Generated) -> Completion
 
 
 def problem_text(asked: Asked, done: Completion) -> Text:
-    """A completed problem, to be looked at."""
+    """A completed problem, as looks.py measures it."""
     prompt, text = asked.problem.prompt, done.completion
     return Text("problem", done.task_id, done.sample, prompt, text, prompt + text, done.ended, asked.language)

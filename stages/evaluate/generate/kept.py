@@ -1,8 +1,8 @@
-"""Has texts written, by one process or several, so that a kill loses none that is finished.
+"""Generates texts, in one process or several, so that a kill loses no finished text.
 
-Each finished text is appended to a file in `.parrotflow/generate/KEY` at once; the key holds everything that the texts
-follow from. The same command reads what is there, drops a line that the kill cut off, and has only the rest written.
-When the stage's outputs are there, the folder goes.
+Each finished text is appended to a file in `.parrotflow/generate/KEY` at once; KEY is a hash of all that the texts
+depend on. The same command reads the finished texts, drops a truncated line, and generates only the rest. The folder
+is deleted when the stage's outputs are written.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ KEPT = Path(".parrotflow/generate")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Texts to be written with one setting."""
+    """Texts to generate with the same settings."""
 
     model: Path
     """The model's folder."""
@@ -38,7 +38,7 @@ class Task:
     width: int
 
     def key(self, *facts: str) -> str:
-        """The name of everything that the texts follow from; `facts` is what a request's `end` follows from."""
+        """A hash of everything that the texts depend on; `facts` is what a request's `end` depends on."""
         files = [f"{path.name} {file_sha256(path)}" for path in sorted(self.model.iterdir()) if path.is_file()]
         texts = [(request.prompt, request.seed) for request in self.requests]
         everything = repr((files, texts, self.sampling, self.width, facts))
@@ -48,7 +48,7 @@ class Task:
 def written_texts(tasks: Sequence[Task], folders: Sequence[Path], processes: int) -> list[list[Generated]]:
     """For each task of one model a text for each request, in their order.
 
-    Those that an earlier run kept in the task's folder are read, the others written; each process opens the model once.
+    Those that an earlier run finished are read, the others generated; each process opens the model once.
     """
     missing = []
     for task, folder in zip(tasks, folders, strict=True):
@@ -69,7 +69,7 @@ def _read(folder: Path) -> dict[int, Generated]:
     texts: dict[int, Generated] = {}
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_bytes().split(b"\n"):
-            with suppress(ValueError):  # empty, or cut off by a kill
+            with suppress(ValueError):  # empty, or truncated by a kill
                 written = Generated(**json.loads(line))
                 texts[written.request] = written
     return texts
@@ -94,7 +94,7 @@ def _write_shares(
         folder.mkdir(parents=True, exist_ok=True)
         texts = generate(model, tokenizer, [task.requests[number] for number in numbers], task.sampling, task.width)
         with (folder / f"{process}.jsonl").open("ab") as file:
-            file.write(b"\n")  # ends a line that a kill cut off
+            file.write(b"\n")  # ends a line that a kill truncated
             for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
                 line = asdict(written) | {"request": numbers[written.request]}
                 file.write(json.dumps(line).encode("utf-8") + b"\n")
@@ -102,5 +102,5 @@ def _write_shares(
 
 
 def drop_kept() -> None:
-    """Delete what was kept, of this and of earlier settings."""
+    """Delete all kept texts, those of earlier settings too."""
     shutil.rmtree(KEPT, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What can be seen of a text without running it."""
+"""Measures texts without running them: do they parse and compile, do they repeat themselves or the training data."""
 
 import csv
 import io
@@ -41,15 +41,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What can be seen of a text."""
+    """The measurements of a text."""
 
     text: Text
     tokens: int
-    """Of the text, encoded anew."""
+    """Of the text, tokenized again."""
     parses: bool | None
-    """The whole is of the language's grammar; None where it has none."""
+    """Whether the whole parses; None for a language without a grammar."""
     compiles: bool | None
-    """A compiler accepts the whole; None where there is none."""
+    """Whether the whole compiles; None for a language without a compiler here."""
     repeated: float
     """Share of the text's 4-grams of tokens that occurred before in it."""
     longest_shared: int
@@ -57,7 +57,7 @@ class Look:
 
 
 def look_at(texts: Sequence[Text], tokenizer: PreTrainedTokenizerFast, store: TokenStore) -> list[Look]:
-    """A look at each text; `store` holds the training data."""
+    """Measure each text; `store` holds the training data."""
     encoded = tokenizer.backend_tokenizer.encode_batch([one.text for one in texts], add_special_tokens=False)
     ids = [encoding.ids for encoding in encoded]
     return [
@@ -84,7 +84,7 @@ def repeated_share(ids: Sequence[int]) -> float:
 
 
 def summed_up(looks: Sequence[Look]) -> Looks:
-    """The figures of the report."""
+    """The report's figures: shares and medians over the texts."""
     ends = [look.text.ended for look in looks]
     return Looks(
         texts=len(looks),
@@ -98,7 +98,7 @@ def summed_up(looks: Sequence[Look]) -> Looks:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known, rounded; None where none is."""
+    """The mean of those that are not None, rounded; None if all are."""
     known = [value for value in values if value is not None]
     return significant(fmean(known)) if known else None
 

@@ -1,14 +1,14 @@
 """The longest passage of each text that occurs word for word in the training data, in tokens. Exact, no hashing.
 
 N-grams get numbers instead of hashes (Karp, Miller and Rosenberg 1972). A pass over the store finds where the texts'
-1-grams occur; of these places, those where the next token continues some text's 2-gram, and so on. With the texts
+1-grams occur; of these positions, those where the next token continues some text's 2-gram, and so on. With the texts
 `a b c` and `b d` and the store `x a b d`:
 
     n = 1   a=0 b=1 c=2 d=3    store: a at 1, b at 2, d at 3
     n = 2   ab=0 bc=1 bd=2     store: ab at 1, bd at 2
     n = 3   abc=0              store: nothing is left; the longest are ab (2) and bd (2)
 
-Each n looks only at the places that n - 1 left, which soon are few.
+Each n reads only the positions that n - 1 left, which are soon few.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from stages.formats.tokens import TokenStore
 Integers = npt.NDArray[np.int64]
 
 TOKENS_AT_ONCE = 2**22
-"""Of the store, in memory: at most 32 bytes each."""
+"""How much of the store is in memory; at most 32 bytes each."""
 
 
 def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[int]:
@@ -31,7 +31,7 @@ def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[in
     text_of = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     most = max(map(len, texts), default=0)
     for start in range(0, store.manifest.tokens if most else 0, TOKENS_AT_ONCE):
-        # A passage that begins here may reach beyond.
+        # A passage that begins in this part may end after it.
         stored = store.read(start, min(start + TOKENS_AT_ONCE + most - 1, store.manifest.tokens)).astype(np.int64)
         _scan(stored, ids, text_of, store.manifest.vocab_size, longest)
     lengths: list[int] = longest.tolist()

@@ -16,27 +16,27 @@ Temperature = Annotated[float, Field(ge=0, le=10)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 
 PROBLEMS_FOLDER = Path("problems")
-"""dvc.yaml lists it among the stage's deps: an edited problem is noticed."""
+"""A dep of the stage in dvc.yaml, so an edited problem reruns the stage."""
 
 
 class HeaderParams(Section):
     """The completions of held-out headers."""
 
     count: Annotated[int, Field(ge=0, le=10_000)]
-    """Headers to complete; one per document first. More: a more precise share that parses, and more time."""
+    """Headers to complete; one per document first. More give a more precise share that parses, and take longer."""
     temperature: Temperature
     """Divides the logits: 0 takes the most likely token each time, 1 samples the model's own distribution."""
     top_p: TopP
     """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
     max_new_tokens: Annotated[int, Field(ge=1)]
-    """A completion that has not come to its end by then is cut after its last whole line."""
+    """A completion that has not ended by then is cut after its last whole line."""
     header_bytes: Annotated[int, Field(ge=0)]
-    """At most so many bytes of the file before the header are in the prompt, in whole lines."""
+    """Bytes of the file before the header that the prompt holds at most, in whole lines."""
 
 
 class ProblemSet(Section):
-    """What every set of problems has."""
+    """Fields of every set of problems."""
 
     language: LanguageName
     """The programming language of the problems."""
@@ -72,7 +72,7 @@ class HubSet(ProblemSet):
     split: Name
     """e.g. `test`."""
     revision: str
-    """A commit, so that the problems are the same tomorrow; empty for a folder."""
+    """A commit, so that the problems stay the same; empty for a folder."""
 
     @model_validator(mode="after")
     def _revision_is_a_commit(self) -> Self:
@@ -93,7 +93,7 @@ class ProblemParams(Section):
     top_p: TopP
     """As of headers."""
     max_new_tokens: Annotated[int, Field(ge=1)]
-    """A completion that has not come to its end by then is taken as it is."""
+    """A completion that has not ended by then is taken as it is."""
 
 
 class GenerateParams(Section):
@@ -104,9 +104,9 @@ class GenerateParams(Section):
     width: Annotated[int, Field(ge=48, multiple_of=48)]
     """Texts written at once, and the shape of every matrix product: another width may change a logit's last bits, and
     with them, rarely, a sample. A multiple of 48: products are cut into blocks of rows, and in a block that is not full
-    a row's last bits may depend on its place."""
+    a row's last bits may depend on its index."""
     language: LanguageName
-    """Of the held-out documents: what a header is, where a sample ends, and whether it can be parsed."""
+    """Of the held-out documents. It decides what a header is, where a sample ends, and whether it can be parsed."""
     headers: HeaderParams
     """The completions of held-out headers."""
     problems: ProblemParams

@@ -1,4 +1,4 @@
-"""The generation report: figures of what was written, and what it was written with."""
+"""The generation report: measurements of the texts, and the settings that they were generated with."""
 
 from collections.abc import Sequence
 

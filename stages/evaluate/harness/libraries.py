@@ -1,4 +1,4 @@
-"""How lm-eval and its libraries behave, where they read it from the environment: import this before them."""
+"""Settings that lm-eval and its libraries read from the environment: import this module before them."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # `datasets` would repo
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 BARS = sys.stderr.isatty()
-"""Whether progress bars are drawn: a log would hold each of their states."""
+"""Whether progress bars are drawn: they would fill a log."""
 
 if not BARS:
     os.environ["TQDM_DISABLE"] = "1"  # tqdm reads it when it is imported

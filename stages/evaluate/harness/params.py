@@ -11,11 +11,11 @@ class HarnessParams(Section):
     """The section `harness` of params.yaml."""
 
     tasks: tuple[str, ...]
-    """Names of tasks, groups and tags: lm-eval's own, and those of the task files in `tasks/`. None: nothing to do."""
+    """Names of tasks, groups and tags: lm-eval's own, and those of the task files in `tasks/`. Empty: nothing to do."""
     num_fewshot: Annotated[int, Field(ge=0)] | None
-    """Examples before each question; null is what each task says. A task that says 0 itself keeps it."""
+    """Examples before each question; null: as many as each task says. A task whose file says 0 keeps 0."""
     limit: Annotated[int, Field(ge=1)] | None
-    """Documents of each task, the first ones; null is all. A limited score compares with no published one."""
+    """Documents of each task, the first ones; null: all. Only without a limit are scores comparable with others."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for intervals and standard errors that have no formula."""
     seed: Annotated[int, Field(ge=0)]

@@ -1,4 +1,4 @@
-"""The model as lm-eval calls it, and its answers, which are kept by what they depend on."""
+"""The model as lm-eval calls it, and a cache of its answers, keyed by everything that they depend on."""
 
 import hashlib
 import inspect
@@ -50,12 +50,12 @@ class LanguageModel:
     sha256: str
     """Of the weights."""
     key: str
-    """Of all that an answer depends on but the request: weights, configuration, tokenizer, code, library versions."""
+    """A hash of what an answer depends on, without the request: weights, configuration, tokenizer, code, versions."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The results of the tasks that one name stands for."""
+    """The results of the tasks that a name of `harness.tasks` selects: a task, or those of a group or tag."""
 
     tasks: Mapping[str, Task]
     config_sha256: Mapping[str, str]
@@ -64,7 +64,7 @@ class Scored:
 
 
 def open_language_model(folder: Path = MODEL) -> LanguageModel:
-    """The model, called as it was trained: a text follows the end-of-sequence id, and its tokens are its own."""
+    """The model, prompted as it was trained: each text follows the end-of-sequence id."""
     model, tokenizer = open_model(folder), open_tokenizer(folder)
     tokenizer.split_special_tokens = True  # the name of a special token in a text is text
     lm = HFLM(
@@ -89,10 +89,10 @@ def without_bars(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scored:
-    """Let the model answer every request that is not answered yet, and compute the tasks' metrics.
+    """Run the model on every request that has no stored answer, and compute the tasks' metrics.
 
-    Answers are kept under the hash of the weights, of the tasks and of the versions, each as soon as it is there: a
-    kill loses none, and answers of other weights at the same path are never read.
+    Answers are stored under a hash of the weights, the tasks and the versions, each as soon as it is computed: a kill
+    loses none, and answers of other weights at the same path are never read.
     """
     hashes = {name: config_sha256(task) for name, task in loaded["tasks"].items()}
     key = cache_key(model.key, *(hashes[name] for name in sorted(hashes)))
@@ -116,7 +116,7 @@ def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scor
 
 
 def config_sha256(task: Task) -> str:
-    """The sha256 of a task's resolved file, with the source of its functions, without where it is."""
+    """The sha256 of a task's resolved file, with the source of its functions and without its path."""
     config = dict(task.dump_config())
     config["metadata"] = {name: value for name, value in config["metadata"].items() if name != "config_source"}
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=_source).encode()).hexdigest()

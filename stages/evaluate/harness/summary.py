@@ -1,4 +1,4 @@
-"""What lm-eval returns as a report and as rows of samples: the same bytes for the same answers."""
+"""lm-eval's results as a report and as rows of samples; the same answers give the same bytes."""
 
 import hashlib
 import math
@@ -16,7 +16,7 @@ from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt
 
 NO_FILTER = ",none"
-"""lm-eval's name for the answers as they are."""
+"""lm-eval's suffix for metrics of unfiltered answers."""
 
 
 def summarise(scored: Sequence[Scored], model: LanguageModel, params: HarnessParams) -> HarnessReport:
@@ -107,7 +107,7 @@ def bootstrap(
 def sample_rows(scored: Sequence[Scored]) -> Iterator[dict[str, Any]]:
     """A row for each document and filter, by task and document: the model's answer and its metrics.
 
-    Documents and prompts are there as hashes: they are in the task's data, whose licence may not allow a copy.
+    Documents and prompts are stored as hashes only, since the licence of a task's data may not allow a copy.
     """
     for one in scored:
         for task, samples in sorted(one.results["samples"].items()):
@@ -125,7 +125,7 @@ def sample_rows(scored: Sequence[Scored]) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it, numbers rounded."""
+    """A value in JSON's types, numbers rounded."""
     match value:
         case None | bool() | str() | int():
             return value

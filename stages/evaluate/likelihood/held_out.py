@@ -28,7 +28,7 @@ class HeldOutSet:
     name: str
     path: Path
     read: Callable[[], Iterator[Document]]
-    """The documents, always in the same order; with many of them not all are in memory."""
+    """The documents, always in the same order, streamed: not all are in memory at once."""
 
     @property
     def texts(self) -> Iterator[str]:
@@ -37,7 +37,7 @@ class HeldOutSet:
 
     @cached_property
     def facts(self) -> "DocumentFacts":
-        """What is kept of each document beside its text. Raises UserError if there is no text at all."""
+        """What is kept of each document, without its text. Raises UserError if there is no text at all."""
         rows = [(document.id, document.source, document.path, document.size) for document in self.read()]
         if not rows:
             raise UserError(f"{self.path}: holds no text; give `{self.name}` documents or remove it from evaluate.sets")
@@ -59,7 +59,7 @@ class DocumentFacts:
 
     @property
     def sha256(self) -> str:
-        """What identifies the texts and their order: the sha256 of the documents' ids, a line each."""
+        """Identifies the texts and their order: the sha256 of the documents' ids, a line each."""
         return hashlib.sha256("".join(f"{name}\n" for name in self.ids).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Scores sets in this process, or shares their batches among the processes that the launch configuration asks for.
 
-Batches are the same for any number of processes, and what each batch gave is put back in its place, so the result is
-the same to the bit. Workers write files instead of forming a process group: they have nothing to tell each other.
+Batches are the same for any number of processes, and their losses are put back in the batches' order, so the result is
+the same to the bit. Workers write files instead of forming a process group: they do not communicate.
 """
 
 import json
@@ -114,7 +114,7 @@ def share_path(folder: Path, number: int, rank: int) -> Path:
 
 
 def gathered(folder: Path, number: int, plan: Plan, processes: int) -> Losses:
-    """The shares of all workers, each batch in its place."""
+    """The shares of all workers, merged in the order of the batches."""
     shares = [np.load(share_path(folder, number, rank)) for rank in range(processes)]
     losses = np.empty((len(plan.batches), shares[0].shape[1]))
     for rank, share in enumerate(shares):
@@ -123,6 +123,6 @@ def gathered(folder: Path, number: int, plan: Plan, processes: int) -> Losses:
 
 
 def use_own_gpu(local_rank: int) -> None:
-    """Each process on a machine takes the GPU of its number."""
+    """Each process takes the GPU of its local rank."""
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank)

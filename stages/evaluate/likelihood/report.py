@@ -110,7 +110,7 @@ def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def metrics(columns: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """The same of all documents together, rounded."""
+    """Loss, perplexity and bits per byte of all documents together, rounded."""
     return {name: significant(float(value)) for name, value in series(columns.sum(axis=0)).items()}
 
 

@@ -21,7 +21,7 @@ from stages.runtime.launch.config import LaunchConfig
 
 @dataclass(frozen=True)
 class ScoredSet:
-    """One set as one model sees it."""
+    """One set scored by one model."""
 
     held_out: HeldOutSet
     model: ScoredModel

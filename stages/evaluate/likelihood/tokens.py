@@ -45,7 +45,7 @@ def encode(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast, first_id: i
 
 def _encoded(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterator[list[int]]:
     engine = tokenizer.backend_tokenizer
-    engine.no_truncation()  # a tokenizer.json may bring it
+    engine.no_truncation()  # a tokenizer.json may turn it on
     engine.no_padding()
     parts = iter(texts)
     while part := list(islice(parts, DOCUMENTS_AT_ONCE)):

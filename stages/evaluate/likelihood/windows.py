@@ -30,7 +30,7 @@ class WindowSizes:
 
     @property
     def buckets(self) -> npt.NDArray[np.int64]:
-        """The first position of each bucket of positions, which are equally wide to a token; shape (buckets,)."""
+        """The first position of each bucket of positions, of equal width or one token apart; shape (buckets,)."""
         count = min(POSITION_BUCKETS, self.context_length)
         return np.arange(count, dtype=np.int64) * self.context_length // count
 

@@ -15,7 +15,7 @@ from stages.runtime.launch.supervision import follow_command, is_first_to_fail, 
 
 
 def main() -> None:
-    """Score every `processes`-th batch of each task. What one worker cannot do the others cannot: the first says so."""
+    """Score every `processes`-th batch of each task. All workers hit the same errors: the first prints them."""
     follow_command()
     folder = Path(os.environ[FOLDER_VARIABLE])
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -29,7 +29,7 @@ class Judge:
     """Judges one program after the other; close it at the end."""
 
     def __init__(self, limits: Limits) -> None:
-        """Start the sandboxes, which end with the thread that does so. Raises UserError without bubblewrap."""
+        """Start the sandboxes, which end with the thread that started them. Raises UserError without bubblewrap."""
         self._limits = limits
         self._sandboxes: list[Sandbox] = []
         self._ready = False
@@ -48,7 +48,7 @@ class Judge:
         raise refused("a program that is right does not pass in the sandbox")
 
     def judge(self, program: Program) -> Outcome:
-        """Run the program's tests. What a candidate does to the sandbox costs it the verdict, and nobody else."""
+        """Run the program's tests. A candidate that breaks the sandbox fails, and the next one gets a new sandbox."""
         self.wait_until_ready()
         try:
             return self._judge(program)

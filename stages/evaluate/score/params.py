@@ -8,12 +8,12 @@ from stages.runtime.section import Section
 
 
 class Limits(Section):
-    """What one candidate may use, and again the tests."""
+    """What one candidate may use, and its tests too."""
 
     cpu_seconds: Annotated[int, Field(ge=1, le=3600)]
     """Processor time. It does not depend on what else the machine does, so a verdict rarely does either."""
     wall_seconds: Annotated[float, Field(gt=0, le=7200)]
-    """Time of the clock, for candidates that wait. Set it well above `cpu_seconds`."""
+    """Wall-clock time, for candidates that wait. Set it well above `cpu_seconds`."""
     memory_megabytes: Annotated[int, Field(ge=128, le=1_000_000)]
     """Address space (RLIMIT_AS), Python's own 40 MB included."""
 

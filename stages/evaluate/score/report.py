@@ -82,6 +82,6 @@ def _convention(params: ScoreParams) -> str:
         "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % percentile "
         f"bootstrap over problems, {params.bootstrap_resamples} draws, seed {params.seed}. Candidates and tests run "
         f"in separate processes that exchange plain data; each has {limits.cpu_seconds} s of processor time, "
-        f"{limits.wall_seconds:g} s by the clock and {limits.memory_megabytes} MB. Equal programs were run once, with "
-        "hash seed 0 and random seed 0."
+        f"{limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal programs were run once, "
+        "with hash seed 0 and random seed 0."
     )

@@ -1,7 +1,7 @@
 """A sandbox by bubblewrap, in which a server forks a process for each run (inside/server.py).
 
-What is to be had inside: Python's standard library and the C libraries, read-only, and the folder inside/. No network,
-no home, no environment, no /proc, no device but /dev/null, and nothing that can be written but a small tmpfs.
+Available inside: Python's standard library and the C libraries, read-only, and the folder inside/. No network,
+no home, no environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs.
 """
 
 import json
@@ -29,7 +29,7 @@ NOBODY = "65534"
 START_SECONDS = 60
 CLOSE_SECONDS = 5
 GRACE_SECONDS = 30
-"""After the wall limit, which the sandbox keeps by itself: then it is taken for lost."""
+"""Seconds after the wall limit. The sandbox enforces the limit itself; one that does not answer by then is lost."""
 
 
 class LostError(Exception):
@@ -43,14 +43,14 @@ class Ended:
     exit: int
     """Its exit status, or minus the signal."""
     timeout: bool
-    """It had used up its time, of the clock or of the processor."""
+    """It used up its wall-clock or processor time."""
 
 
 class Sandbox:
     """One sandbox; one run at a time."""
 
     def __init__(self) -> None:
-        """Start it. The kernel ends it with the thread that did so. Raises UserError without bubblewrap."""
+        """Start it. The kernel ends it with the thread that started it. Raises UserError without bubblewrap."""
         program = shutil.which("bwrap")
         if program is None:
             raise refused("bubblewrap (`bwrap`) is not installed")
@@ -122,7 +122,7 @@ def refused(reason: str) -> UserError:
 def options() -> list[str]:
     """bubblewrap's options, and the command that it runs.
 
-    Root keeps its ids, so that the server can become nobody, whose processes the kernel limits; anybody else gets a
+    Root keeps its ids, so that the server can become nobody, whose processes the kernel limits; any other user gets a
     user namespace. The capabilities are those that the server needs to isolate its runs from each other; in a user
     namespace they count for nothing outside.
     """
@@ -133,7 +133,7 @@ def options() -> list[str]:
     libraries = [] if sys.base_prefix == "/usr" else ["/usr/lib", "/usr/lib64"]
     folders = [sys.base_prefix, *libraries, "/lib", "/lib64"]
     code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
-    # Made by themselves, the folders above a mount could be entered by root alone.
+    # Parent folders that bubblewrap creates on its own could be entered by root only.
     mounts = (Path(sys.base_prefix), Path(code), Path("/dev/null"))
     above = [str(folder) for mount in mounts for folder in reversed(mount.parents[:-1])]
     return [

@@ -1,4 +1,4 @@
-"""Programs are judged side by side; each verdict is written down at once, so that a kill does not lose it."""
+"""Judges programs in parallel and writes each verdict at once, so that a kill does not lose it."""
 
 import json
 import platform
@@ -62,7 +62,7 @@ def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path)
             outcome = judge(to_do[key])
             with lock:
                 outcomes[key] = outcome
-                # The newline first: what a kill has left of a line does not spoil this one.
+                # The newline first, so that a line that a kill truncated does not spoil this one.
                 file.write("\n" + json.dumps([key, *astuple(outcome)]))
                 file.flush()
 
@@ -78,7 +78,7 @@ def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path)
 
 @contextmanager
 def _judges(count: int, limits: Limits) -> Iterator[Callable[[Program], Outcome]]:
-    """A function that lets a judge who is free judge a program."""
+    """A function that judges a program with an idle judge."""
     free: SimpleQueue[Judge] = SimpleQueue()
 
     def judge(program: Program) -> Outcome:
@@ -89,7 +89,7 @@ def _judges(count: int, limits: Limits) -> Iterator[Callable[[Program], Outcome]
             free.put(one)
 
     with ExitStack() as stack:
-        judges = [stack.enter_context(closing(Judge(limits))) for _ in range(count)]  # they start side by side
+        judges = [stack.enter_context(closing(Judge(limits))) for _ in range(count)]  # they start in parallel
         for one in judges:
             one.wait_until_ready()
             free.put(one)
@@ -104,7 +104,7 @@ def drop_others(known: Path) -> None:
 
 
 def read_known(path: Path) -> Iterator[tuple[str, Outcome]]:
-    """The outcomes that a run has written down; what a kill has left of a line is skipped."""
+    """The outcomes that a run has written; a truncated line is skipped."""
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
     for line in lines:
         with suppress(ValueError, TypeError):

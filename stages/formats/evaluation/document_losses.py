@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class DocumentLosses:
-    """One set scored by one model; a column for each fact, a row for each document."""
+    """One set scored by one model; a column for each field, a row for each document."""
 
     set: str
     model: str

@@ -18,7 +18,7 @@ class _Report(BaseModel):
 
 
 class SampleCounts(_Report):
-    """How many completions of held-out headers are of their language's grammar."""
+    """How many completions of held-out headers parse."""
 
     functions: int
     parsed: int
@@ -29,13 +29,13 @@ class SampleCounts(_Report):
 
 
 class Looks(_Report):
-    """What can be seen of texts without running them; null where there are none."""
+    """Measurements of texts that need no run of them; null where there are none."""
 
     texts: int
     parsed_share: float | None
-    """Of the language's grammar, prompt and completion together."""
+    """Prompt and completion together parse."""
     compiled_share: float | None
-    """Accepted by a compiler; nothing is run."""
+    """They compile; nothing is run."""
     repeated_share: float | None
     """Mean over the texts: of a text's 4-grams of tokens, the share that occurred before in it (seq-rep-4, Welleck et
     al. 2020, arXiv:1908.04319)."""
@@ -56,7 +56,7 @@ class ProblemSetReceipt(_Report):
 
 
 class Receipts(_Report):
-    """What the texts follow from."""
+    """What the texts depend on."""
 
     weights_sha256: str
     problem_sets: list[ProblemSetReceipt]

@@ -36,7 +36,7 @@ class Intervals(BaseModel):
 
 
 class Comparison(BaseModel):
-    """The model beside a baseline, on the same documents."""
+    """The model compared with a baseline, on the same documents."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -150,8 +150,8 @@ def read_published_totals(path: Path) -> PublishedTotals:
 def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:
     """Write a table with a row for each bucket of positions: its first position, its scored tokens, nats per token.
 
-    A position is the number of tokens that the model has read of the window; `folder` is `LOSS_BY_POSITION`, or what
-    becomes it.
+    A position is the number of tokens that the model has read of the window; `folder` is `LOSS_BY_POSITION`, or the
+    temporary folder that is renamed to it.
     """
     lines = [f"{position},{tokens},{loss}\n" for position, tokens, loss in rows]
     (folder / f"{set_name}.csv").write_text("position,tokens,loss\n" + "".join(lines), encoding="utf-8")

@@ -13,7 +13,7 @@ SAMPLES_HTML = Path("data/samples.html")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the model wrote for the header of a held-out function, or of what else its language has."""
+    """What the model wrote for the header of a held-out function or paragraph."""
 
     source: str
     """The package, repository or data set of the held-out document."""
@@ -31,7 +31,7 @@ class Sample:
     finished: bool
     """The model continued to what follows the function; otherwise it ended the document or ran out of tokens."""
     parses: bool | None
-    """Signature and body are of the language's grammar; None where it has none."""
+    """Signature and body together parse; None for a language without a grammar."""
 
     @property
     def name(self) -> str:

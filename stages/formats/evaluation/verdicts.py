@@ -24,15 +24,15 @@ Result: TypeAlias = Literal[
     "refused",
 ]
 """assertion: a test's. exception: any other, of the tests or the candidate. syntax: the program is not valid. timeout:
-of the clock or of the processor. memory: more than it may use. died: its process ended by itself. refused: it sent what
-is no plain data."""
+wall-clock or processor time. memory: more than allowed. died: its process ended by itself. refused: it sent something
+that is not plain data."""
 
 RESULTS = get_args(Result)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one program."""
+    """How one program did."""
 
     result: Result
     exception: str = ""
@@ -97,7 +97,7 @@ class ScoreReport(BaseModel):
 
 
 def write_verdicts(verdicts: Iterable[Verdict], path: Path = VERDICTS) -> None:
-    """Write a verdict a line, in the order given."""
+    """Write one verdict a line, in the order given."""
     atomic_write(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))
 
 

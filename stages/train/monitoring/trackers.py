@@ -61,7 +61,7 @@ def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
     """What each tracker is told beyond the project: the run, where its files go, and where the run continues."""
     return {
         "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(TRACKERS / run)},
-        # Points after this step are of a killed run: they come again. TensorBoard names a file by the second, and reads
+        # Points after this step are of a killed run and come again. TensorBoard names a file by the second, and reads
         # the files in the order of their names.
         "tensorboard": {"purge_step": step + 1, "filename_suffix": f".{time.time_ns()}"},
         "trackio": {"name": run, "resume": "allow"},

@@ -1,4 +1,4 @@
-"""Headers of held-out documents, to be completed by the model: the beginning of a function, of a paragraph."""
+"""Headers of held-out documents for the model to complete: the beginnings of functions or paragraphs."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from stages.formats.documents import Document
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Where something begins, and the lines before it in its file."""
+    """The beginning of a function or a paragraph, and the lines before it in its file."""
 
     document: str
     """The document's id."""
@@ -36,7 +36,7 @@ class Header:
 
 
 Find: TypeAlias = Callable[[Document, int], list[Header]]
-"""What can be completed in a document, with at most so many bytes before it."""
+"""(document, header_bytes) -> all headers of the document."""
 
 
 def choose_headers(documents: Iterable[Document], find: Find, count: int, header_bytes: int, seed: int) -> list[Header]:
@@ -53,7 +53,7 @@ def choose_headers(documents: Iterable[Document], find: Find, count: int, header
 
 
 def last_whole_lines(lines: list[str], most_bytes: int) -> str:
-    """As many of the last lines as fit."""
+    """The last lines, as many as fit into `most_bytes`."""
     kept: list[str] = []
     size = 0
     for line in reversed(lines):

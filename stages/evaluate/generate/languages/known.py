@@ -12,15 +12,15 @@ from stages.formats.evaluation.problems import Kind
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What the stage has to know of a language."""
+    """What the stage needs to know about a language."""
 
     headers: Find
     header_end: Callable[[Header], End]
-    """Where the completion of a header is complete."""
+    """Where the completion of a header ends."""
     parses: Callable[[str], bool] | None
-    """Whether a text is of the language's grammar; None where it has none."""
+    """Whether a text parses; None for a language without a grammar."""
     compiles: Callable[[str], bool] | None
-    """Whether a compiler accepts a text, without running it; None where there is none."""
+    """Whether a text compiles, without running it; None for a language without a compiler here."""
     stops: Mapping[Kind, tuple[str, ...]]
     """Strings before which the completion of a problem is cut."""
 

@@ -6,7 +6,7 @@ from stages.formats.documents import Document
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
-    """The first half of each paragraph's words. Paragraphs are parted by blank lines; those of one word have none."""
+    """The first half of each paragraph's words. Blank lines separate paragraphs; one of a single word has no header."""
     lines = document.text.split("\n")
     firsts = [index for index, line in enumerate(lines) if line.strip() and (not index or not lines[index - 1].strip())]
     headers = []

@@ -57,7 +57,7 @@ def function_end(header: Header) -> End:
 def _end(indent: int, text: str) -> int | None:
     """The index of the first line that is not blank and is indented by at most `indent` columns; None if none is.
 
-    What precedes the first line's end belongs to the signature's line.
+    The text before the first newline belongs to the signature's line.
     """
     start = text.find("\n") + 1
     if start == 0:
@@ -76,7 +76,7 @@ def indentation(line: str) -> int:
 
 
 def parses(text: str) -> bool:
-    """Whether a text, its common indentation removed, is Python's grammar."""
+    """Whether a text parses as Python, its common indentation removed."""
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(textwrap.dedent(text))
@@ -86,7 +86,7 @@ def parses(text: str) -> bool:
 
 
 def compiles(text: str) -> bool:
-    """Whether Python compiles a text: beyond the grammar, no `return` outside a function, no name twice in a signature.
+    """Whether Python compiles a text: beyond the grammar, no `return` outside a function, no parameter name twice.
 
     Nothing is run.
     """

@@ -13,7 +13,7 @@ from typing import Any
 from stages.evaluate.score.inside.peer import BrokenPeerError, Peer
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
-"""What a test may hand to a candidate beside plain data: it is called here."""
+"""What a test may pass to a candidate besides plain data: it is called here."""
 
 
 def check(context: str, test: str, entry_point: str, connection: Any) -> tuple[str, str]:

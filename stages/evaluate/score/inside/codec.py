@@ -2,8 +2,8 @@
 
 Values of exactly Python's own types arrive on the other side, and nothing else does: a subclass arrives as the type it
 extends, without its methods (so an `__eq__` that is always true stays behind), and any other object stays where it is
-while a reference to it crosses. JSON's numbers, strings and lists stand for themselves, an object with one key for the
-rest: `{"tuple": [1, 2]}`. Both sides decode with this module, and decoding runs nothing of what is decoded.
+while a reference to it crosses. Numbers, strings and lists are JSON's own; every other type is an object
+with one key: `{"tuple": [1, 2]}`. Both sides decode with this module, and decoding runs nothing of what is decoded.
 """
 
 import builtins
@@ -15,7 +15,7 @@ PLAIN_INTEGER_BITS = 64
 
 
 class NotPlainError(Exception):
-    """What arrived is no encoding of plain data."""
+    """What arrived is not an encoding of plain data."""
 
 
 def encode(value: Any, refer: Callable[[Any], Any]) -> Any:  # noqa: PLR0911 - a line a type
@@ -50,7 +50,7 @@ def _encode_all(values: Iterable[Any], refer: Callable[[Any], Any]) -> list[Any]
 
 
 def decode(data: Any, resolve: Callable[[Any], Any]) -> Any:
-    """The value of an encoding; `resolve(reference)` gives what a reference stands for.
+    """The value of an encoding; `resolve(reference)` gives the object that a reference names.
 
     Raises NotPlainError for what `encode` does not write.
     """

@@ -24,7 +24,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class BrokenPeerError(BaseException):
-    """The other side has died ("died"), or sent what is no message ("refused").
+    """The other side has died ("died"), or sent something that is not a message ("refused").
 
     No subclass of Exception: a test's `except Exception` does not catch it.
     """
@@ -212,7 +212,7 @@ class Peer:
 
 
 def exception(name: str, text: str) -> Exception:
-    """The exception that the other side's stands for: the same type if it is a builtin one that is harmless here."""
+    """The exception to raise here for the other side's: of the same type if that is a builtin one and harmless."""
     found = getattr(builtins, name, None)
     if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, ENDS_A_LOOP):
         with suppress(TypeError):  # UnicodeDecodeError and a few others want more than a text

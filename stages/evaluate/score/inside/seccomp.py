@@ -1,4 +1,4 @@
-"""The system calls that a candidate cannot make: a seccomp filter (seccomp(2)), beside the namespaces and limits.
+"""The system calls that a candidate cannot make: a seccomp filter (seccomp(2)), in addition to namespaces and limits.
 
 What it adds: no new process and no other program can be started (threads can), so limits on one process are limits on
 the candidate; no memory outside RLIMIT_AS (memfd, System V); and the large interfaces through which kernels have been
@@ -61,7 +61,7 @@ class Machine:
     """What differs between kinds of processors."""
 
     column: int
-    """Of DENIED."""
+    """Index of its numbers in DENIED."""
     architecture: int
     """AUDIT_ARCH of linux/audit.h."""
     clone: int
@@ -107,7 +107,7 @@ def filter_program() -> bytes:
         (LOAD, 0, 0, NUMBER),
         (AT_LEAST, 0, 1, X32_BIT),  # the same calls under other numbers
         (RETURN, 0, 0, refuse),
-        (EQUAL, 0, 1, CLONE3),  # its flags are out of a filter's sight: glibc falls back to clone
+        (EQUAL, 0, 1, CLONE3),  # a filter cannot see its flags; glibc falls back to clone
         (RETURN, 0, 0, FAIL | errno.ENOSYS),
         (EQUAL, 0, 4, machine.clone),
         (LOAD, 0, 0, FIRST_ARGUMENT),

@@ -81,14 +81,14 @@ def merge(folder: Path, other: str) -> None:
 def commit_results(folder: Path, message: str) -> str | None:
     """Commit what a run changed; the commit, or None where nothing changed.
 
-    Raises UserError where files changed that are no results.
+    Raises UserError if other files changed than results.
     """
     # Overrides are written to params.yaml.
     changed, results = _changed(folder), (*uncached_outs(folder), str(PARAMS_FILE))
     others = [path for path in changed if not is_result(path, results)]
     if others:
         raise UserError(
-            f"{folder}: {', '.join(others[:5])} changed during the run and are no results; nothing committed"
+            f"{folder}: {', '.join(others[:5])} changed during the run and are not results; nothing committed"
         )
     if not changed:
         return None

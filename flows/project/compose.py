@@ -58,7 +58,7 @@ def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: P
 
 
 def check_word(word: str, known: dict[str, list[str]]) -> None:
-    """Raise UserError where a word is no GROUP=CHOICE and no key=value."""
+    """Raise UserError if a word is neither GROUP=CHOICE nor key=value."""
     name, _, value = word.partition("=")
     if not value:
         raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe(known)}")

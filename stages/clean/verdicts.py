@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
     """The ledger: the features with `verdict`: `kept`, or the first filter that drops it.
 
-    `representative` is the row of the document of which this one is a duplicate; its own row where it is none.
+    `representative` is the row of the document of which this one is a duplicate; its own row if it is not a duplicate.
     """
     verdict = np.full(len(features), KEPT, dtype=object)
     for name, dropped in filter_masks(features, filters, seed):

@@ -153,7 +153,7 @@ def _evict(entry: Path) -> None:
 
 
 def limit_bytes() -> float:
-    """How large the cache of a stage may stay. Raises UserError for a variable that is no number."""
+    """How large the cache of a stage may stay. Raises UserError for a variable that is not a number."""
     value = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_GB)
     try:
         return float(value) * 1e9

@@ -99,7 +99,9 @@ def test_a_package_that_is_not_installed_is_refused() -> None:
 def test_a_package_built_for_one_platform_is_refused(site: Path) -> None:
     install(site, tag="cp311-cp311-manylinux_2_28_x86_64")
 
-    with pytest.raises(UserError, match="`toy-package` is no pure-Python wheel, so its files differ between platforms"):
+    with pytest.raises(
+        UserError, match="`toy-package` is not a pure-Python wheel, so its files differ between platforms"
+    ):
         list(read_package("toy-package", tests=False))
 
 

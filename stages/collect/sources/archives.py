@@ -67,7 +67,7 @@ def read_archives(source: Archives, max_document_bytes: int) -> Iterator[RawDocu
             if unpacked > source.max_unpacked_bytes:
                 raise UserError(
                     f"{file.name}: unpacks to more than max_unpacked_bytes = {source.max_unpacked_bytes:,}; "
-                    "raise the limit if this is no decompression bomb"
+                    "raise the limit if this is not a decompression bomb"
                 )
             path = f"{file.name}!{member.name}"
             if member.reason:

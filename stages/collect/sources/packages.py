@@ -53,7 +53,7 @@ def _pure_package(name: str) -> Distribution:
     tags = [line for line in (package.read_text("WHEEL") or "").splitlines() if line.startswith("Tag:")]
     if not tags or not all(tag.endswith("-none-any") for tag in tags) or package.files is None:
         raise UserError(
-            f"collect.sources: package `{name}` is no pure-Python wheel, so its files differ between platforms; "
+            f"collect.sources: package `{name}` is not a pure-Python wheel, so its files differ between platforms; "
             "take its folder as a source of kind `files` instead"
         )
     return package

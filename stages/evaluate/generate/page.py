@@ -25,9 +25,10 @@ def samples_page(samples: Sequence[Sample], params: HeaderParams) -> str:
 def _section(number: int, sample: Sample) -> str:
     notes = [] if sample.parses is None else ["parses" if sample.parses else "does not parse"]
     notes += [] if sample.finished else ["cut off"]
+    details = f" ({', '.join(notes)})" if notes else ""
     written = sample.body.lstrip("\n") or "(nothing)"
     return (
-        f"## {number}. {escape(sample.source)} {escape(sample.path)}, line {sample.line} ({', '.join(notes)})\n\n"
+        f"## {number}. {escape(sample.source)} {escape(sample.path)}, line {sample.line}{details}\n\n"
         f"The model read:\n\n{code_block(sample.prompt)}\n"
         f"It wrote:\n\n{code_block(written)}"
     )

@@ -77,7 +77,9 @@ class HubSet(ProblemSet):
     @model_validator(mode="after")
     def _revision_is_a_commit(self) -> Self:
         if not Path(self.repository).is_dir() and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
-            raise ValueError(f"data set `{self.repository}`: revision `{self.revision}` is no commit of 40 hex digits")
+            raise ValueError(
+                f"data set `{self.repository}`: revision `{self.revision}` is not a commit (40 hex digits)"
+            )
         return self
 
 

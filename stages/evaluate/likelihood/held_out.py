@@ -72,7 +72,9 @@ def validation_split(folder: Path) -> HeldOutSet:
 def named_sets(sets: Mapping[str, str]) -> list[HeldOutSet]:
     """The sets of `evaluate.sets`. Raises UserError that names one that does not exist."""
     if VALIDATION in sets:
-        raise UserError(f"params.yaml: evaluate.sets.{VALIDATION}: the split that cleaning holds out is named so")
+        raise UserError(
+            f"params.yaml: evaluate.sets.{VALIDATION}: the name of the split that cleaning holds out; choose another"
+        )
     for name, place in sets.items():
         if not Path(place).exists():
             raise UserError(f"params.yaml: evaluate.sets.{name} = {place!r}: no such file or folder")
@@ -121,7 +123,7 @@ def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
 
 def _document(row: Any, set_name: str, name: str) -> Document:
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        found = f"it has {', '.join(sorted(map(str, row)))}" if isinstance(row, dict) else "it is no object"
+        found = f"it has {', '.join(sorted(map(str, row)))}" if isinstance(row, dict) else "it is not an object"
         raise ValueError(f"{name}: no text in a field `text`; {found}")
     text = row["text"]
     source, path = (str(row.get(field) or default) for field, default in (("source", set_name), ("path", name)))

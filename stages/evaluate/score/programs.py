@@ -51,7 +51,7 @@ def program(problem: Problem, completion: str) -> Program:
 
 
 def programs_of(problems: Mapping[str, Problem], completions: Sequence[Completion]) -> list[Program]:
-    """The program of each completion; `problems` by task_id. Raises UserError for a completion of no problem."""
+    """The program of each completion; `problems` by task_id. Raises UserError for one of an unknown problem."""
     for completion in completions:
         if completion.task_id not in problems:
             raise UserError(f"{completion.task_id}: a completion of a problem that is not among the problems")

@@ -1,6 +1,6 @@
 """Code problems: what a model is to complete, and the tests that its programs have to pass.
 
-Two file formats are read, JSON lines, also gzipped (`.jsonl.gz`); the fields of a row tell which one it is:
+Two formats of JSON lines are read, also gzipped (`.jsonl.gz`); the fields of a row tell which one it is:
 
 - HumanEval's (Chen et al. 2021, arXiv:2107.03374): task_id, prompt, entry_point, canonical_solution, and a test that
   defines `check(candidate)`. The program that is scored is prompt + completion + test + a call of check.
@@ -151,5 +151,5 @@ def _json(path: Path, number: int, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: line {number} is not valid JSON ({error})") from None
     if not isinstance(row, dict):
-        raise UserError(f"{path}: line {number} is no JSON object but {type(row).__name__}")
+        raise UserError(f"{path}: line {number} is not a JSON object but {type(row).__name__}")
     return row

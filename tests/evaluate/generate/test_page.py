@@ -23,3 +23,9 @@ def test_a_completion_without_a_body_is_shown_as_such() -> None:
     sample = Sample("s", "p.py", 1, "def f():", "def f():", "\n", seed=0, finished=True, parses=False)
 
     assert "(nothing)" in samples_page([sample], PARAMS)
+
+
+def test_a_complete_text_of_a_language_without_a_grammar_needs_no_remark() -> None:
+    sample = Sample("s", "p.txt", 1, "It was", "It was", " late.\n", seed=0, finished=True, parses=None)
+
+    assert "## 1. s p.txt, line 1\n" in samples_page([sample], PARAMS)

@@ -53,7 +53,7 @@ def test_while_datasets_is_offline_a_retry_does_not_help(data_set: Path, monkeyp
 
 
 def test_a_revision_that_can_move_is_refused() -> None:
-    with pytest.raises(ValidationError, match="revision `main` is no commit"):
+    with pytest.raises(ValidationError, match="revision `main` is not a commit"):
         hub_set("owner/name", revision="main")
 
 

@@ -72,7 +72,7 @@ def test_what_is_no_set_of_documents_is_refused_with_its_name(
     ("name", "message"),
     [
         ("mine", "params.yaml: evaluate.sets.mine = 'nowhere': no such file or folder"),
-        ("validation", "params.yaml: evaluate.sets.validation: the split that cleaning holds out is named so"),
+        ("validation", "params.yaml: evaluate.sets.validation: the name of the split that cleaning holds out"),
     ],
 )
 def test_a_set_that_cannot_be_is_refused(name: str, message: str) -> None:

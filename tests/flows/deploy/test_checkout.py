@@ -136,7 +136,7 @@ def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> Non
     assert commit_results(folder, "Results")
 
     (folder / "one.sh").write_text("changed by a stage\n")
-    with pytest.raises(UserError, match=r"one.sh changed during the run and are no results"):
+    with pytest.raises(UserError, match=r"one.sh changed during the run and are not results"):
         commit_results(folder, "Results")
 
 

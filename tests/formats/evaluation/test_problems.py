@@ -107,7 +107,7 @@ def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_on
     [
         (b"", "set.jsonl: holds no problems"),
         (b"{\n", "set.jsonl: line 1 is not valid JSON"),
-        (b"[1]\n", "set.jsonl: line 1 is no JSON object but list"),
+        (b"[1]\n", "set.jsonl: line 1 is not a JSON object but list"),
         (b'{"task_id": "a"}\n', "set.jsonl: line 1: no field 'prompt'; expected HumanEval's"),
         (json.dumps(HUMANEVAL | {"prompt": 3}).encode(), "set.jsonl: line 1: prompt: Input should be a valid string"),
         (json.dumps(HUMANEVAL).encode() + b"\n" + json.dumps(HUMANEVAL).encode(), "task_id `HumanEval/0` occurs more"),

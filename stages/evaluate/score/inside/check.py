@@ -34,7 +34,7 @@ def check(context: str, test: str, entry_point: str, connection: Any) -> tuple[s
     except BaseException as error:
         if not peer.broken:
             return _result(error)
-    # Also where a test has caught it: one that expects an exception does not expect the process to be gone.
+    # Also if a test caught it: one that expects an exception does not expect a dead process.
     return (peer.broken, "") if peer.broken else ("passed", "")
 
 

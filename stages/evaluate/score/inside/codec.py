@@ -93,7 +93,7 @@ def _decode(kind: str, content: Any, resolve: Callable[[Any], Any]) -> Any:  # n
 def _builtin_type(name: str) -> type:
     found = getattr(builtins, name)
     if not isinstance(found, type):
-        raise NotPlainError(f"{name} is no type")
+        raise NotPlainError(f"{name} is not a type")
     return found
 
 

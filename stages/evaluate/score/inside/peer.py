@@ -157,7 +157,7 @@ class Peer:
         if isinstance(value, Remote) and value._peer is self:
             return {"reference": {"yours": value._reference}}
         if not self._may_refer(value):
-            raise TypeError(f"{type(value).__name__} is no plain data: a test cannot hand it to a candidate")
+            raise TypeError(f"{type(value).__name__} is not plain data: a test cannot pass it to a candidate")
         number = self._own_numbers.setdefault(id(value), len(self._own_objects))
         if number == len(self._own_objects):
             self._own_objects.append(value)

@@ -44,7 +44,7 @@ LIBRARIES = ["dvc", "prefect", "torch"]
 
 @dataclass(frozen=True)
 class Line:
-    """What is kept of a trial."""
+    """The record of a trial."""
 
     number: int
     kind: str

@@ -1,4 +1,4 @@
-"""The faults of the campaign. Each function disturbs the run of a trial, and then takes the cause away."""
+"""The faults of the campaign. Each function disturbs the run of a trial, and then removes the cause."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from benchmarks.runs.trial import MissedError, Process, Trial, WrongResultError,
 from stages.formats.receipt import read_receipt
 
 UNREACHABLE = "http://127.0.0.1:9/api"
-"""Of a Prefect server that is down, so that a run has a recorder."""
+"""A Prefect server that is down: with it a run starts its recorder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def kill_everything(trial: Trial) -> None:
 
 
 def with_recorder(trial: Trial) -> None:
-    """One run of four has a recorder too, for a Prefect server that does not answer."""
+    """One run in four has a recorder too, for a Prefect server that does not answer."""
     if trial.chance.random() < 0.25:
         trial.variables["PREFECT_API_URL"] = UNREACHABLE
 
@@ -140,7 +140,7 @@ def edit(trial: Trial) -> None:
 
 
 def disk_full(trial: Trial) -> None:
-    """The project is on a file system with room for a part of what the run writes; later there is room."""
+    """The project is on a file system with room for only a part of what the run writes; later attempts have enough."""
     share = trial.chance.random()
     with small_disk(trial.folder) as resize:
         room = int(share * trial.undisturbed.added_bytes * 0.8)
@@ -154,7 +154,7 @@ def disk_full(trial: Trial) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Callable[[int | None], None]]:
-    """The folder on a file system in memory; a function that sets its size in bytes, or takes the limit away."""
+    """The folder on a file system in memory; a function that sets its size in bytes, or removes the limit."""
     aside = folder.with_name(f"{folder.name}.aside")
     remove(aside)
     folder.rename(aside)
@@ -185,7 +185,7 @@ def can_mount(folder: Path) -> bool:
 def clock(trial: Trial) -> None:
     """The times of all files are years off, as after a clock that jumped, from before the run or from within it.
 
-    Of a process alone the clock cannot be set, and libfaketime fails in Python's own `sleep` (0.9.10, Python 3.11).
+    The clock of a single process cannot be set, and libfaketime fails in Python's own `sleep` (0.9.10, Python 3.11).
     """
     years = trial.chance.choice([-1, 1]) * trial.chance.uniform(0.001, 10)
     delay, during = trial.instant(), trial.chance.random() < 0.5
@@ -244,7 +244,7 @@ def damage(trial: Trial) -> None:
 
 
 def damage_file(file: Path, trial: Trial) -> str:
-    """Damage one file; how."""
+    """Damage one file. Returns how."""
     content = bytearray(file.read_bytes())
     how = trial.chance.choice(["flipped", "flipped", "flipped", "cut", "removed"])
     mode = file.stat().st_mode

@@ -84,24 +84,24 @@ class Trial:
     work: Work
     chance: Random
     pace: float = 1.0
-    """Faults come earlier where it is lower."""
+    """A factor on the instant of the fault: lower is earlier."""
     seconds: float = 0.0
-    """What all attempts took together."""
+    """Of all attempts together."""
     refusals: int = 0
     """Attempts that failed, with a clear message."""
     told: list[str] = field(default_factory=list)
-    """What was done to the run."""
+    """What was done to the run, for the report."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Of the environment, for the disturbed attempt alone."""
+    """Environment variables of the disturbed attempt only."""
     lasting: dict[str, str] = field(default_factory=dict)
-    """Of the environment, for all attempts."""
+    """Environment variables of all attempts."""
     kept: tuple[Edit, ...] = ()
     """Edits during the run that stay."""
     seen: tuple[Edit, ...] = ()
     """Edits that a stage may have seen and recorded."""
     logs: dict[int, Path] = field(default_factory=dict)
     succeeded: bool = False
-    """The last attempt."""
+    """Whether the last attempt did."""
     finished: bool = False
     stages_again: int = 0
     """How many more stages were started than in an undisturbed run."""
@@ -145,7 +145,7 @@ class Trial:
         return Attempt(process.returncode, said)
 
     def attempt(self, disturb: Callable[[Process], None] | None = None) -> Attempt:
-        """Run the command, disturbed or not, to its end, and judge that."""
+        """Run the command to its end, disturbed or not, and check how it ended."""
         began = time.monotonic()
         process = self.start(variables=self.variables if disturb else {})
         if disturb:
@@ -155,7 +155,7 @@ class Trial:
         self.succeeded = attempt.code == 0
         attempt.require_clear("the disturbed run" if disturb else "the same command again")
         self.refusals += attempt.code > 0
-        self.wait_for_orphans()  # which may be writing it
+        self.wait_for_orphans()  # they may still write dvc.lock
         self.check_lock()
         return attempt
 
@@ -168,7 +168,7 @@ class Trial:
         raise MissedError
 
     def check_lock(self) -> None:
-        """Raise WrongResultError where dvc.lock says of a stage what no undisturbed run would."""
+        """Raise WrongResultError if dvc.lock has an entry that no undisturbed run would write."""
         possible = [self.before, self.undisturbed.stages]
         possible += [self.projects.reference(self.work, edit).stages for edit in (*self.seen, *self.kept)]
         for stage, entry in lock_entries(self.folder).items():
@@ -176,7 +176,7 @@ class Trial:
                 raise WrongResultError(f"dvc.lock records of {stage} what was not computed: {entry}")
 
     def finish(self) -> None:
-        """Give the same command until it succeeds, and compare. Raises FailedTrialError."""
+        """Repeat the command until it succeeds, and compare the results. Raises FailedTrialError."""
         self.wait_for_orphans()
         if self.kept or self.seen:
             self.succeeded = False  # of the state before or during the edit
@@ -192,7 +192,7 @@ class Trial:
         self.finished = True
 
     def compare(self, expected: Reference) -> None:
-        """Raise WrongResultError where the results are not the expected ones."""
+        """Raise WrongResultError if the results are not the expected ones."""
         found, stages = results(self.folder), lock_entries(self.folder)
         wrong = sorted(name for name in found.keys() | expected.files if found.get(name) != expected.files.get(name))
         differing = {name for name in stages.keys() | expected.stages if stages.get(name) != expected.stages.get(name)}
@@ -222,7 +222,7 @@ class Trial:
 
 
 def members(folder: Path) -> list[psutil.Process]:
-    """Every living process that works in a folder: of a run all, also those that lost their parents."""
+    """Every living process whose working directory is in the folder: all of a run, orphans included."""
     return list(_members(folder))
 
 
@@ -238,7 +238,7 @@ def _members(folder: Path) -> Iterator[psutil.Process]:
 
 
 def kill(process: psutil.Process) -> None:
-    """SIGKILL, where it is not gone by now."""
+    """SIGKILL, if the process still exists."""
     with suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
 

@@ -37,7 +37,7 @@ def message_of(*names: str) -> str:
     return str(raised.value)
 
 
-def test_a_task_file_of_ones_own_is_loaded_with_the_functions_beside_it(tmp_path: Path) -> None:
+def test_a_task_file_of_ones_own_is_loaded_with_the_functions_next_to_it(tmp_path: Path) -> None:
     write_task()
     file = tmp_path / "tasks/own.yaml"
     file.write_text(file.read_text() + "process_docs: !function own.first_two\n")

@@ -58,7 +58,7 @@ def unused_port() -> int:
 
 
 def names(bucket: str) -> set[str]:
-    """What lies in the bucket: the checkpoint's name and the file's."""
+    """What is in the bucket: the checkpoint's name and the file's."""
     listed = boto3.client("s3").list_objects_v2(Bucket=bucket).get("Contents", [])
     return {"/".join(item["Key"].split("/")[-2:]) for item in listed}
 

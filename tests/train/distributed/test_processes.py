@@ -1,4 +1,4 @@
-"""The result of a run does not hang on how many processes compute it."""
+"""The result of a run does not depend on how many processes compute it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What DVC does otherwise than this project needs it."""
+"""Where DVC behaves differently from what this project needs."""
 
 import errno
 import sqlite3

@@ -115,7 +115,7 @@ def test_a_mirror_that_does_not_answer_at_the_start_ends_the_run_before_it_start
 def test_refused_credentials_are_the_users_to_correct_and_no_outage(
     reference: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """From now on the store checks who asks."""
+    """From now on the store asks for credentials."""
     monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
     monkeypatch.setenv("PARROTFLOW_MIRROR", f"s3://{bucket}/parrot")
     with pytest.raises(UserError, match="the credentials are refused") as wrong_key:

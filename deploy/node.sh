@@ -46,7 +46,7 @@ else
     ignoring_term python -m stages.train &
     training=$!
     while [ -n "$(jobs -rp)" ]; do
-        if [ -e "$run.trained" ]; then   # node 0 is done: this one is too, or it waits in vain
+        if [ -e "$run.trained" ]; then   # node 0 is done: this one is too, or it would wait forever
             for _ in $(seq 60); do       # while it starts it ignores the signal
                 [ -z "$(jobs -rp)" ] && exit 0
                 kill -TERM "$training" 2>/dev/null || true

@@ -194,7 +194,7 @@ def test_lines_of_json_keep_their_own_source_path_and_licence() -> None:
     ("line", "message"),
     [
         ('{"content": "x = ', "rows.jsonl: line 2 is not valid JSON (Invalid control character"),
-        ("[1]", "rows.jsonl: line 2 is no JSON object but list"),
+        ("[1]", "rows.jsonl: line 2 is not a JSON object but list"),
         ('{"text": "x"}', "rows.jsonl#2: no field `content`; it has text"),
     ],
 )

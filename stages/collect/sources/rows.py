@@ -25,7 +25,7 @@ r"""Bytes that a byte of text takes at most in JSON (`\u0000`)."""
 
 
 def read_jsonl(source: Jsonl, max_document_bytes: int) -> Iterator[RawDocument | LeftOut]:
-    """Each line as one document. Raises UserError that names a line that is no JSON object with the text field."""
+    """Each line as one document. Raises UserError that names a line that is not a JSON object with the text field."""
     for file in find_visible(source.globs):
         with decompressed(file) as stream:
             for number, line in enumerate(_lines(stream, longest_line(max_document_bytes)), start=1):
@@ -60,7 +60,7 @@ def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name}: line {number} is not valid JSON ({error}); correct or remove it") from None
     if not isinstance(row, dict):
-        raise UserError(f"{name}: line {number} is no JSON object but {type(row).__name__}")
+        raise UserError(f"{name}: line {number} is not a JSON object but {type(row).__name__}")
     return row
 
 

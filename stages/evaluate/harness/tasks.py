@@ -48,7 +48,7 @@ def index_tasks(names: tuple[str, ...]) -> TaskManager:
 
 
 def require_readable(path: Path) -> None:
-    """Raise UserError for a task file that is not YAML; lm-eval would leave it out without a word."""
+    """Raise UserError for a task file that is not YAML; lm-eval would skip it silently."""
     try:
         load_yaml(path, resolve_func=False)
     except (yaml.YAMLError, ValueError, OSError) as error:
@@ -64,7 +64,7 @@ def known(name: str, index: Mapping[str, Entry]) -> bool:
 
 
 def configs(name: str, index: Mapping[str, Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each task that a name stands for, with the keys of its file. Raises UserError for an unknown name."""
+    """Each task that a name selects, with the keys of its file. Raises UserError for an unknown name."""
     entry = index.get(name)
     if entry is None:
         close = ", ".join(difflib.get_close_matches(name, index, n=3))
@@ -115,7 +115,7 @@ def require_no_code(task: str, config: dict[str, Any]) -> None:
 
 @contextmanager
 def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[TaskDict]:
-    """The tasks that a name stands for, with their data and few-shot settings.
+    """The tasks that a name selects, with their data and few-shot settings.
 
     Raises UserError for a task whose file is wrong or whose data or library is missing, UnavailableError where the Hub
     does not answer.
@@ -159,7 +159,7 @@ def fresh_cache() -> Iterator[None]:
 
 @contextmanager
 def no_bytecode() -> Iterator[None]:
-    """Python files beside a task file are not compiled there: DVC would take that for a change of its folder."""
+    """Python files next to a task file are not compiled there: DVC would take that for a change of its folder."""
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     try:

@@ -50,7 +50,7 @@ def counts(report: HarnessReport, name: str) -> tuple[str, str]:
 
 
 def model_index(report: HarnessReport) -> Iterator[EvalResult]:
-    """The metrics of tasks that were scored whole: the Hub shows them beside those of other models."""
+    """The metrics of tasks that were scored whole: the Hub shows them next to those of other models."""
     for name, task in sorted(report.tasks.items()):
         for metric, value in sorted(report.harness[name].items()):
             if value is not None and task.documents == task.documents_in_task:

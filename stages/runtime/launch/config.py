@@ -61,7 +61,7 @@ class LaunchConfig:
 
 
 def launch_config() -> LaunchConfig:
-    """The configuration to launch with. Raises UserError where a named one does not exist or is none."""
+    """The configuration to launch with. Raises UserError where a named one does not exist or is not a configuration."""
     path = _config_path()
     try:
         settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))

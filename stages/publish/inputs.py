@@ -18,6 +18,7 @@ from stages.formats.evaluation.report import (
     read_evaluation_receipt,
 )
 from stages.formats.evaluation.samples import SAMPLES, Sample, read_samples
+from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport, read_score
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.splits import TRAIN, VALIDATION
@@ -30,7 +31,15 @@ TRAIN_REPORT = REPORTS / "train.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
 ACCEPTED = Path("accepted.yaml")
 
-REPORTS_READ = (CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT, EVALUATE_RECEIPT, GENERATE_REPORT, HARNESS_REPORT)
+REPORTS_READ = (
+    CLEAN_REPORT,
+    TRAIN_REPORT,
+    EVALUATE_REPORT,
+    EVALUATE_RECEIPT,
+    GENERATE_REPORT,
+    HARNESS_REPORT,
+    SCORE_REPORT,
+)
 ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
@@ -81,6 +90,7 @@ class Inputs:
     recorded: Recorded
     evaluation: Evaluation
     generation: Generation
+    score: ScoreReport
     harness: HarnessReport
     evaluation_receipt: EvaluationReceipt
     accepted: list[dict[str, Any]]
@@ -108,6 +118,7 @@ def read_inputs() -> Inputs:
         ),
         evaluation=read_evaluation(),
         generation=read_generation(),
+        score=read_score(),
         harness=read_harness(),
         evaluation_receipt=read_evaluation_receipt(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],

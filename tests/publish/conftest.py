@@ -8,6 +8,7 @@ from benchmarks.runs.hub_server import Hub
 from stages.evaluate.__main__ import main as evaluate
 from stages.evaluate.generate.__main__ import main as generate
 from stages.evaluate.harness.__main__ import main as harness
+from stages.evaluate.score.__main__ import main as score
 from tests.trained_project import write_trained_project
 
 
@@ -19,6 +20,7 @@ def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         monkeypatch.chdir(folder)
         evaluate()
         generate()
+        score()
         harness()
     return folder
 

@@ -68,6 +68,7 @@ def test_the_stages_that_made_the_model_are_listed_in_order_with_hashes_and_para
         "reports/evaluate_receipt.json",
         "reports/generate.json",
         "reports/harness.json",
+        "reports/score.json",
     ]
 
 

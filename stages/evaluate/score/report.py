@@ -45,7 +45,7 @@ def score_report(
     ran = params.run_generated_code
     return ScoreReport(
         ran=ran,
-        sets={name: _set_score(name, completions, verdicts, params) for name in sets},
+        sets={name: _set_score(name, problems, completions, verdicts, params) for name in sets},
         samples=len(completions),
         programs=programs,
         isolation=LEVEL if ran else NOT_RUN,
@@ -58,7 +58,11 @@ def score_report(
 
 
 def _set_score(
-    name: str, completions: Sequence[Completion], verdicts: Sequence[Verdict], params: ScoreParams
+    name: str,
+    problems: Sequence[Problem],
+    completions: Sequence[Completion],
+    verdicts: Sequence[Verdict],
+    params: ScoreParams,
 ) -> SetScore:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for verdict in verdicts:
@@ -68,6 +72,7 @@ def _set_score(
     per_problem = [(count.total(), count["passed"]) for count in counts.values()]
     return SetScore(
         problems=len(set(of_set)),
+        problems_sha256=problems_sha256(problem for problem in problems if set_name(problem.task_id) == name),
         samples=len(of_set),
         results=dict(sum(counts.values(), Counter())),
         pass_at_k={str(k): mean_pass_at_k(per_problem, k, params.bootstrap_resamples, params.seed) for k in params.k}

@@ -1,4 +1,5 @@
-"""Verdicts on completions, `data/verdicts.jsonl`, and `reports/score.json`. `score` writes them."""
+"""Verdicts on completions, `data/verdicts.jsonl`, and `reports/score.json`. `score` writes them,
+publish reads the report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict
 
+from stages.formats.evaluation.reading import read_report
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 
@@ -66,6 +68,7 @@ class SetScore(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     problems: int
+    problems_sha256: str
     samples: int
     results: dict[str, int]
     """Result -> samples; results that did not occur are left out. Empty where nothing was run."""
@@ -104,3 +107,8 @@ def write_verdicts(verdicts: Iterable[Verdict], path: Path = VERDICTS) -> None:
 def write_score(report: ScoreReport) -> None:
     """Write `reports/score.json`."""
     write_json(SCORE_REPORT, report.model_dump(mode="json"))
+
+
+def read_score(path: Path = SCORE_REPORT) -> ScoreReport:
+    """Read a report. Raises UserError that names the first field that is missing or wrong."""
+    return read_report(path, ScoreReport, "score")

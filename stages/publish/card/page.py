@@ -10,10 +10,10 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from stages.formats.evaluation.generation import SampleCounts
-from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.evaluation.samples import Sample
 from stages.formats.markdown import code_block, escape, table
+from stages.publish.card.code_generation import code_generation, pass_at_k_entries
 from stages.publish.card.data import data
 from stages.publish.card.harness import benchmarks, model_index
 from stages.publish.card.training import accepted, reproduction, training
@@ -33,6 +33,7 @@ def write_card(params: PublishParams, inputs: Inputs) -> str:
         loading(params),
         intended_use(inputs.validation.sources),
         evaluation(inputs.evaluation, inputs.evaluation_receipt.convention, inputs.generation.samples),
+        code_generation(inputs.score, inputs.generation),
         benchmarks(inputs.harness),
         samples(inputs.samples),
         data(inputs),
@@ -41,14 +42,12 @@ def write_card(params: PublishParams, inputs: Inputs) -> str:
         accepted(inputs.accepted),
         citation(params),
     )
-    return f"---\n{metadata(params, inputs.evaluation, inputs.harness).to_yaml()}\n---\n\n" + "\n".join(
-        filter(None, sections)
-    )
+    return f"---\n{metadata(params, inputs).to_yaml()}\n---\n\n" + "\n".join(filter(None, sections))
 
 
-def metadata(params: PublishParams, evaluation: Evaluation, harness: HarnessReport) -> ModelCardData:
+def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
     """The card's front matter, with the metrics as the Hub's model-index."""
-    values = evaluation.model_dump()
+    values = inputs.evaluation.model_dump()
     results = [
         EvalResult(
             task_type="text-generation",
@@ -68,7 +67,7 @@ def metadata(params: PublishParams, evaluation: Evaluation, harness: HarnessRepo
         pipeline_tag="text-generation",
         tags=list(params.tags),
         model_name=params.name,
-        eval_results=[*results, *model_index(harness)],
+        eval_results=[*results, *pass_at_k_entries(inputs.score, inputs.generation), *model_index(inputs.harness)],
     )
 
 
@@ -142,7 +141,7 @@ def evaluation(report: Evaluation, convention: str, counts: SampleCounts) -> str
     if counts.parsed_share is not None:
         functions = (
             f"\nOf {counts.functions} held-out function headers, {counts.parsed} were completed to valid Python "
-            f"({counts.parsed_share:.0%}). Valid Python is a matter of grammar: no completion was run.\n"
+            f"({counts.parsed_share:.0%}). Valid Python is a matter of grammar: none of these was run.\n"
         )
     return (
         f"## Evaluation\n\n{table(('', 'value', '95 % interval'), rows)}\n"

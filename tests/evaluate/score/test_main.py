@@ -17,7 +17,7 @@ from stages.evaluate.score.programs import Program
 from stages.evaluate.score.scoring import KNOWN, read_known
 from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
-from stages.formats.evaluation.problems import Problem, read_problems, write_problems
+from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT, write_project
@@ -112,7 +112,8 @@ def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pyt
     assert VERDICTS.read_text() == ""
     assert report()["ran"] is False
     assert report()["isolation"] == "none: not run"
-    assert report()["sets"] == {"parrotflow": {"problems": 3, "samples": 9, "results": {}, "pass_at_k": {}}}
+    counted = {"problems": 3, "problems_sha256": problems_sha256(PROBLEMS), "samples": 9}
+    assert report()["sets"] == {"parrotflow": {**counted, "results": {}, "pass_at_k": {}}}
 
 
 def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(

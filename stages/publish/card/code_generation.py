@@ -1,0 +1,100 @@
+"""The card's code problems: pass@k of generated programs, as a table and as entries of the Hub's model-index."""
+
+from collections.abc import Iterator
+
+from huggingface_hub import EvalResult
+
+from stages.formats.evaluation.generation import Generation, ProblemSetReceipt
+from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
+from stages.formats.markdown import escape, table
+
+PUBLISHED = {"HumanEval", "MBPP"}
+"""The sets, named as in their problems' task_id, of which others report pass@k."""
+
+
+def code_generation(report: ScoreReport, generation: Generation) -> str:
+    """A row for each set and k, how the samples were drawn and run, and what the values are not.
+
+    Nothing where no generated program was run.
+    """
+    scores = list(values(report))
+    if not scores:
+        return ""
+    rows = [
+        (name, f"pass@{k}", f"{score.value:.4g}", "{:.4g} to {:.4g}".format(*score.interval_95), *counts(found))
+        for name, found, k, score in scores
+    ]
+    new_tokens = generation.receipts.sampling["problems"]["max_new_tokens"]
+    sources = [
+        (name, receipt.name if receipt else "", found.problems_sha256)
+        for name, found in sorted(report.sets.items())
+        for receipt in [origin(found, generation)]
+    ]
+    return (
+        "## Code generation\n\n"
+        f"{table(('problem set', 'metric', 'value', '95 % interval', 'problems', 'samples of each'), rows)}\n"
+        f"Sampled with {drawn(generation)}, at most {new_tokens:,.0f} new tokens. The programs ran with Python "
+        f"{report.python} in a sandbox ({escape(report.isolation)}). {escape(report.convention)}\n\n"
+        f"{table(('problem set', 'from', 'sha256 of the problems'), sources)}\n"
+        f"{limits(report)}"
+    )
+
+
+def values(report: ScoreReport) -> Iterator[tuple[str, SetScore, int, PassAtK]]:
+    """Set, its score, k and pass@k, in this order."""
+    for name, found in sorted(report.sets.items()):
+        for k in sorted(map(int, found.pass_at_k)):
+            yield name, found, k, found.pass_at_k[str(k)]
+
+
+def counts(found: SetScore) -> tuple[str, str]:
+    """How many problems a set has, and how many samples each of them; the stage `generate` draws equally many."""
+    return f"{found.problems:,}", f"{found.samples // found.problems:,}"
+
+
+def origin(found: SetScore, generation: Generation) -> ProblemSetReceipt | None:
+    """The file or data set whose problems these are; None where one holds several sets."""
+    receipts = generation.receipts.problem_sets
+    return next((receipt for receipt in receipts if receipt.sha256 == found.problems_sha256), None)
+
+
+def drawn(generation: Generation) -> str:
+    """From which distribution the samples were drawn."""
+    settings = generation.receipts.sampling["problems"]
+    return f"temperature {settings['temperature']:g}, top-p {settings['top_p']:g}"
+
+
+def limits(report: ScoreReport) -> str:
+    """What the values do not say."""
+    own = ", ".join(escape(name) for name, found in sorted(report.sets.items()) if name not in PUBLISHED)
+    notes = [
+        f"Not a published benchmark: {own}. Its values compare with those of other models on the same problems only."
+        if own
+        else "",
+        "Published values are often, for each k, the best of several temperatures; these are of one. A value over some "
+        "problems of a set compares with no published one.",
+        "An interval without width means that all problems had the same result, not that the value is certain."
+        if any(low == high for _, _, _, score in values(report) for low, high in [score.interval_95])
+        else "",
+        "The intervals cover the choice of problems, not the random seed of the training. Whether the training data "
+        "was searched for these problems is said under Data (decontamination).",
+    ]
+    return "".join(f"- {note}\n" for note in notes if note)
+
+
+def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
+    """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
+    for name, found, k, score in values(report):
+        receipt = origin(found, generation)
+        repository, _, commit = receipt.name.rpartition("@") if receipt else ("", "", "")
+        problems, samples = counts(found)
+        yield EvalResult(
+            task_type="text-generation",
+            task_name="Code Generation",
+            dataset_type=repository or name,
+            dataset_name=f"{name} ({problems} problems)",
+            dataset_revision=commit if repository else None,
+            metric_type=f"pass@{k}",
+            metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)})",
+            metric_value=score.value,
+        )

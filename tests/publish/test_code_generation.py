@@ -1,0 +1,152 @@
+"""pass@k in the model card: what was measured, what it depends on, and what it is not."""
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import EvalResult, ModelCard
+
+from stages.evaluate.score.__main__ import main as score
+from stages.formats.evaluation.completions import Completion, read_completions, write_completions
+from stages.formats.evaluation.generation import (
+    ProblemSetReceipt,
+    read_generation,
+    write_generation,
+)
+from stages.formats.evaluation.problems import problems_sha256, read_written_problems
+from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore, read_score, write_score
+from stages.publish.__main__ import main
+from stages.runtime.entry import UserError
+from tests.trained_project import write_sections
+
+CARD = Path("published/tiny/main/README.md")
+COMMIT = "a" * 40
+
+
+def section() -> str:
+    """The card's section on code generation; empty where there is none."""
+    main()
+    return CARD.read_text().partition("\n## Code generation\n")[2].partition("\n## ")[0]
+
+
+def entries() -> list[EvalResult]:
+    """What the Hub reads of it."""
+    results = ModelCard.load(CARD).data.eval_results or []
+    return [result for result in results if result.task_name == "Code Generation"]
+
+
+def write_scored(*names: str, value: float = 0.25, interval: tuple[float, float] = (0.125, 0.5)) -> ScoreReport:
+    """The project's score report as if it had 164 problems of each set, with 20 samples of each."""
+    score = PassAtK(value=value, interval_95=interval)
+    sets = {
+        name: SetScore(
+            problems=164,
+            problems_sha256=f"sha256 of {name}",
+            samples=3280,
+            results={"passed": 1, "assertion": 3279},
+            pass_at_k={"1": score, "10": score, "2": score},
+        )
+        for name in names
+    }
+    changes = {"ran": True, "sets": sets, "isolation": "bubblewrap+|", "convention": "As *it* is."}
+    report = read_score().model_copy(update=changes)
+    write_score(report)
+    return report
+
+
+def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
+    solutions = {problem.task_id: problem.solution for problem in read_written_problems()}
+
+    def solved(one: Completion) -> Completion:
+        right = one.sample == 0 and one.task_id in ("parrotflow/0", "parrotflow/1", "parrotflow/2")
+        return one.model_copy(update={"completion": solutions[one.task_id] if right else "    raise KeyError\n"})
+
+    write_completions([solved(one) for one in read_completions()])
+    write_sections(Path(), score__run_generated_code=True, score__k=[1, 2])
+    score()
+
+    text = section()
+
+    low, high = read_score().sets["parrotflow"].pass_at_k["1"].interval_95
+    assert f"| parrotflow | pass\\@1 | 0.125 | {low:.4g} to {high:.4g} | 12 | 2 |" in text
+    assert "| parrotflow | pass\\@2 | 0.25 |" in text
+    assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens." in text
+    assert "in a sandbox (bubblewrap+rlimits+seccomp)." in text
+    assert f"| parrotflow | problems/python.jsonl | {problems_sha256(read_written_problems())} |" in text
+    assert "Not a published benchmark: parrotflow." in text
+    assert [(one.dataset_type, one.dataset_name, one.metric_type, one.metric_value) for one in entries()] == [
+        ("parrotflow", "parrotflow (12 problems)", "pass@1", 0.125),
+        ("parrotflow", "parrotflow (12 problems)", "pass@2", 0.25),
+    ]
+
+
+def test_where_nothing_was_run_the_card_does_not_speak_of_it(project: Path) -> None:
+    assert read_score().samples == 24
+
+    assert section() == ""
+    assert entries() == []
+
+
+def test_where_no_problems_were_completed_the_card_does_not_speak_of_it(project: Path) -> None:
+    write_score(read_score().model_copy(update={"ran": True, "sets": {}, "samples": 0}))
+
+    assert section() == ""
+    assert entries() == []
+
+
+def test_sets_and_k_are_in_order_and_what_the_report_says_is_no_markup(project: Path) -> None:
+    write_scored("MBPP", "HumanEval")
+
+    text = section()
+
+    rows = [line.split(" | ")[:2] for line in text.splitlines() if "pass\\@" in line]
+    assert rows == [[f"| {name}", f"pass\\@{k}"] for name in ("HumanEval", "MBPP") for k in (1, 2, 10)]
+    assert "| HumanEval | pass\\@1 | 0.25 | 0.125 to 0.5 | 164 | 20 |" in text
+    assert "(bubblewrap+\\|). As \\*it\\* is." in text
+    assert "| HumanEval |  | sha256 of HumanEval |" in text
+    assert "Not a published benchmark" not in text
+    assert "An interval without width" not in text
+
+
+def test_a_data_set_of_the_hub_is_named_with_its_commit(project: Path) -> None:
+    generation = read_generation()
+    receipt = ProblemSetReceipt(name=f"openai/openai_humaneval@{COMMIT}", problems=164, sha256="sha256 of HumanEval")
+    receipts = generation.receipts.model_copy(update={"problem_sets": [receipt]})
+    write_generation(generation.model_copy(update={"receipts": receipts}))
+    write_scored("HumanEval")
+
+    assert f"| HumanEval | openai/openai_humaneval\\@{COMMIT} |" in section()
+    first = entries()[0]
+    assert (first.task_type, first.dataset_type, first.dataset_revision) == (
+        "text-generation",
+        "openai/openai_humaneval",
+        COMMIT,
+    )
+    assert first.dataset_name == "HumanEval (164 problems)"
+    assert first.metric_name == "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95)"
+
+
+def test_an_interval_without_width_is_explained(project: Path) -> None:
+    write_scored("HumanEval", value=0.0, interval=(0.0, 0.0))
+
+    assert "An interval without width means that all problems had the same result" in section()
+
+
+def test_another_score_is_another_revision(project: Path) -> None:
+    write_scored("HumanEval")
+    section()
+    first = CARD.resolve()
+    write_scored("HumanEval", value=0.5)
+    section()
+
+    assert CARD.resolve() != first
+
+
+@pytest.mark.parametrize("damage", ["missing", "of an older version"])
+def test_without_a_score_report_nothing_is_published(project: Path, damage: str) -> None:
+    report = Path("reports/score.json")
+    report.unlink() if damage == "missing" else report.write_text("{}")
+
+    with pytest.raises(UserError, match=r"reports/score\.json: .*run `dvc repro"):
+        main()
+
+    assert not CARD.exists()

@@ -65,6 +65,12 @@ def test_containers_do_not_run_as_root() -> None:
     assert lines.index("USER parrotflow") < min(i for i, line in enumerate(lines) if line.startswith("COPY"))
 
 
+def test_the_image_has_what_isolates_generated_code() -> None:
+    packages = (DEPLOY / "docker/Dockerfile").read_text().partition("apt-get install")[2].partition("&&")[0]
+
+    assert "bubblewrap" in packages.split()
+
+
 def test_the_image_takes_files_by_name_and_all_that_a_run_reads() -> None:
     first, *rules = [
         line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")

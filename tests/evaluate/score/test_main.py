@@ -19,7 +19,7 @@ from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
 
 PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]
@@ -114,6 +114,47 @@ def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pyt
     assert report()["isolation"] == "none: not run"
     counted = {"problems": 3, "problems_sha256": problems_sha256(PROBLEMS), "samples": 9}
     assert report()["sets"] == {"parrotflow": {**counted, "results": {}, "pass_at_k": {}}}
+
+
+@pytest.mark.parametrize("refused", ["namespaces and mounts", "mounts"])
+def test_a_container_that_forbids_isolation_ends_the_stage_with_one_message(project: Path, refused: str) -> None:
+    code = UNDER_A_FILTER.format(namespaces=refused != "mounts")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == EXIT_USER_ERROR
+    (message,) = done.stderr.splitlines()
+    assert message.startswith(
+        "error: score.run_generated_code = true, but generated code cannot be isolated here: bwrap:"
+    )
+    assert ("namespace" if refused != "mounts" else "Failed to make / slave") in message
+    assert "docs/evaluation.md says how in a container" in message
+    assert not VERDICTS.exists()
+    assert not SCORE_REPORT.exists()
+
+
+UNDER_A_FILTER = """
+import ctypes, errno, runpy, struct
+from stages.evaluate.score.inside import seccomp
+
+def numbers(*names):
+    return [seccomp.DENIED[name][seccomp.this_machine().column] for name in names]
+
+# What Docker's default profile refuses to a container without CAP_SYS_ADMIN (moby/profiles, seccomp/default_linux.go).
+program = [(seccomp.LOAD, 0, 0, seccomp.NUMBER)]
+refuse = (seccomp.RETURN, 0, 0, seccomp.FAIL | errno.EPERM)
+for number in numbers("mount", *(["umount2", "unshare", "setns", "pivot_root"] if {namespaces} else [])):
+    program += [(seccomp.EQUAL, 0, 1, number), refuse]
+if {namespaces}:
+    program += [(seccomp.EQUAL, 0, 1, seccomp.CLONE3), (seccomp.RETURN, 0, 0, seccomp.FAIL | errno.ENOSYS)]
+    program += [(seccomp.EQUAL, 0, 3, seccomp.this_machine().clone), (seccomp.LOAD, 0, 0, seccomp.FIRST_ARGUMENT)]
+    program += [(seccomp.ANY_BIT, 0, 1, 0x7E020000), refuse]
+program.append((seccomp.RETURN, 0, 0, seccomp.ALLOW))
+seccomp.filter_program = lambda: b"".join(struct.pack("=HBBI", *one) for one in program)
+seccomp.install(ctypes.PyDLL(None, use_errno=True))
+runpy.run_module("stages.evaluate.score", run_name="__main__")
+"""
 
 
 def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(

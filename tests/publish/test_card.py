@@ -2,7 +2,9 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,9 +12,16 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt, write_harness
+from stages.formats.evaluation.report import Comparison, HeldOutMetrics
+from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
+from stages.publish.card.data import ROWS_SHOWN
+from stages.publish.card.page import write_card
 from stages.publish.card.values import flat, shown
+from stages.publish.inputs import Amount, Inputs, read_inputs
+from stages.publish.params import PublishParams
+from stages.runtime.section import read_section
 from tests.trained_project import write_sections
 
 MAIN = Path("published/tiny/main")
@@ -56,7 +65,7 @@ def test_the_card_reports_data_metrics_samples_and_limits(project: Path) -> None
     assert "A model for tests." in text
     assert f"| MIT | {counts['train']['documents']} | {counts['train']['bytes']:,} |" in text
     assert f"| MIT | {counts['validation']['documents']} | {counts['validation']['bytes']:,} |" in text
-    assert "| training loss | 5.5 |" in text
+    assert "| training loss (nats per token) | 5.5 |" in text
     assert "| gzip -9 (bits per byte) |" in text
     assert "| mine | " in text  # bits per byte of each source
     assert all(sample["signature"] in text for sample in samples)
@@ -217,6 +226,122 @@ def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
         "| clean | stages/clean/verdicts.py modified in remarks only | same syntax tree | a comment | Ada, 2026-01-02 |"
     )
     assert row in card()
+
+
+def written(inputs: Inputs, **changes: Any) -> str:
+    """A card of these inputs with some of them changed."""
+    params = read_section("publish", PublishParams)
+    return write_card(params.model_copy(update=changes.pop("params", {})), replace(inputs, **changes))
+
+
+@pytest.fixture
+def inputs(project: Path) -> Inputs:
+    return read_inputs()
+
+
+def test_the_card_of_a_model_of_text_shows_no_python(inputs: Inputs) -> None:
+    samples = [replace(sample, parses=None, body=" of words.", finished=True) for sample in inputs.samples]
+    counts = inputs.generation.samples.model_copy(update={"parsed_share": None})
+    generation = inputs.generation.model_copy(update={"samples": counts})
+
+    text = written(inputs, params={"language": ["en"]}, samples=samples, generation=generation)
+
+    assert 'prompt = tokenizer("The", return_tensors="pt")' in text
+    assert "(no grammar to check):\n\n```text\n" in text
+    assert "valid Python" not in text
+    assert text.count("```python\n") == 1  # how to load it
+
+
+def test_a_completion_that_was_cut_off_is_shown_as_such(inputs: Inputs) -> None:
+    samples = [replace(sample, parses=True, body=" pass", finished=False) for sample in inputs.samples]
+
+    assert "(parses; cut off):" in written(inputs, samples=samples)
+
+
+def test_without_samples_the_card_does_not_speak_of_them(inputs: Inputs) -> None:
+    assert "## Samples" not in written(inputs, samples=[])
+
+
+def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(inputs: Inputs) -> None:
+    commit = "a" * 40
+
+    def started(start_from: str | None) -> str:
+        return written(inputs, recorded=replace(inputs.recorded, training={"start_from": start_from}))
+
+    assert "trained from scratch on " in started(None)
+    assert "base_model:" not in started(None)
+    assert "trained from the weights of ../a\\_ on " in started("../a_")
+    assert "base_model:" not in started("../a_")
+    assert f"trained from the weights of owner/name\\@{commit} on " in started(f"owner/name@{commit}")
+    assert ModelCard(started(f"owner/name@{commit}")).data.base_model == "owner/name"
+
+
+def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inputs: Inputs) -> None:
+    evaluation = inputs.evaluation
+    other = Comparison(bits_per_byte=2.5, difference=-0.5, difference_interval_95=(-0.75, -0.25))
+    sets = {"web|": HeldOutMetrics(**evaluation.model_dump(exclude={"sets"}) | {"bits_per_byte": 3.5, "documents": 7})}
+
+    text = written(inputs, evaluation=evaluation.model_copy(update={"compared": {"gpt2": other}, "sets": sets}))
+
+    low, high = evaluation.interval_95.bits_per_byte
+    assert f"| web\\| | 3.5 | {low:g} to {high:g} | 7 |" in text
+    assert "| gpt2 | 2.5 | -0.5 | -0.75 to -0.25 |" in text
+
+
+def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: Inputs) -> None:
+    sources = {(f"source {number:02d}", ""): Amount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
+    split = replace(inputs.train, sources=sources, licenses={"": Amount(2, 3000)})
+
+    rows = [line for line in written(inputs, train=split).splitlines() if line.startswith("| source ")][1:]
+
+    assert [row.split(" | ")[0] for row in rows[:ROWS_SHOWN]] == [f"| source {n:02d}" for n in range(ROWS_SHOWN)]
+    assert f"| 2 more | 2 | {2 * 1000 - 2 * ROWS_SHOWN - 1:,} |" in written(inputs, train=split)
+    assert "| none stated | 2 | 3,000 |" in written(inputs, train=split)
+
+
+def test_the_data_statement_says_what_was_removed_and_masked(inputs: Inputs) -> None:
+    cleaning = {"near_duplicates": None, "decontamination": {"files": ["eval/a.jsonl"], "ngram_size": 13}}
+    clean = inputs.clean | {"masked": {"ip_addresses": 1200, "emails": 3, "keys": 0}}
+
+    text = written(inputs, clean=clean, recorded=replace(inputs.recorded, cleaning=cleaning))
+
+    assert "Masked: 3 emails, 1,200 ip addresses. Trained on" in text
+    assert "Near-duplicates were not removed." in text
+    assert "evaluation sets were removed (files: eval/a.jsonl, ngram_size: 13)." in text
+
+
+def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) -> None:
+    facts = {"device": "Abacus", "processes": 2, "compiled": True, "seconds": 3.5}
+    speed = Path("reports/train_speed.json")
+    write_json(speed, facts | {"weights_sha256": weights_sha256()})
+    own = written(read_inputs())
+    write_json(speed, facts | {"weights_sha256": "of another run"})
+
+    assert "| device | Abacus |\n| processes | 2 |\n| compiled | yes |\n" in own
+    assert "3.5" not in own.partition("## Training")[2].replace("| 5.5 |", "")  # times differ from run to run
+    assert "Abacus" not in written(read_inputs())
+
+
+def test_validation_values_of_the_training_are_told_from_those_of_the_evaluation(inputs: Inputs) -> None:
+    text = written(inputs, training=inputs.training | {"validation_loss": 3.25})
+
+    assert "| validation loss (nats per token) | 3.25 |" in text
+    assert "Validation values are of few held-out sequences" in text
+    assert "Validation values" not in written(inputs)
+
+
+def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: Inputs) -> None:
+    text = written(inputs, recorded=replace(inputs.recorded, training={"deterministic_micro_batch_size": 4}))
+
+    assert "with any number of processes and threads" in text
+    assert "On GPUs" not in text
+
+
+def test_sections_are_one_blank_line_apart(project: Path) -> None:
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": LOCK}))
+    write_harness(harness_report(documents=100), [])
+
+    assert "\n\n\n" not in card()
 
 
 def test_nested_parameters_become_dotted_rows() -> None:

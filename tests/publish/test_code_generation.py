@@ -69,7 +69,7 @@ def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
     low, high = read_score().sets["parrotflow"].pass_at_k["1"].interval_95
     assert f"| parrotflow | pass\\@1 | 0.125 | {low:.4g} to {high:.4g} | 12 | 2 |" in text
     assert "| parrotflow | pass\\@2 | 0.25 |" in text
-    assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens." in text
+    assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens, seed 0." in text
     assert "in a sandbox (bubblewrap+rlimits+seccomp)." in text
     assert f"| parrotflow | problems/python.jsonl | {problems_sha256(read_written_problems())} |" in text
     assert "Not a published benchmark: parrotflow." in text

@@ -33,8 +33,9 @@ def code_generation(report: ScoreReport, generation: Generation) -> str:
     return (
         "## Code generation\n\n"
         f"{table(('problem set', 'metric', 'value', '95 % interval', 'problems', 'samples of each'), rows)}\n"
-        f"Sampled with {drawn(generation)}, at most {new_tokens:,.0f} new tokens. The programs ran with Python "
-        f"{report.python} in a sandbox ({escape(report.isolation)}). {escape(report.convention)}\n\n"
+        f"Sampled with {drawn(generation)}, at most {new_tokens:,.0f} new tokens, seed {generation.receipts.seed}. The "
+        f"programs ran with Python {report.python} in a sandbox ({escape(report.isolation)}). "
+        f"{escape(report.convention)}\n\n"
         f"{table(('problem set', 'from', 'sha256 of the problems'), sources)}\n"
         f"{limits(report)}"
     )

@@ -23,8 +23,8 @@ def data(inputs: Inputs) -> str:
         f"Trained on {inputs.train.total.documents:,} documents ({inputs.train.tokens:,} tokens), evaluated on "
         f"{inputs.validation.total.documents:,} ({inputs.validation.tokens:,} tokens).\n\n"
         f"{cleaning(inputs.recorded.cleaning)}"
-        + split_tables("Trained on", inputs.train)
-        + split_tables("Held out", inputs.validation)
+        f"{split_tables('Trained on', inputs.train)}\n"
+        f"{split_tables('Held out', inputs.validation)}"
     )
 
 
@@ -55,7 +55,7 @@ def split_tables(title: str, split: Split) -> str:
     sources = {f"{source} {revision}".strip(): amount for (source, revision), amount in split.sources.items()}
     return (
         f"### {title}\n\n{table(('licence', 'documents', 'bytes'), amounts(licenses))}\n"
-        f"{table(('source', 'documents', 'bytes'), amounts(sources))}\n"
+        f"{table(('source', 'documents', 'bytes'), amounts(sources))}"
     )
 
 

@@ -24,7 +24,7 @@ def benchmarks(report: HarnessReport) -> str:
         for metric, value in sorted(metrics.items())
     ]
     return (
-        f"## Benchmarks\n\n{table(('task', 'metric', 'value', '95 % interval', 'documents', 'examples'), rows)}\n"
+        f"## Benchmarks\n\n{table(('task', 'metric', 'value', '95 % interval', 'documents', 'few-shot'), rows)}\n"
         f"By lm-evaluation-harness {report.scored_with.lm_eval}, within {report.scored_with.context_length:,} tokens. "
         "Intervals: value ± 1.96 standard errors as lm-eval computes them, else a bootstrap over documents. A result "
         "over some documents of a task compares with no published one. The hashes of each task's file and documents, "

@@ -4,6 +4,7 @@ Names, headers and model output come from the corpus and are escaped; the text o
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,11 @@ from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
 SAMPLES_SHOWN = 5
+
+PROMPT_OF_CODE, PROMPT_OF_TEXT = "def fibonacci(", "The"
+
+HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@[0-9a-f]{40}")
+"""A model of the Hub, as `train.start_from` names it."""
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 COMPRESSORS = {"gzip_9": "gzip -9", "xz_9": "xz -9"}
@@ -60,12 +66,14 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
         )
         for name, title in METRICS.items()
     ]
+    base_model = HUB_COMMIT.fullmatch(str(inputs.recorded.training.get("start_from")))
     return ModelCardData(
         language=list(params.language),
         license=params.license,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=list(params.tags),
+        base_model=base_model["repository"] if base_model else None,
         model_name=params.name,
         eval_results=[*results, *pass_at_k_entries(inputs.score, inputs.generation), *model_index(inputs.harness)],
     )
@@ -74,17 +82,18 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
 def introduction(params: PublishParams, inputs: Inputs) -> str:
     """Title, description, and the sizes in one sentence."""
     recorded = inputs.recorded.training
-    start = escape(f"from the weights of {recorded['start_from']}") if recorded.get("start_from") else "from scratch"
+    start = f" from the weights of {escape(recorded['start_from'])}" if recorded.get("start_from") else " from scratch"
     return (
         f"# {params.name}\n\n{params.description}\n\n"
         f"A causal language model of type {escape(str(inputs.config['model_type']))} with "
         f"{inputs.training['parameters']:,} parameters and a vocabulary of {inputs.config['vocab_size']:,} tokens, "
-        f"trained {start if recorded else ''} on {inputs.train.total.bytes:,} bytes of text.\n".replace("  ", " ")
+        f"trained{start if recorded else ''} on {inputs.train.total.bytes:,} bytes of text.\n"
     )
 
 
 def loading(params: PublishParams) -> str:
     """Code that runs wherever the reader is."""
+    prompt = json.dumps(PROMPT_OF_CODE if "code" in params.language else PROMPT_OF_TEXT)
     if params.repository is None:
         name, comment = ".", "  # the path of the folder that holds this card"
         revisions = "Each folder in `revisions/` is a revision and loads by its path; the link `main` leads to one."
@@ -102,7 +111,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 name = {json.dumps(name)}{comment}
 tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForCausalLM.from_pretrained(name)
-prompt = tokenizer("def fibonacci(", return_tensors="pt")
+prompt = tokenizer({prompt}, return_tensors="pt")
 print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100, do_sample=True)[0]))
 ```
 
@@ -179,20 +188,25 @@ def samples(entries: list[Sample]) -> str:
     """The first completions, unedited: they are in random order already."""
     blocks = [
         f"{escape(entry.source)} {escape(entry.path)}, line {entry.line} "
-        f"({_verdict(entry)}):\n\n" + code_block(entry.signature + entry.body)
+        f"({_verdict(entry)}):\n\n"
+        + code_block(entry.signature + entry.body, "text" if entry.parses is None else "python")
         for entry in entries[:SAMPLES_SHOWN]
     ]
     if not blocks:
         return ""
     return (
-        "## Samples\n\nFunctions of held-out files, completed from their header; chosen at random, unedited.\n\n"
+        "## Samples\n\nPassages of held-out files, completed from their beginning; chosen at random, unedited.\n\n"
         + "\n".join(blocks)
     )
 
 
 def _verdict(entry: Sample) -> str:
     notes = [] if entry.parses is None else ["parses" if entry.parses else "does not parse"]
-    return "; ".join([*notes, *([] if entry.body.strip() else ["the model wrote no body"])]) or "no grammar to check"
+    if not entry.body.strip():
+        notes.append("the model wrote no body")
+    elif not entry.finished:
+        notes.append("cut off")
+    return "; ".join(notes) or "no grammar to check"
 
 
 def citation(params: PublishParams) -> str:

@@ -18,8 +18,22 @@ HARDWARE = {
 
 def training(inputs: Inputs) -> str:
     """What training reported, what it was told, and on what it ran."""
-    rows = [(name.replace("_", " "), shown(value)) for name, value in sorted(inputs.training.items())]
-    return f"## Training\n\n{table(('result', ''), rows)}\n{parameters(inputs)}\n{software(inputs)}\n{hardware(inputs)}"
+    rows = [(title(name), shown(value)) for name, value in sorted(inputs.training.items())]
+    note = (
+        "Validation values are of few held-out sequences, measured during training; those under Evaluation are of all "
+        "held-out text.\n\n"
+        if "validation_loss" in inputs.training
+        else ""
+    )
+    return (
+        f"## Training\n\n{table(('result', ''), rows)}\n{note}{parameters(inputs)}\n{software(inputs)}\n"
+        f"{hardware(inputs)}"
+    )
+
+
+def title(name: str) -> str:
+    """A result's name in words, a loss with its unit."""
+    return name.replace("_", " ") + (" (nats per token)" if name.endswith("_loss") else "")
 
 
 def parameters(inputs: Inputs) -> str:

@@ -78,6 +78,16 @@ def test_main_and_the_receipt_follow_what_is_asked_for_also_back_to_an_earlier_r
         require_agreement(description)
 
 
+def test_a_changed_score_is_published_anew(pipeline: Path) -> None:
+    reproduce()
+    assert [stage.state for stage in make_plan(["publish"])] == ["clean"]
+
+    report = Path("reports/score.json")
+    report.write_text(report.read_text() + "\n")
+
+    assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+
+
 @pytest.mark.parametrize("deleted", ["published", "published/tiny"])
 def test_a_publication_that_was_deleted_is_made_again(pipeline: Path, deleted: str) -> None:
     describe("AAA")

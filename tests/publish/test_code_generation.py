@@ -53,6 +53,14 @@ def write_scored(*names: str, value: float = 0.25, interval: tuple[float, float]
     return report
 
 
+def write_problem_set(name: str) -> None:
+    """The project's generation report as if HumanEval's problems had come from there."""
+    generation = read_generation()
+    receipt = ProblemSetReceipt(name=name, problems=164, sha256="sha256 of HumanEval")
+    receipts = generation.receipts.model_copy(update={"problem_sets": [receipt]})
+    write_generation(generation.model_copy(update={"receipts": receipts}))
+
+
 def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
     solutions = {problem.task_id: problem.solution for problem in read_written_problems()}
 
@@ -108,10 +116,7 @@ def test_sets_and_k_are_in_order_and_what_the_report_says_is_no_markup(project: 
 
 
 def test_a_data_set_of_the_hub_is_named_with_its_commit(project: Path) -> None:
-    generation = read_generation()
-    receipt = ProblemSetReceipt(name=f"openai/openai_humaneval@{COMMIT}", problems=164, sha256="sha256 of HumanEval")
-    receipts = generation.receipts.model_copy(update={"problem_sets": [receipt]})
-    write_generation(generation.model_copy(update={"receipts": receipts}))
+    write_problem_set(f"openai/openai_humaneval@{COMMIT}")
     write_scored("HumanEval")
 
     assert f"| HumanEval | openai/openai_humaneval\\@{COMMIT} |" in section()
@@ -123,6 +128,14 @@ def test_a_data_set_of_the_hub_is_named_with_its_commit(project: Path) -> None:
     )
     assert first.dataset_name == "HumanEval (164 problems)"
     assert first.metric_name == "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95)"
+
+
+def test_a_file_is_no_data_set_whatever_its_name(project: Path) -> None:
+    write_problem_set("problems/mine@home.jsonl")
+    write_scored("HumanEval")
+
+    assert "| HumanEval | problems/mine\\@home.jsonl |" in section()
+    assert (entries()[0].dataset_type, entries()[0].dataset_revision) == ("HumanEval", None)
 
 
 def test_an_interval_without_width_is_explained(project: Path) -> None:

@@ -7,6 +7,7 @@ from huggingface_hub import EvalResult
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.markdown import escape, table
+from stages.publish.card.values import HUB_COMMIT
 
 PUBLISHED = {"HumanEval", "MBPP"}
 """The sets, named as in their problems' task_id, of which others report pass@k."""
@@ -87,14 +88,14 @@ def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[E
     """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
     for name, found, k, score in values(report):
         receipt = origin(found, generation)
-        repository, _, commit = receipt.name.rpartition("@") if receipt else ("", "", "")
+        hub = HUB_COMMIT.fullmatch(receipt.name) if receipt else None
         problems, samples = counts(found)
         yield EvalResult(
             task_type="text-generation",
             task_name="Code Generation",
-            dataset_type=repository or name,
+            dataset_type=hub["repository"] if hub else name,
             dataset_name=f"{name} ({problems} problems)",
-            dataset_revision=commit if repository else None,
+            dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",
             metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)})",
             metric_value=score.value,

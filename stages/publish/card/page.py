@@ -4,7 +4,6 @@ Names, headers and model output come from the corpus and are escaped; the text o
 """
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,15 +17,13 @@ from stages.publish.card.code_generation import code_generation, pass_at_k_entri
 from stages.publish.card.data import data
 from stages.publish.card.harness import benchmarks, model_index
 from stages.publish.card.training import accepted, reproduction, training
+from stages.publish.card.values import HUB_COMMIT
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
 SAMPLES_SHOWN = 5
 
 PROMPT_OF_CODE, PROMPT_OF_TEXT = "def fibonacci(", "The"
-
-HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@[0-9a-f]{40}")
-"""A model of the Hub, as `train.start_from` names it."""
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 COMPRESSORS = {"gzip_9": "gzip -9", "xz_9": "xz -9"}

@@ -1,7 +1,11 @@
-"""Nested parameters as flat rows."""
+"""Nested parameters as flat rows, and names of the Hub."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
+"""A model or data set of the Hub, as params.yaml names it."""
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -171,10 +171,16 @@ def launcher() -> Finding:
 
 
 def sandbox() -> Finding:
-    """bubblewrap, in which generated code could be run safely."""
-    if shutil.which("bwrap"):
-        return Finding("ok", "sandbox", "bubblewrap")
-    return Finding("note", "sandbox", "no bubblewrap", "install bubblewrap to run generated code in isolation")
+    """bubblewrap, in which generated code could be run safely, and whether it is allowed to make namespaces."""
+    if not shutil.which("bwrap"):
+        return Finding("note", "sandbox", "no bubblewrap", "install bubblewrap to run generated code in isolation")
+    trial = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(trial, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
+        remedy = 'docs/evaluation.md, "In a container", says what must be allowed to run generated code'
+        return Finding("note", "sandbox", f"bubblewrap cannot isolate here ({reason})", remedy)
+    return Finding("ok", "sandbox", "bubblewrap")
 
 
 def credentials() -> Finding:

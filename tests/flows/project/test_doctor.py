@@ -79,3 +79,18 @@ def test_whether_bf16_is_fast_here_follows_the_cpu(monkeypatch: pytest.MonkeyPat
     said = subprocess.check_output(command, env=limited, text=True)
 
     assert said == "no GPU, and bf16 is slow on this CPU (no AMX)\n"
+
+
+def test_a_bubblewrap_that_may_not_make_namespaces_is_named_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    program.chmod(0o755)
+    assert doctor.sandbox().level == "ok"
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert doctor.sandbox().level == "note"
+    assert "bwrap: No permissions to create new namespace" in doctor.sandbox().found
+    assert "docs/evaluation.md" in doctor.sandbox().remedy

@@ -30,6 +30,7 @@ from stages.collect.sources.rows import read_jsonl
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UnavailableError, UserError
+from tests.hub_client import with_short_waits
 from tests.small_project import FILES_SOURCE, ROOT, write_corpus, write_project
 
 NO_FIELDS = {"source": None, "path": None, "license": None}
@@ -406,7 +407,7 @@ def test_an_outage_of_the_hub_may_be_retried_and_a_refusal_may_not(status: int, 
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(Path("home").absolute())}
         run = subprocess.run(
-            [sys.executable, "-m", "stages.collect"],
+            with_short_waits("stages.collect"),
             env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "0"} | address,
             capture_output=True,
             text=True,
@@ -424,7 +425,7 @@ def test_a_hub_that_cannot_be_reached_is_unavailable() -> None:
     address = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(Path("home").absolute()), "HF_HUB_OFFLINE": "0"}
 
     run = subprocess.run(
-        [sys.executable, "-m", "stages.collect"],
+        with_short_waits("stages.collect"),
         env=os.environ | {"PYTHONPATH": str(ROOT)} | address,
         capture_output=True,
         text=True,

@@ -12,12 +12,16 @@ import pytest
 
 from benchmarks.runs.hub_server import READER, WRITER, Fault, Hub, Repository
 from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
+from tests.hub_client import with_short_waits
 from tests.small_project import ROOT
 from tests.trained_project import write_model, write_sections
 
 NAME = "me/model"
 RECEIPT = Path("published/tiny/receipt.json")
 COMMIT_TO_BRANCH = "POST /api/models/me/model/commit/run-"
+PUBLISH = with_short_waits(
+    "stages.publish", "from stages.publish import retries; retries.FIRST_WAIT_SECONDS = 0.01  # from 0.5"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +45,7 @@ def environment(hub: Hub, **changes: str) -> dict[str, str]:
 
 def publish(hub: Hub, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stages.publish"],
+        PUBLISH,
         env=environment(hub, **changes),
         capture_output=True,
         text=True,

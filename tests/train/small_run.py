@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenizer.save import save_trained
 from stages.train import worker
 from tests.small_project import ROOT, SECTIONS, changed
+
+COMMAND = (sys.executable, "-m", "stages.train")
 
 
 def params(**changes: Any) -> dict[str, Any]:
@@ -83,10 +86,10 @@ def environment(**changes: str) -> dict[str, str]:
     return {**os.environ, **own, **changes}
 
 
-def start(folder: Path, **variables: str) -> "subprocess.Popen[str]":
+def start(folder: Path, command: Sequence[str] = COMMAND, **variables: str) -> "subprocess.Popen[str]":
     """Start `python -m stages.train`."""
     return subprocess.Popen(
-        [sys.executable, "-m", "stages.train"],
+        command,
         cwd=folder,
         env=environment(**variables),
         stdout=subprocess.PIPE,
@@ -95,9 +98,9 @@ def start(folder: Path, **variables: str) -> "subprocess.Popen[str]":
     )
 
 
-def run(folder: Path, expected_code: int = 0, **variables: str) -> str:
+def run(folder: Path, expected_code: int = 0, command: Sequence[str] = COMMAND, **variables: str) -> str:
     """Run it to its end and return what it said."""
-    process = start(folder, **variables)
+    process = start(folder, command, **variables)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == expected_code, said
     return said
@@ -127,7 +130,7 @@ def _worker(folder: Path, rank: int, processes: int, port: str, variables: dict[
     if processes > 1:
         os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)})
     os.environ.update(variables)
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     worker.main()
 
 

@@ -17,7 +17,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.small_project import ROOT
-from tests.train.small_run import copy_of, run, start, write_params, write_project
+from tests.train.small_run import copy_of, run, run_workers, start, write_params, write_project
 
 STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
 
@@ -26,7 +26,7 @@ STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run."""
     folder = write_project(tmp_path_factory.mktemp("reference"), **STEPS)
-    run(folder)
+    run_workers(folder, 1)
     return folder
 
 
@@ -126,7 +126,7 @@ def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(refer
 
 
 def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_for_saved(
-    reference: Path, project: Path
+    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     process = start(project, PARROTFLOW_GRACE_SECONDS="0")
     wait_for(project, "step-00000020", process)
@@ -137,18 +137,22 @@ def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_
     assert said.splitlines()[-1] == (
         "stopped on request before the state was saved; the same command continues from the last checkpoint"
     )
-    assert "continuing at step" in run(project)
+    run_workers(project, 1)
+    assert "continuing at step" in capfd.readouterr().out
     assert outs(project) == outs(reference)
 
 
-def test_sigterm_saves_and_leaves_with_the_code_for_continue(reference: Path, project: Path) -> None:
+def test_sigterm_saves_and_leaves_with_the_code_for_continue(
+    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     process = start(project)
     wait_for(project, "step-00000020", process)
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_CONTINUE == 75, said
     assert "stopped on request, state saved; the same command continues" in said
-    assert "continuing at step" in run(project)
+    run_workers(project, 1)
+    assert "continuing at step" in capfd.readouterr().out
     assert outs(project) == outs(reference)
 
 
@@ -193,14 +197,17 @@ def test_two_processes_stop_together_and_continue(project: Path) -> None:
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(reference: Path, project: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
+    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     process = start(project)
     wait_for(project, "step-00000030", process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     (newest / "__0_0.distcp").write_bytes(b"damaged")
-    said = run(project)
+    run_workers(project, 1)
+    said = capfd.readouterr().out
     assert f"{newest.relative_to(project)} is skipped: __0_0.distcp is missing or damaged" in said
     assert weights_sha256(project / "model") == weights_sha256(reference / "model")
 
@@ -218,9 +225,12 @@ def test_compiled_runs_on_two_threads_leave_the_same_bytes(tmp_path: Path) -> No
     )
     settings = {"PARROTFLOW_COMPILE": "on", "OMP_NUM_THREADS": "2"}
     settings["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "inductor")
-    run(project, **settings)
+    run_workers(project, 1, **settings)
+    speed = read_json(project / "reports/train_speed.json")
+    assert speed["compiled"]
+    assert speed["threads_per_process"] == 2
 
     for number in range(3):
         again = copy_of(project, tmp_path / f"again-{number}")
-        run(again, **settings)
+        run_workers(again, 1, **settings)
         assert outs(again) == outs(project)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
+from tests.hub_client import with_short_waits
 from tests.train.small_run import copy_of, run, run_workers, write_params, write_project
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -80,6 +81,12 @@ def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     server.shutdown()
 
 
+def run_with_hub(address: str, project: Path, expected_code: int) -> str:
+    """What the command says with the Hub at that address, and nothing of it on this machine."""
+    variables = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": address, "HF_HOME": str(project)}
+    return run(project, expected_code, with_short_waits("stages.train"), **variables)
+
+
 def test_other_weights_in_the_same_folder_are_another_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_workers(project, 1)
     weights = load_file(project / "base/model.safetensors")
@@ -94,21 +101,21 @@ def test_other_weights_in_the_same_folder_are_another_run(project: Path, capfd: 
 
 def test_a_hub_that_does_not_answer_ends_the_run_with_the_code_for_a_retry(project: Path) -> None:
     write_params(project, start_from=f"owner/name@{COMMIT}")
-    said = run(project, EXIT_UNAVAILABLE, HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(project))
+    said = run_with_hub("http://127.0.0.1:9", project, EXIT_UNAVAILABLE)
     assert f"error: params.yaml: train.start_from = 'owner/name@{COMMIT}': the Hub does not answer: " in said
     assert "Traceback" not in said
 
 
 def test_a_hub_that_cuts_connections_does_not_answer(project: Path, silent_hub: str) -> None:
     write_params(project, start_from=f"owner/name@{COMMIT}")
-    said = run(project, EXIT_UNAVAILABLE, HF_HUB_OFFLINE="0", HF_ENDPOINT=silent_hub, HF_HOME=str(project))
+    said = run_with_hub(silent_hub, project, EXIT_UNAVAILABLE)
     assert "the Hub does not answer: " in said
     assert "Traceback" not in said
 
 
 def test_refused_access_is_no_outage(project: Path, refusing_hub: str) -> None:
     write_params(project, start_from=f"owner/name@{COMMIT}")
-    said = run(project, EXIT_USER_ERROR, HF_HUB_OFFLINE="0", HF_ENDPOINT=refusing_hub, HF_HOME=str(project))
+    said = run_with_hub(refusing_hub, project, EXIT_USER_ERROR)
     assert f"error: params.yaml: train.start_from = 'owner/name@{COMMIT}': access is refused: " in said
     assert "Traceback" not in said
 

@@ -17,7 +17,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.small_project import ROOT
-from tests.train.small_run import copy_of, run, run_workers, start, write_params, write_project
+from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
 
 STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
 
@@ -76,13 +76,13 @@ def test_two_runs_in_two_folders_leave_the_same_bytes(reference: Path, project: 
 def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     reference: Path, project: Path, victim: int, moment: str
 ) -> None:
-    process = start(project, PARROTFLOW_RESTARTS="0")
+    process = fork(project, PARROTFLOW_RESTARTS="0")
     wait_for(project, moment, process)
     members = list(family(process))
     members[victim].send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
+    process.wait(timeout=200)
     assert process.returncode != 0
-    _, alive = psutil.wait_procs(members, timeout=20)
+    _, alive = psutil.wait_procs(members, timeout=60)
     assert not alive, "a worker outlived its command"
     said = run(project)
     assert "continuing at step" in said
@@ -90,10 +90,10 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
 
 
 def test_a_worker_that_dies_is_started_again(reference: Path, project: Path) -> None:
-    process = start(project)
+    process = fork(project)
     wait_for(project, "step-00000020", process)
     list(family(process))[2].send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
     assert outs(project) == outs(reference)
@@ -101,18 +101,18 @@ def test_a_worker_that_dies_is_started_again(reference: Path, project: Path) -> 
 
 def test_an_edit_of_the_parameters_during_a_run_changes_nothing(reference: Path, project: Path) -> None:
     """Not even after a restart: the workers get the section that the command read."""
-    process = start(project)
+    process = fork(project)
     wait_for(project, "step-00000020", process)
     write_params(project, **STEPS, seed=1)
     list(family(process))[2].send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert "starting again from the last checkpoint" in said
     assert outs(project) == outs(reference)
 
 
 def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(reference: Path, project: Path) -> None:
-    process = start(project)
+    process = fork(project)
     wait_for(project, "step-00000010", process)
     worker = list(family(process))[2]
     worker.suspend()  # it must not finish first
@@ -120,7 +120,7 @@ def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(refer
     assert "another training of the same parameters, data and code is running and writes here" in said
     assert "Traceback" not in said
     worker.resume()
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert outs(project) == outs(reference)
 
@@ -128,11 +128,11 @@ def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(refer
 def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_for_saved(
     reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = start(project, PARROTFLOW_GRACE_SECONDS="0")
+    process = fork(project, PARROTFLOW_GRACE_SECONDS="0")
     wait_for(project, "step-00000020", process)
     list(family(process))[2].suspend()  # a step that takes longer than the grace
     os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_TERMINATED == 143, said
     assert said.splitlines()[-1] == (
         "stopped on request before the state was saved; the same command continues from the last checkpoint"
@@ -145,10 +145,10 @@ def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_
 def test_sigterm_saves_and_leaves_with_the_code_for_continue(
     reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = start(project)
+    process = fork(project)
     wait_for(project, "step-00000020", process)
     os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_CONTINUE == 75, said
     assert "stopped on request, state saved; the same command continues" in said
     run_workers(project, 1)
@@ -159,37 +159,39 @@ def test_sigterm_saves_and_leaves_with_the_code_for_continue(
 @pytest.mark.parametrize("preset", ["cpu", "cpu_2"])
 def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_too(project: Path, preset: str) -> None:
     """Also where saving takes longer than the 30 s that torchrun gives its workers: it gives them no limit."""
-    process = start(project, PARROTFLOW_LAUNCH=preset)
+    process = fork(project, PARROTFLOW_LAUNCH=preset)
     wait_for(project, "step-00000020", process)
     _, launcher, *workers = list(family(process))
     for member in (launcher, *workers):
         member.send_signal(signal.SIGTERM)
     os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_CONTINUE, said
     assert "state saved" in said
 
 
 def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
-    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
-    (project / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": 1}))
-    process = start(project, PARROTFLOW_LAUNCH="machine.yaml")
-    assert process.stdout is not None
-    assert "launching 2 processes" in process.stdout.readline()
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=15)
+    with socket.create_server(("127.0.0.1", 0)) as leading:
+        port = leading.getsockname()[1]
+        settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
+        settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
+        (project / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": 1}))
+        process = fork(project, PARROTFLOW_LAUNCH="machine.yaml")
+        assert process.stdout is not None
+        assert "launching 2 processes" in process.stdout.readline()
+        leading.settimeout(120)
+        connection, _ = leading.accept()  # the launcher has asked for the others, and gets no answer
+        with connection:
+            os.kill(process.pid, signal.SIGTERM)
+            process.communicate(timeout=60)
     assert process.returncode == EXIT_TERMINATED
 
 
 def test_two_processes_stop_together_and_continue(project: Path) -> None:
-    process = start(project, PARROTFLOW_LAUNCH="cpu_2")
+    process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
     wait_for(project, "step-00000020", process)
     os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=90)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_CONTINUE, said
     said = run(project, PARROTFLOW_LAUNCH="cpu_2")
     assert "launching 2 processes" in said
@@ -200,10 +202,10 @@ def test_two_processes_stop_together_and_continue(project: Path) -> None:
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = start(project)
+    process = fork(project)
     wait_for(project, "step-00000030", process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     (newest / "__0_0.distcp").write_bytes(b"damaged")
     run_workers(project, 1)

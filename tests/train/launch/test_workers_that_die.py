@@ -11,7 +11,7 @@ import pytest
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.runtime.launch import agent
-from tests.train.small_run import copy_of, run_workers, start, write_project
+from tests.train.small_run import copy_of, fork, run_workers, write_project
 
 STEPS = {
     "max_steps": 200,
@@ -53,9 +53,9 @@ def kill_a_worker(project: Path, process: "subprocess.Popen[str]") -> list[psuti
 def test_after_the_death_of_one_of_two_workers_both_start_again_and_end_with_the_same_weights(
     reference: Path, project: Path
 ) -> None:
-    process = start(project, PARROTFLOW_LAUNCH="cpu_2")
+    process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
     kill_a_worker(project, process)
-    said, _ = process.communicate(timeout=150)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
     assert said.count("continuing at step ") == 1
@@ -63,9 +63,9 @@ def test_after_the_death_of_one_of_two_workers_both_start_again_and_end_with_the
 
 
 def test_where_no_restart_is_allowed_the_last_line_says_how_to_go_on_and_no_worker_is_left(project: Path) -> None:
-    process = start(project, PARROTFLOW_LAUNCH="cpu_2", PARROTFLOW_RESTARTS="0")
+    process = fork(project, PARROTFLOW_LAUNCH="cpu_2", PARROTFLOW_RESTARTS="0")
     workers = kill_a_worker(project, process)
-    said, _ = process.communicate(timeout=150)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_USER_ERROR, said
     assert "starting again" not in said
     assert said.count("error: train: ") == 1
@@ -73,6 +73,6 @@ def test_where_no_restart_is_allowed_the_last_line_says_how_to_go_on_and_no_work
         "error: train: a worker died with exit code 1; its messages are above. The last checkpoint is kept: "
         "the same command continues from it (PARROTFLOW_RESTARTS sets how often by itself)"
     )
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     assert not (project / "model").exists()

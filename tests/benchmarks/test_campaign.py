@@ -120,7 +120,7 @@ def test_a_broken_server_breaks_in_the_way_it_is_told(
 
 def fetched(address: str) -> object:
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             return answer.read()
     except urllib.error.HTTPError as error:
         return error.code

@@ -55,18 +55,23 @@ class Operated:
 
 @contextmanager
 def operated(home: Path, **variables: str) -> Iterator[Operated]:
-    """Start a server on a free port."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}/api"
+    """Start a server on a free port; on another one where somebody else took that port meanwhile."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
-    own |= {"PREFECT_HOME": str(home / "prefect"), "PREFECT_API_URL": address, "PATH": path, "HOME": str(home)}
+    own |= {"PREFECT_HOME": str(home / "prefect"), "PATH": path, "HOME": str(home)}
     own |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2"}
     own |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1", "PARROTFLOW_COMPILE": "off", **variables}
     home.mkdir(parents=True, exist_ok=True)
-    with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)):
-        wait_until(lambda: answers(f"{address}/health"), 120)
-        yield Operated(address, own)
+    for _ in range(3):
+        port = free_port()
+        address = f"http://127.0.0.1:{port}/api"
+        own["PREFECT_API_URL"] = address
+        with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as process:
+            wait_until(lambda: process.poll() is not None or answers(f"{address}/health"), 180)  # noqa: B023
+            if process.poll() is None:
+                yield Operated(address, own)
+                return
+    raise AssertionError((home / "prefect.log").read_text(encoding="utf-8"))
 
 
 @contextmanager

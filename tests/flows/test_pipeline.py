@@ -18,16 +18,19 @@ from tests.small_project import ROOT, SECTIONS, write_params
 SIDE_BY_SIDE = """\
 stages:
   left:
-    cmd: date +%s.%N > left.txt && sleep 2 && date +%s.%N >> left.txt
+    cmd: date +%s.%N > left.txt && touch left && sh meet.sh right && date +%s.%N >> left.txt
     outs: [left.txt]
   right:
-    cmd: date +%s.%N > right.txt && sleep 2 && date +%s.%N >> right.txt
+    cmd: date +%s.%N > right.txt && touch right && sh meet.sh left && date +%s.%N >> right.txt
     outs: [right.txt]
   join:
     cmd: cat left.txt right.txt > join.txt
     deps: [left.txt, right.txt]
     outs: [join.txt]
 """
+
+MEET = "for try in $(seq 1200); do [ -e $1 ] && exit; sleep 0.1; done; exit 1"
+"""Waits until the other stage has begun: a stage that is started only after this one has ended lets it fail."""
 
 FAILING = """\
 stages:
@@ -91,8 +94,8 @@ def test_sigterm_ends_the_run_and_all_that_it_started(tmp_path: Path) -> None:
 
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(timeout=60) != 0
-    deadline = time.monotonic() + 20
+    assert process.wait(timeout=180) != 0
+    deadline = time.monotonic() + 60
     while processes_in(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert processes_in(folder) == []
@@ -100,6 +103,7 @@ def test_sigterm_ends_the_run_and_all_that_it_started(tmp_path: Path) -> None:
 
 def test_independent_stages_run_side_by_side_and_a_second_run_runs_none(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", SIDE_BY_SIDE)
+    (folder / "meet.sh").write_text(MEET)
 
     first = run(folder)
 

@@ -28,7 +28,7 @@ def test_dvc_repro_goes_on_after_kill_9_and_ends_with_the_same_weights(up_to_dat
     for copy in (folder, undisturbed):
         shutil.copytree(up_to_date, copy, symlinks=True)
         params = (copy / "params.yaml").read_text()
-        (copy / "params.yaml").write_text(params.replace("max_steps: 6", "max_steps: 300"))
+        (copy / "params.yaml").write_text(params.replace("max_steps: 6", "max_steps: 100"))
     repro(undisturbed, "train")
     before = outs(folder)
 

@@ -32,11 +32,11 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
             found = httpx.post(f"{deployments}/filter", json={}, auth=key, timeout=30).json()  # type: ignore[arg-type]
             return found if len(found) == 2 else []
 
-        found = wait_until(served, 60)
+        found = wait_until(served, 180)
 
         assert {item["name"] for item in found} == {"nightly", "on-demand"}
         assert not [item for item in found if {"source", "folder"} & set(item["parameters"])]
-        stranger = httpx.post(f"{deployments}/{found[0]['id']}/create_flow_run", json={})
+        stranger = httpx.post(f"{deployments}/{found[0]['id']}/create_flow_run", json={}, timeout=60)
         assert stranger.status_code == 401
         assert (folder / ".parrotflow/prefect/key").stat().st_mode & 0o077 == 0
         server = int(

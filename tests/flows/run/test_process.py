@@ -155,7 +155,7 @@ def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypat
             time.sleep(0.02)
 
         runner.stop()
-        thread.join(timeout=40)
+        thread.join(timeout=120)
 
     assert outcomes[0].result == "stopped"
     assert not group_lives(int(lines[0]))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def the_run(server: Operated, folder: Path) -> dict[str, Any]:
     """The flow run of the folder's newest record, once it has ended."""
     name = recorded_runs(folder / RUNS)[-1].stem
     filters = {"flow_runs": {"name": {"any_": [name]}}}
-    found = wait_until(lambda: [item for item in server.post("flow_runs/filter", **filters) if item["end_time"]], 60)
+    found = wait_until(lambda: [item for item in server.post("flow_runs/filter", **filters) if item["end_time"]], 180)
     return dict(found[0])
 
 
@@ -55,7 +55,7 @@ def tasks(server: Operated, run_id: str, count: int) -> dict[str, dict[str, Any]
         found: list[dict[str, Any]] = server.post("task_runs/filter", flow_runs={"id": {"any_": [run_id]}})
         return found if len(found) == count and all(item["end_time"] for item in found) else []
 
-    return {task["name"]: task for task in wait_until(read, 60)}
+    return {task["name"]: task for task in wait_until(read, 180)}
 
 
 def artifacts(server: Operated, run_id: str, count: int) -> dict[str, dict[str, Any]]:
@@ -63,7 +63,7 @@ def artifacts(server: Operated, run_id: str, count: int) -> dict[str, dict[str, 
         found: list[dict[str, Any]] = server.post("artifacts/filter", flow_runs={"id": {"any_": [run_id]}})
         return found if len(found) >= count else []
 
-    return {item["key"]: item for item in wait_until(read, 60)}
+    return {item["key"]: item for item in wait_until(read, 180)}
 
 
 def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_true_times(server: Operated, tmp_path: Path) -> None:
@@ -110,15 +110,14 @@ def test_20000_lines_are_logged_and_hold_nothing_up(server: Operated, tmp_path: 
     assert time.monotonic() - began < 30
     flow_run = the_run(server, folder)
     filters = {"logs": {"flow_run_id": {"any_": [flow_run["id"]]}}, "sort": "TIMESTAMP_DESC", "limit": 200}
-    last = wait_until(lambda: server.post("logs/filter", **filters), 60)
-    assert last[0]["message"] == "20000"
+    wait_until(lambda: [log["message"] for log in server.post("logs/filter", **filters)][:1] == ["20000"], 120)
 
 
 def test_a_run_that_is_killed_ends_as_crashed_and_leaves_no_recorder(server: Operated, tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: sleep 5 && echo 1 > one.txt, outs: [one.txt]}\n")
     process = subprocess.Popen(RUN, cwd=folder, env=server.environment, stdout=subprocess.PIPE, text=True)
-    record = wait_until(lambda: recorded_runs(folder / RUNS), 30)[0]
-    wait_until(lambda: any("page" in message for message in replies(record)), 30)
+    record = wait_until(lambda: recorded_runs(folder / RUNS), 120)[0]
+    wait_until(lambda: any("page" in message for message in replies(record)), 120)
 
     process.kill()
     process.wait()
@@ -147,8 +146,8 @@ def test_the_pages_show_earlier_runs_with_their_times_and_only_to_who_has_the_ke
     (tmp_path / "home").mkdir()
     variables = environment(tmp_path / "home")
     subprocess.run(RUN, cwd=folder, env=variables, check=True, capture_output=True)
+    written = datetime.fromtimestamp((folder / "loss.json").stat().st_mtime).astimezone()
     ended = datetime.now().astimezone()
-    time.sleep(3)
     command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
     pages = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
     try:
@@ -157,12 +156,13 @@ def test_the_pages_show_earlier_runs_with_their_times_and_only_to_who_has_the_ke
         assert said[2] == "1 earlier runs are in the pages now\n", said
         api = f"http://127.0.0.1:{port}/api"
         key = tuple(said[1].split()[1].split(":"))
-        assert httpx.post(f"{api}/flow_runs/filter", json={}).status_code == 401
+        assert httpx.post(f"{api}/flow_runs/filter", json={}, timeout=60).status_code == 401
         elsewhere = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
-        allowed = httpx.options(f"{api}/flow_runs/filter", headers=elsewhere).headers
+        allowed = httpx.options(f"{api}/flow_runs/filter", headers=elsewhere, timeout=60).headers
         assert "access-control-allow-origin" not in allowed
-        (flow_run,) = httpx.post(f"{api}/flow_runs/filter", json={}, auth=key).json()  # type: ignore[arg-type]
-        assert abs(datetime.fromisoformat(flow_run["end_time"]) - ended) < timedelta(seconds=2)
+        answer = httpx.post(f"{api}/flow_runs/filter", json={}, auth=key, timeout=60)  # type: ignore[arg-type]
+        (flow_run,) = answer.json()
+        assert written < datetime.fromisoformat(flow_run["end_time"]) < ended
         assert 2 <= flow_run["total_run_time"] < 20
 
         (folder / "first.txt").unlink()

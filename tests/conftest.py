@@ -2,6 +2,17 @@
 
 import os
 
+import pytest
+
+LONGEST = (
+    "test_scheduled.py",
+    "test_crashes.py",
+    "test_change_matrix.py",
+    "test_repeat.py",
+    "test_workers_that_die.py",
+)
+"""Files with tests of half a minute and more. They come first: at the end no process is left alone with one of them."""
+
 os.environ.update(
     {
         "DVC_NO_ANALYTICS": "1",
@@ -12,3 +23,7 @@ os.environ.update(
         "TOKENIZERS_PARALLELISM": "false",
     }
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)

@@ -188,6 +188,7 @@ def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> Non
 
 
 def test_two_processes_stop_together_and_continue(project: Path) -> None:
+    write_params(project, **STEPS | {"max_steps": 100})
     process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
     wait_for(project, "step-00000020", process)
     os.kill(process.pid, signal.SIGTERM)

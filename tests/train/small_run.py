@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +132,11 @@ def fork(folder: Path, **variables: str) -> "subprocess.Popen[str]":
     )
 
 
-def run(folder: Path, expected_code: int = 0, command: Sequence[str] = COMMAND, **variables: str) -> str:
-    """Run it to its end and return what it said."""
-    process = start(folder, command, **variables)
+def run(
+    folder: Path, expected_code: int = 0, begin: Callable[..., "subprocess.Popen[str]"] = start, **variables: str
+) -> str:
+    """Run it to its end, begun by `start` or `fork`, and return what it said."""
+    process = begin(folder, **variables)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == expected_code, said
     return said

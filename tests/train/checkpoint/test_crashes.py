@@ -116,7 +116,7 @@ def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(refer
     wait_for(project, "step-00000010", process)
     worker = list(family(process))[2]
     worker.suspend()  # it must not finish first
-    said = run(project, expected_code=EXIT_USER_ERROR)
+    said = run(project, expected_code=EXIT_USER_ERROR, begin=fork)
     assert "another training of the same parameters, data and code is running and writes here" in said
     assert "Traceback" not in said
     worker.resume()

@@ -15,7 +15,7 @@ from s3fs import S3FileSystem
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
 from stages.train.checkpoint.mirror import Mirror
-from tests.train.small_run import copy_of, run, run_workers, write_params, write_project
+from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
 
 CONSTANT = {"schedule__name": "constant"}
 
@@ -106,7 +106,7 @@ def test_a_mirror_that_does_not_answer_at_the_start_ends_the_run_before_it_start
 ) -> None:
     speak_to(f"http://127.0.0.1:{unused_port()}", monkeypatch)
     project = copy_of(reference, tmp_path / "project")
-    said = run(project, expected_code=EXIT_UNAVAILABLE, PARROTFLOW_MIRROR="s3://runs/parrot")
+    said = run(project, expected_code=EXIT_UNAVAILABLE, begin=fork, PARROTFLOW_MIRROR="s3://runs/parrot")
     assert said.splitlines()[-1].startswith("error: PARROTFLOW_MIRROR=s3://runs/parrot: cannot be read: ")
     assert "Traceback" not in said
     assert not (project / "model").exists()

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
 from tests.hub_client import with_short_waits
-from tests.train.small_run import copy_of, run, run_workers, write_params, write_project
+from tests.train.small_run import copy_of, fork, run, run_workers, start, write_params, write_project
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -84,7 +85,7 @@ def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 def run_with_hub(address: str, project: Path, expected_code: int) -> str:
     """What the command says with the Hub at that address, and nothing of it on this machine."""
     variables = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": address, "HF_HOME": str(project)}
-    return run(project, expected_code, with_short_waits("stages.train"), **variables)
+    return run(project, expected_code, partial(start, command=with_short_waits("stages.train")), **variables)
 
 
 def test_other_weights_in_the_same_folder_are_another_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +137,7 @@ def test_code_in_a_models_folder_is_not_run(project: Path) -> None:
     config = json.loads((project / "base/config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
     (project / "base/config.json").write_text(json.dumps(config))
-    said = run(project, EXIT_USER_ERROR)
+    said = run(project, EXIT_USER_ERROR, begin=fork)
     assert "error: params.yaml: train.start_from = 'base': cannot be loaded: " in said
     assert not (project / "ran").exists()
     shutil.rmtree(project / "base")

@@ -11,12 +11,18 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import psutil
 
 from stages.runtime.entry import UserError
 
 LOCK = Path(".parrotflow/run.lock")
+
+ENDING_SECONDS = 120.0
+"""How long the next run waits for the stage of one that was killed: it saves what it has, and ends by itself."""
 
 _held: dict[Path, int] = {}
 
@@ -25,7 +31,8 @@ _held: dict[Path, int] = {}
 def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterator[None]:
     """Lock a workspace; within a lock that this process already holds, do nothing.
 
-    Raises UserError that names the run which holds it, unless `wait`.
+    Raises UserError that names the run which holds it, unless `wait`. Where that run was killed, its stage is given
+    time to end.
     """
     path = (folder / LOCK).absolute()
     if path in _held:
@@ -36,11 +43,16 @@ def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterato
     if not ignored.exists():
         ignored.write_text("*\n", encoding="utf-8")
     with path.open("a+", encoding="utf-8") as file:
+        noted, deadline = False, time.monotonic() + ENDING_SECONDS
         while not _locked(file.fileno()):
             file.seek(0)
-            holder = _describe(file.read())
-            if not wait:
-                raise UserError(f"{holder} is using this folder; wait for it (--wait), or end it")
+            holder = Holder.named_in(file.read())
+            if not wait and (holder.is_alive() or time.monotonic() > deadline):
+                stage = "" if holder.is_alive() else "the stage of "
+                raise UserError(f"{stage}{holder} is using this folder; wait for it (--wait), or end it")
+            if not noted and not holder.is_alive():
+                print(f"{holder} was killed; waiting until its stage has saved and ended ...", flush=True)
+                noted = True
             time.sleep(0.5)
         file.truncate(0)
         file.write(json.dumps({"name": name, "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}))
@@ -67,9 +79,29 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _describe(text: str) -> str:
-    try:
-        holder = json.loads(text)
-        return f"the run {holder['name']} (process {holder['pid']}, since {holder['since']})"
-    except (ValueError, KeyError):
-        return "another run"
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The run that has locked a workspace, as the lock's file names it."""
+
+    description: str
+    process: int | None
+    """None where the file says nothing."""
+
+    @classmethod
+    def named_in(cls, text: str) -> "Holder":
+        """The holder that the file's text names."""
+        try:
+            run = json.loads(text)
+            return cls(f"the run {run['name']} (process {run['pid']}, since {run['since']})", int(run["pid"]))
+        except (ValueError, KeyError, TypeError):
+            return cls("another run", None)
+
+    def __str__(self) -> str:
+        return self.description
+
+    def is_alive(self) -> bool:
+        """Whether its process is running; True where that is not known."""
+        try:
+            return self.process is None or psutil.Process(self.process).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.run import run_lock as module
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
 from flows.run.request import Request
@@ -47,7 +48,9 @@ def test_a_stage_gets_the_variables_of_its_request(tmp_path: Path, monkeypatch: 
     assert not [line for line in variables if line.startswith("GONE=")]
 
 
-def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_leaves_no_process_behind_and_the_next_one_waits_for_its_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = toy(tmp_path / "toy", SLOW.replace("sleep 600", "sleep 3"))
     process = started(folder, tmp_path)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -56,11 +59,16 @@ def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     process.wait()
 
     assert children
+    monkeypatch.chdir(folder)
+    with run_lock("next"):
+        assert json.loads((folder / ".parrotflow/run.lock").read_text())["name"] == "next"
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
 
 
-def test_while_a_killed_runs_stage_lives_no_second_run_enters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_a_killed_runs_stage_lives_no_second_run_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = toy(tmp_path / "toy", SLOW)
     process = started(folder, tmp_path)
     members = psutil.Process(process.pid).children(recursive=True)
@@ -75,8 +83,11 @@ def test_while_a_killed_runs_stage_lives_no_second_run_enters(tmp_path: Path, mo
     process.wait()
 
     monkeypatch.chdir(folder)
-    with pytest.raises(UserError, match=r"is using this folder"), run_lock("second"):
+    monkeypatch.setattr(module, "ENDING_SECONDS", 1.0)
+    expected = rf"the stage of the run .* \(process {process.pid}, .* is using this folder"
+    with pytest.raises(UserError, match=expected), run_lock("second"):
         pass
+    assert f"(process {process.pid}, " in capsys.readouterr().out
 
     sleeping[0].kill()
     deadline = time.monotonic() + 60

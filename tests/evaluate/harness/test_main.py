@@ -155,6 +155,20 @@ def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_a
     ]
 
 
+def test_libraries_are_told_to_report_nothing_before_they_are_imported() -> None:
+    told = ("HF_UPDATE_DOWNLOAD_COUNTS", "HF_HUB_DISABLE_TELEMETRY")
+    program = (
+        "import stages.evaluate.harness.__main__, datasets, evaluate, huggingface_hub as hub\n"
+        "print(datasets.config.HF_UPDATE_DOWNLOAD_COUNTS, evaluate.config.HF_UPDATE_DOWNLOAD_COUNTS)\n"
+        "print(evaluate.config.HF_EVALUATE_OFFLINE, hub.constants.HF_HUB_DISABLE_TELEMETRY)\n"
+    )
+    variables = {name: value for name, value in os.environ.items() if name not in told}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "False", "True", "True"]
+
+
 def test_a_log_has_no_progress_bars_but_every_warning(project: Path) -> None:
     write_task("choose")
     choose = project / "tasks/choose.yaml"

@@ -19,7 +19,8 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
     folder, port = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"), free_port()
     shutil.copyfile(ROOT / "prefect.yaml", folder / "prefect.yaml")
     (tmp_path / "home").mkdir()
-    command = [sys.executable, "-m", "flows.cli", "serve", "--port", str(port)]
+    # Programs that a shell starts in the background ignore Ctrl-C, and so would theirs.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "flows.cli", "serve", "--port", str(port)]
     variables = environment(tmp_path / "home") | {"HF_TOKEN": "a-secret-of-mine"}
     serving = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
     try:
@@ -40,9 +41,9 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
         assert stranger.status_code == 401
         assert (folder / ".parrotflow/prefect/key").stat().st_mode & 0o077 == 0
         server = int(
-            subprocess.check_output(["pgrep", "-f", f"server start --host 127.0.0.1 --port {port}"], text=True)
+            subprocess.check_output(["pgrep", "-o", "-f", f"server start --host 127.0.0.1 --port {port}"], text=True)
         )
         assert b"a-secret-of-mine" not in Path(f"/proc/{server}/environ").read_bytes()
     finally:
         os.kill(serving.pid, signal.SIGINT)
-        serving.wait(60)
+        serving.wait(120)

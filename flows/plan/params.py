@@ -27,8 +27,8 @@ def section_models(root: Path = Path()) -> dict[str, type[Section]]:
         try:
             model = getattr(importlib.import_module(module), f"{name.capitalize()}Params", None)
         except ModuleNotFoundError as error:
-            if not module.startswith(error.name or " "):
-                raise  # a library of ours is missing
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # a library is missing, not this module
             model = None
         if model is not None:
             models[name] = model

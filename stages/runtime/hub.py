@@ -9,7 +9,7 @@ from sys import modules
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
 RETRIED = {408, 425, 429}
-"""Status codes of HTTP after which a retry may succeed, beside the server's own failures (5xx)."""
+"""Status codes of HTTP after which a retry may succeed, in addition to the server's own failures (5xx)."""
 
 
 class Failure(Enum):
@@ -101,7 +101,7 @@ def snapshot(what: str, repository: str, commit: str, files: Sequence[str], *, d
 
 
 def data_set_error(what: str, error: Exception, remedy: str) -> UserError:
-    """The error for users of a data set that could not be read, for whatever reason.
+    """The error for users of a data set that could not be read.
 
     `what` says which one and why; `remedy` is what to do where neither a retry nor a token helps.
     """

@@ -21,7 +21,7 @@ from stages.evaluate.generate.completion import (
     problem_text,
 )
 from stages.evaluate.generate.html_page import html_page
-from stages.evaluate.generate.kept import KEPT, Task, drop_kept, written_texts
+from stages.evaluate.generate.kept import Task, drop_kept, written_texts
 from stages.evaluate.generate.languages.headers import choose_headers
 from stages.evaluate.generate.languages.known import LANGUAGES
 from stages.evaluate.generate.looks import look_at, looks_csv
@@ -91,11 +91,11 @@ def main() -> None:
 
 def written(params: GenerateParams, *wanted: tuple[Sequence[Request], Sampling]) -> list[list[Generated]]:
     """A text for each request; those that an earlier run of the same has finished are read, not written again."""
-    tasks = [Task(MODEL, requests, sampling, params.width) for requests, sampling in wanted]
     # Where a text ends follows from the parameters and from this code.
-    folders = [KEPT / task.key(params.model_dump_json(), code_key(problem_requests)) for task in tasks]
+    facts = (params.model_dump_json(), code_key(problem_requests))
+    tasks = [Task(MODEL, requests, sampling, params.width, facts) for requests, sampling in wanted]
     processes = whole_number(PROCESSES_VARIABLE, max(1, torch.cuda.device_count()))
-    return written_texts(tasks, folders, processes)
+    return written_texts(tasks, processes)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from stages.runtime.workers import worker_count
 KEPT = Path(".parrotflow/generate")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     """Texts to generate with the same settings."""
 
@@ -36,33 +36,36 @@ class Task:
     requests: Sequence[Request]
     sampling: Sampling
     width: int
+    facts: tuple[str, ...]
+    """What a request's `end` depends on."""
 
-    def key(self, *facts: str) -> str:
-        """A hash of everything that the texts depend on; `facts` is what a request's `end` depends on."""
+    @cached_property
+    def folder(self) -> Path:
+        """Where finished texts are kept, under a hash of everything that they depend on."""
         files = [f"{path.name} {file_sha256(path)}" for path in sorted(self.model.iterdir()) if path.is_file()]
         texts = [(request.prompt, request.seed) for request in self.requests]
-        everything = repr((files, texts, self.sampling, self.width, facts))
-        return hashlib.sha256(everything.encode("utf-8")).hexdigest()
+        everything = repr((files, texts, self.sampling, self.width, self.facts))
+        return KEPT / hashlib.sha256(everything.encode("utf-8")).hexdigest()
 
 
-def written_texts(tasks: Sequence[Task], folders: Sequence[Path], processes: int) -> list[list[Generated]]:
+def written_texts(tasks: Sequence[Task], processes: int) -> list[list[Generated]]:
     """For each task of one model a text for each request, in their order.
 
     Those that an earlier run finished are read, the others generated; each process opens the model once.
     """
     missing = []
-    for task, folder in zip(tasks, folders, strict=True):
-        kept = _read(folder)
+    for task in tasks:
+        kept = _read(task.folder)
         missing.append([number for number in range(len(task.requests)) if number not in kept])
     if any(missing) and processes == 1:
-        _write_shares(tasks, folders, missing, process=0)
+        _write_shares(tasks, missing, process=0)
     elif any(missing):
         shares = [[numbers[first::processes] for numbers in missing] for first in range(processes)]
         threads = max(1, worker_count() // processes)
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            list(pool.map(partial(_write_shares, tasks, folders, threads=threads), shares, range(processes)))
-    written = [_read(folder) for folder in folders]
-    return [[texts[number] for number in range(len(task.requests))] for task, texts in zip(tasks, written, strict=True)]
+            list(pool.map(partial(_write_shares, tasks, threads=threads), shares, range(processes)))
+    written = [(task, _read(task.folder)) for task in tasks]
+    return [[texts[number] for number in range(len(task.requests))] for task, texts in written]
 
 
 def _read(folder: Path) -> dict[int, Generated]:
@@ -76,11 +79,7 @@ def _read(folder: Path) -> dict[int, Generated]:
 
 
 def _write_shares(
-    tasks: Sequence[Task],
-    folders: Sequence[Path],
-    shares: Sequence[Sequence[int]],
-    process: int,
-    threads: int | None = None,
+    tasks: Sequence[Task], shares: Sequence[Sequence[int]], process: int, threads: int | None = None
 ) -> None:
     """Write the texts of one process: of each task its share of the requests."""
     if threads:
@@ -88,12 +87,12 @@ def _write_shares(
     if torch.cuda.is_available():
         torch.cuda.set_device(process % torch.cuda.device_count())
     model, tokenizer = open_model(tasks[0].model), open_tokenizer(tasks[0].model)
-    for task, folder, numbers in zip(tasks, folders, shares, strict=True):
+    for task, numbers in zip(tasks, shares, strict=True):
         if not numbers:
             continue
-        folder.mkdir(parents=True, exist_ok=True)
+        task.folder.mkdir(parents=True, exist_ok=True)
         texts = generate(model, tokenizer, [task.requests[number] for number in numbers], task.sampling, task.width)
-        with (folder / f"{process}.jsonl").open("ab") as file:
+        with (task.folder / f"{process}.jsonl").open("ab") as file:
             file.write(b"\n")  # ends a line that a kill truncated
             for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
                 line = asdict(written) | {"request": numbers[written.request]}

@@ -37,7 +37,7 @@ STAGE = "harness"
 """The folder of the answers in the cache."""
 
 DRAWING_BARS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "_loglikelihood_tokens")
-"""The model's methods that tell tqdm to draw a bar, whatever its own variable says; the last one for each batch."""
+"""The model's methods that tell tqdm to draw a bar, against TQDM_DISABLE; the last one does so for each batch."""
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about how it is called here
 

@@ -122,9 +122,9 @@ def refused(reason: str) -> UserError:
 def options() -> list[str]:
     """bubblewrap's options, and the command that it runs.
 
-    Root keeps its ids, so that the server can become nobody, whose processes the kernel limits; any other user gets a
-    user namespace. The capabilities are those that the server needs to isolate its runs from each other; in a user
-    namespace they count for nothing outside.
+    Root keeps its ids, so that the server can become the user `nobody`, whose processes the kernel limits; any other
+    user gets a user namespace. The capabilities are those that the server needs to isolate its runs from each other; in
+    a user namespace they count for nothing outside.
     """
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     root = os.getuid() == 0

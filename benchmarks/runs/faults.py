@@ -15,7 +15,7 @@ from benchmarks.runs.broken_server import BrokenServer
 from benchmarks.runs.hub_server import Fault, Hub, Repository
 from benchmarks.runs.small_pipeline import LAST_LINE, REPOSITORY, Edit, hub_variables, module_text, put, remove, size
 from benchmarks.runs.trial import MissedError, Process, Trial, WrongResultError, describe, kill, members
-from stages.formats.receipt import read_receipt
+from stages.formats.revision.receipt import read_receipt
 
 UNREACHABLE = "http://127.0.0.1:9/api"
 """A Prefect server that is down: with it a run starts its recorder."""

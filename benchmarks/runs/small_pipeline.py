@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from stages.formats.receipt import RECEIPT
+from stages.formats.revision.layout import RECEIPT
 from stages.runtime.atomic import atomic_write
 from stages.runtime.section import read_params_file
 

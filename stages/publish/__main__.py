@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.provenance import CARD, EVALUATION, EVALUATION_RECEIPT, PROVENANCE, write_provenance
-from stages.formats.receipt import Receipt, receipt_path, write_receipt
+from stages.formats.revision.layout import CARD, EVALUATION, EVALUATION_RECEIPT, PROVENANCE, receipt_path
+from stages.formats.revision.provenance import write_provenance
+from stages.formats.revision.receipt import Receipt, write_receipt
 from stages.publish.card.page import write_card
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from stages.formats.provenance import MAIN, REVISIONS
-from stages.formats.receipt import Receipt
+from stages.formats.revision.layout import MAIN, REVISIONS
+from stages.formats.revision.receipt import Receipt
 from stages.publish.gate import Gate, published_evaluation
 from stages.publish.revision import Revision
 from stages.runtime.atomic import atomic_folder, flush_to_disk

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.formats.evaluation.report import Evaluation, PublishedTotals, read_published_totals
-from stages.formats.provenance import EVALUATION
+from stages.formats.revision.layout import EVALUATION
 from stages.publish.params import GateParams
 from stages.runtime.entry import RefusedError, UserError
 

@@ -17,8 +17,9 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, co
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
-from stages.formats.provenance import EVALUATION, MAIN, PROVENANCE, read_provenance
-from stages.formats.receipt import Receipt
+from stages.formats.revision.layout import EVALUATION, MAIN, PROVENANCE
+from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.receipt import Receipt
 from stages.publish.gate import Gate, published_evaluation
 from stages.publish.retries import (
     HubError,

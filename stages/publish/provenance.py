@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.provenance import GitState, Provenance
+from stages.formats.revision.provenance import GitState, Provenance
 from stages.publish import inputs, lock
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision

@@ -1,17 +1,14 @@
 """The files of a revision, and its name, which is derived from their content."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from stages.formats.model_folder import weight_files
-from stages.formats.provenance import PROVENANCE
+from stages.formats.revision.layout import PROVENANCE, revision_name
 from stages.runtime.hashes import file_sha256
 
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """Of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
-
-NAME_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +31,7 @@ class Revision:
 def name_revision(files: dict[str, Path], provenance: Path) -> Revision:
     """The revision that consists of these files; the provenance may still have to be written."""
     sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
-    listing = "".join(f"{sha256[path]}  {path}\n" for path in sha256)
-    name = hashlib.sha256(listing.encode("utf-8")).hexdigest()[:NAME_DIGITS]
-    return Revision(name, {path: files[path] for path in sha256} | {PROVENANCE: provenance}, sha256)
+    return Revision(revision_name(sha256), {path: files[path] for path in sha256} | {PROVENANCE: provenance}, sha256)
 
 
 def model_files(model: Path) -> dict[str, Path]:

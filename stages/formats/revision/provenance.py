@@ -1,14 +1,4 @@
-"""A published revision: the names of its files, and its provenance, which says what the model was made from.
-
-    model.safetensors, config.json, tokenizer.json, ...   as in the model folder
-    README.md          the model card
-    evaluation.json    the evaluation report
-    evaluation_receipt.json   what it was measured on, and how
-    provenance.json    `Provenance`
-
-In a folder destination a revision is in `revisions/NAME`, and the link `main` leads to the current one. On the Hub it
-is the commit with the tag NAME.
-"""
+"""The index of a revision: `provenance.json`. What it was made from, and the hash of every file."""
 
 from pathlib import Path
 from typing import Any
@@ -16,14 +6,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stages.formats.reports import write_json
-
-CARD = "README.md"
-EVALUATION = "evaluation.json"
-EVALUATION_RECEIPT = "evaluation_receipt.json"
-PROVENANCE = "provenance.json"
-
-REVISIONS = "revisions"
-MAIN = "main"
 
 
 class GitState(BaseModel):
@@ -38,6 +20,33 @@ class GitState(BaseModel):
     """Tracked files that differed; at most 100."""
     untracked: int
     """How many files git did not know. Their names are not published."""
+    origin: str | None = None
+    """The URL of the remote repository, without credentials; None where there is none."""
+    on_remote: bool = False
+    """Whether the remote repository had the commit, as far as this clone knew."""
+
+
+class LeftOut(BaseModel):
+    """A file that the code needs and that is not in the source archive."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    reason: str
+
+
+class SourceArchive(BaseModel):
+    """What `record/source.tar.gz` holds: the code of a revision that the commit alone does not have."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sha256: str
+    files: dict[str, str]
+    """File -> sha256."""
+    whole: bool
+    """True: every file that a run needs. False: only what is to be laid over a checkout of the commit."""
+    deleted: list[str]
+    """Tracked files that the tree did not have; only where it is not whole."""
 
 
 class Provenance(BaseModel):
@@ -47,10 +56,16 @@ class Provenance(BaseModel):
 
     revision: str
     files: dict[str, str]
-    """File of the revision -> sha256, this file excepted."""
+    """File of the revision -> sha256, without this file, the statement and the signature."""
     weights_sha256: str
     git: GitState | None
     """None outside a git repository."""
+    source: SourceArchive | None = None
+    """None where the commit has all the code."""
+    left_out: list[LeftOut] = []
+    """What the code needs and is in neither the commit nor the archive."""
+    not_recorded: list[str] = []
+    """What this record should hold and does not, in words: e.g. how the training was executed."""
     pipeline: list[dict[str, Any]]
     """The stages that led to the model, as dvc.lock records them: command, parameters, hashes of inputs and outputs."""
     not_in_lock: list[str]

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.reports import write_json
 
-RECEIPT = "receipt.json"
-
 
 class Receipt(BaseModel):
     """What the last run of publish did."""
@@ -26,15 +24,14 @@ class Receipt(BaseModel):
     """The name of the revision that `main` leads to."""
     commit: str | None = None
     """On the Hub: the commit that the revision's tag names."""
+    run: str | None = None
+    """The name of the training run (`run_name`); None where its checkpoints' fingerprint is not recorded."""
+    steps: dict[int, str] = {}
+    """Exported step of that run -> its commit on the Hub, or its folder below the location."""
     sha256: dict[str, str] = {}
-    """File of the revision -> sha256; without the provenance, which is observed anew by each publication."""
+    """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
     reason: str | None = None
     """Why nothing was published."""
-
-
-def receipt_path(folder: str, name: str) -> Path:
-    """Where the receipt of `publish.name` is, below `publish.folder`."""
-    return Path(folder) / name / RECEIPT
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:

@@ -1,0 +1,77 @@
+"""How a training was executed: `record/execution.json` of a revision.
+
+Parameters say what is computed; this says with what: devices, processes, threads, libraries. Where they are the same,
+the same parameters, code and data give the same bits. Training writes it to `reports/train_execution.json`.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.formats.reports import REPORTS, write_json
+
+TRAIN_EXECUTION = REPORTS / "train_execution.json"
+
+
+class Session(BaseModel):
+    """One start of the trainer, with what it ran on. No paths, no names of machines, no tokens."""
+
+    model_config = ConfigDict(frozen=True)
+
+    first_step: int
+    """The first optimizer step that counts and that this session computed; steps are counted from 1."""
+    last_step: int
+    """The last one; what it computed after the checkpoint that the next session continued from does not count."""
+    device: str
+    """The name of the processor or GPU."""
+    device_type: str
+    """As torch names it: cpu, cuda, mps."""
+    cpu_flags: list[str]
+    """The processor's vector instructions, sorted: avx2, avx512f, amx_bf16, neon, sve."""
+    cpu_capability: str
+    """What torch's own kernels use (`torch.backends.cpu.get_cpu_capability`)."""
+    isa_limits: dict[str, str]
+    """Limits on the instructions of oneDNN, MKL and torch that were set: variable -> value."""
+    processes: int
+    machines: int
+    threads_per_process: int
+    precision: str
+    compiled: bool
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    distributed: Literal["none", "ddp", "fsdp2"]
+    environment: dict[str, str]
+    """Variables that were set and can change the computation (PARROTFLOW_*, OMP_*, MKL_*, TORCH*, ...)."""
+    launch: str | None
+    """The content of the launch preset; None where none was used."""
+    versions: dict[str, str]
+    """Library -> the version that was imported, with its build tag (2.13.0+cpu); and python."""
+
+
+class Execution(BaseModel):
+    """How the training of some weights was executed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    weights_sha256: str
+    """Of the weights that these sessions made (`model_folder.weights_sha256`)."""
+    fingerprint: str
+    """Of the run, as its checkpoints have it."""
+    sessions: list[Session]
+    """In order; more than one where the training was stopped and continued."""
+    checkpoints: dict[int, str]
+    """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
+
+
+def write_execution(execution: Execution, path: Path = TRAIN_EXECUTION) -> None:
+    """Write it as JSON."""
+    write_json(path, execution.model_dump(mode="json"))
+
+
+def read_execution(path: Path = TRAIN_EXECUTION) -> Execution | None:
+    """Read it; None where there is none of this format."""
+    try:
+        return Execution.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None

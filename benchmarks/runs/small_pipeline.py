@@ -27,7 +27,9 @@ from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[2]
 
-COPIED = "stages launch conf problems dvc.yaml versions.yaml requirements.lock pyproject.toml accepted.yaml .gitignore"
+COPIED = (
+    "stages launch conf problems tasks dvc.yaml versions.yaml requirements.lock pyproject.toml accepted.yaml .gitignore"
+)
 
 DOCUMENTS = 16
 
@@ -57,11 +59,17 @@ SMALL: dict[str, Any] = {
     "train.evaluation_sequences": 6,
     "train.checkpoint_every_steps": 10,
     "evaluate.bootstrap_resamples": 200,
-    "evaluate.samples": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
+    "generate.headers": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
+    "generate.problems.samples": 1,
+    "generate.problems.max_new_tokens": 6,
+    "harness.tasks": [],
     "publish.name": "tiny",
     "publish.gate": {"bits_per_byte_at_most": None, "allow_worse": True, "tolerance": 0.0},
 }
 """The parameters in which the small project differs from params.yaml."""
+
+EVALUATION = ("evaluate", "score", "harness")
+"""The stages that nothing but publish depends on."""
 
 REPOSITORY = "me/tiny"
 
@@ -151,7 +159,7 @@ WORKS = {
         Work("publish", "evaluated", "publish"),
         Work("hub", "evaluated", "publish", (_parameter("repository: null", f"repository: {REPOSITORY}"),)),
         Work("restore", "evaluated", "tokenize", removed=("data",)),
-        Work("restore-model", "evaluated", "evaluate", removed=("model", "data/samples.json")),
+        Work("restore-model", "evaluated", "generate", removed=("model", "data/samples.json")),
         Work("pull", "evaluated", "tokenize", removed=("data",), options=("--pull",)),
     )
 }
@@ -184,6 +192,17 @@ def make_project(folder: Path) -> None:
     # How a stage is run does not count among its inputs: a campaign does not wait a minute before each retry.
     dvc_yaml = (folder / "dvc.yaml").read_text(encoding="utf-8")
     (folder / "dvc.yaml").write_text(dvc_yaml.replace("retry_delay_seconds: 60", "retry_delay_seconds: 1"))
+    (folder / "params.yaml").write_text(yaml.safe_dump(small_params(), sort_keys=False), encoding="utf-8")
+    (folder / "corpus").mkdir()
+    for number in range(DOCUMENTS):
+        (folder / "corpus" / f"module_{number:03d}.py").write_text(module_text(number), encoding="utf-8")
+    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"], ["git", "add", "-A"]):
+        run(command, folder)
+    run(["git", "-c", "user.name=c", "-c", "user.email=c@example.org", "commit", "-qm", "start"], folder)
+
+
+def small_params() -> dict[str, Any]:
+    """The whole of the small project's params.yaml."""
     values = read_params_file(ROOT / "params.yaml")
     for key, value in SMALL.items():
         *path, last = key.split(".")
@@ -191,13 +210,7 @@ def make_project(folder: Path) -> None:
         for part in path:
             section = section[part]
         section[last] = value
-    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-    (folder / "corpus").mkdir()
-    for number in range(DOCUMENTS):
-        (folder / "corpus" / f"module_{number:03d}.py").write_text(module_text(number), encoding="utf-8")
-    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"], ["git", "add", "-A"]):
-        run(command, folder)
-    run(["git", "-c", "user.name=c", "-c", "user.email=c@example.org", "commit", "-qm", "start"], folder)
+    return values
 
 
 @dataclass
@@ -230,7 +243,7 @@ class Projects:
                     self.make(partial)
                 else:
                     subprocess.run(["cp", "-a", str(self.base("new")), str(partial)], check=True)
-                    run([sys.executable, "-m", "flows.cli", "run", "evaluate"], partial)
+                    run([sys.executable, "-m", "flows.cli", "run", *EVALUATION], partial)
                     remove(partial / ".parrotflow/runs")
                 partial.rename(made)
             return made

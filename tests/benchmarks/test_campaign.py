@@ -1,5 +1,6 @@
 """Trials of the fault campaign, on a pipeline of shell commands."""
 
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -7,13 +8,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 
 from benchmarks.campaign import Line, read, run_trials, summary
 from benchmarks.runs import faults
 from benchmarks.runs.broken_server import BrokenServer
 from benchmarks.runs.faults import KINDS, Kind, kill_all
-from benchmarks.runs.small_pipeline import WORKS, Edit, Projects, Work
+from benchmarks.runs.small_pipeline import EVALUATION, ROOT, WORKS, Edit, Projects, Work, small_params
 from benchmarks.runs.trial import Attempt, FailedTrialError, Trial
+from flows.plan.params import section_models
 from tests.flows.toy import make_toy
 
 DVC_YAML = """\
@@ -32,6 +35,14 @@ def lie(trial: Trial) -> None:
     """A fault that leaves a wrong result behind a run that succeeded."""
     trial.attempt(lambda process: None)
     (trial.folder / "join.txt").write_text("wrong")
+
+
+def test_the_small_project_has_the_parameters_and_the_stages_of_today() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+
+    assert {*EVALUATION, *(work.target for work in WORKS.values())} <= stages.keys()
+    for name, values in small_params().items():
+        section_models(ROOT)[name].model_validate_json(json.dumps(values))
 
 
 def test_trials_end_as_equal_or_say_what_was_wrong_and_are_continued(

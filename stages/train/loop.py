@@ -74,6 +74,7 @@ class Trainer:
     eager: CausalLoss
     """The same weights, neither compiled nor wrapped: what is saved and exported."""
     optimizers: Optimizers
+    compiled: bool
     micro_batch_size: int
     """Sequences of one forward pass in one process."""
     stop: StopSignal

@@ -18,7 +18,7 @@ from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
 from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
-from stages.train.checkpoint.checkpoints import Checkpoints
+from stages.train.checkpoint.checkpoints import CHECKPOINTS, Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume
@@ -34,6 +34,7 @@ from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
 from stages.train.model.precision import resolve_precision
 from stages.train.model.source import source_sha256
+from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.report import Report
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
@@ -48,19 +49,51 @@ def main() -> None:
     follow_command()
     stop = StopSignal()
     params = section_of_command()
+    accelerator = start_accelerator(params)
+    trainer = build_trainer(params, accelerator, stop)
+    params, validation = trainer.params, TokenStore(TOKENS / VALIDATION)
+
+    run = run_identity(params, accelerator, [trainer.store, validation])
+    name = fingerprint(run)
+    checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
+    progress = resume(checkpoints, params, trainer.eager, trainer.optimizers, run)
+    checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1))
+    trackers = Trackers(params, accelerator, name, progress.step)
+
+    trainer.throughput.restart()
+    report = Report(params, trainer.throughput, checkpoints.curves, trackers, accelerator.is_main_process)
+    evaluation = Evaluation(params, accelerator, validation, trainer.eager, rows_at_once=trainer.micro_batch_size)
+    try:
+        progress = train(trainer, evaluation, checkpoints, report, progress)
+    except StoppedError as stopped:
+        state = "state saved" if stopped.saved else "its last steps could not be saved"
+        accelerator.print(f"stopped on request, {state}; the same command continues")
+        raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
+    write_results(trainer, progress, evaluation.measure(), checkpoints)
+    accelerator.end_training()
+    raise SystemExit(0)
+
+
+def start_accelerator(params: TrainParams) -> Accelerator:
+    """Join the other processes, if there are any."""
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
-    accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
+    return Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
+
+
+def build_trainer(params: TrainParams, accelerator: Accelerator, stop: StopSignal) -> Trainer:
+    """Data, model and optimizers as the hardware wants them, before the first step. Every process calls this."""
     # Decided by the main process's hardware: machines may differ, the computation may not.
     precision = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type).precision)
     params = params.model_copy(update={"precision": precision})
     fixed_order = params.deterministic_micro_batch_size is not None
     repeat_bits(accelerator.device, asked_for=fixed_order)
-    training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
+    training = TokenStore(TOKENS / TRAIN)
     index = build_packing(training, params.sequence_length, params.packing)
 
     eager = CausalLoss(build_model(params, training.manifest), params)
-    flops = flops_per_token(eager.model, params.sequence_length)
+    flops, peak = flops_per_token(eager.model, params.sequence_length), peak_flops(accelerator.device)
+    throughput = Throughput(flops, peak and peak * accelerator.num_processes)
     compiled = should_compile(params, flops, accelerator.device)
     eager.to(accelerator.device)
     if uses_fsdp():
@@ -72,27 +105,9 @@ def main() -> None:
     if not uses_fsdp() and not fixed_order:
         model = spread(model, accelerator)
     optimizers = build_optimizers(eager, params)
-
-    run = run_identity(params, accelerator, [training, validation])
-    name = fingerprint(run)
-    checkpoints = Checkpoints(name, accelerator, params, Mirror(name))
-    progress = resume(checkpoints, params, eager, optimizers, run)
-    trackers = Trackers(params, accelerator, name, progress.step)
-
-    peak = peak_flops(accelerator.device)
-    throughput = Throughput(flops, peak and peak * accelerator.num_processes)
-    report = Report(params, throughput, checkpoints.curves, trackers, accelerator.is_main_process)
-    trainer = Trainer(params, accelerator, training, index, model, eager, optimizers, micro_batch, stop, throughput)
-    evaluation = Evaluation(params, accelerator, validation, eager, rows_at_once=micro_batch)
-    try:
-        progress = train(trainer, evaluation, checkpoints, report, progress)
-    except StoppedError as stopped:
-        state = "state saved" if stopped.saved else "its last steps could not be saved"
-        accelerator.print(f"stopped on request, {state}; the same command continues")
-        raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
-    write_results(trainer, progress, evaluation.measure(), checkpoints, compiled)
-    accelerator.end_training()
-    raise SystemExit(0)
+    return Trainer(
+        params, accelerator, training, index, model, eager, optimizers, compiled, micro_batch, stop, throughput
+    )
 
 
 def repeat_bits(device: torch.device, asked_for: bool = False) -> None:

@@ -7,7 +7,7 @@
         step-00000100/
             .metadata, __0_0.distcp ...  sharded state (torch.distributed.checkpoint), a file per process
             NAME.tsv                     the curves so far
-            manifest.json                the step, and the sha256 of every file; written last
+            manifest.json                the step, its history, and the sha256 of every file; written last
 
 The state is copied, and a thread writes the copy to a `.partial` folder, flushes it to the disk, adds the manifest and
 renames the folder; older checkpoints are deleted only afterwards. An incomplete or damaged one is skipped with a
@@ -15,13 +15,11 @@ warning.
 """
 
 import fcntl
-import json
 import shutil
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -35,11 +33,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from stages.runtime.atomic import atomic_write, flush_to_disk
+from stages.runtime.atomic import flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+from stages.train.checkpoint.content import content_sha256
 from stages.train.checkpoint.fingerprint import plateau_end
-from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_progress
+from stages.train.checkpoint.history import History
+from stages.train.checkpoint.manifest import Progress, fault, read_history, read_progress, write_manifest
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.restricted import DataOnlyPlanner
 from stages.train.distributed.agreement import count, on_main
@@ -54,11 +54,12 @@ SHARED_WITHIN_SECONDS = 10.0
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder named by its fingerprint."""
+    """The checkpoints of one run, in a folder of its own."""
 
-    def __init__(self, fingerprint: str, accelerator: Accelerator, params: TrainParams, mirror: Mirror) -> None:
+    def __init__(self, folder: Path, accelerator: Accelerator, params: TrainParams, mirror: Mirror) -> None:
         """Raises UserError where another run writes to the folder, or where not all processes see it."""
-        self.folder = CHECKPOINTS / fingerprint
+        self.folder = folder
+        self.history = History()
         self.accelerator = accelerator
         self.params = params
         self.mirror = mirror
@@ -93,8 +94,8 @@ class Checkpoints:
             probe.unlink()
         if seeing < processes:
             raise UserError(
-                f"{CHECKPOINTS}: {processes - seeing} of {processes} processes do not see the files of the main one; "
-                "all machines need the project's folder on a shared file system"
+                f"{self.folder.parent}: {processes - seeing} of {processes} processes do not see the files of the main "
+                "one; all machines need the project's folder on a shared file system"
             )
 
     def save(self, progress: Progress, model: nn.Module, optimizers: Optimizers) -> None:
@@ -135,8 +136,8 @@ class Checkpoints:
         files = sorted(file for file in partial_path.iterdir() if file.is_file())
         for file in files:
             flush_to_disk(file)
-        manifest = asdict(progress) | {"sha256": {file.name: file_sha256(file) for file in files}}
-        atomic_write(partial_path / MANIFEST, json.dumps(manifest, indent=1))
+        self.history.contents[progress.step] = content_sha256(partial_path)
+        write_manifest(partial_path, progress, self.history, {file.name: file_sha256(file) for file in files})
         shutil.rmtree(path, ignore_errors=True)
         partial_path.rename(path)
         flush_to_disk(self.folder)
@@ -190,6 +191,7 @@ class Checkpoints:
         state = _state(model, optimizers)
         load(state, storage_reader=FileSystemReader(path), planner=DataOnlyPlanner(), no_dist=self._alone)
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
+        self.history = read_history(path)
         return read_progress(path)
 
 

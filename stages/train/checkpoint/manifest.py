@@ -1,12 +1,16 @@
-"""A checkpoint's manifest: which step it is, and the sha256 of each of its files."""
+"""A checkpoint's manifest: which step it is, how it came about, and the sha256 of each of its files."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from pickle import UnpicklingError
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stages.formats.revision.execution import Session
+from stages.runtime.atomic import atomic_write
 from stages.runtime.hashes import file_sha256
+from stages.train.checkpoint.history import History
 from stages.train.checkpoint.restricted import METADATA, check_metadata
 
 MANIFEST = "manifest.json"
@@ -40,11 +44,33 @@ class Manifest(BaseModel):
     evaluate_every_steps: int
     sha256: dict[str, str]
     """File name -> hash, in hex."""
+    sessions: list[Session] = []
+    """How the steps until this one were executed; empty in checkpoints of before this was recorded."""
+    contents: dict[int, str] = {}
+    """Step of this checkpoint and of those before it -> `content_sha256`."""
+
+
+def write_manifest(checkpoint: Path, progress: Progress, history: History, sha256: dict[str, str]) -> None:
+    """Write it: the last of a checkpoint's files."""
+    manifest = Manifest(
+        **asdict(progress),
+        sha256=sha256,
+        sessions=history.sessions_until(progress.step),
+        contents=history.contents,
+    )
+    atomic_write(checkpoint / MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
 
 
 def read_progress(checkpoint: Path) -> Progress:
     """How far a checkpoint without a fault is."""
-    return Progress(**_read(checkpoint).model_dump(exclude={"sha256"}))
+    manifest = _read(checkpoint)
+    return Progress(**{field.name: getattr(manifest, field.name) for field in fields(Progress)})
+
+
+def read_history(checkpoint: Path) -> History:
+    """How a checkpoint without a fault came about."""
+    manifest = _read(checkpoint)
+    return History(manifest.sessions, manifest.contents)
 
 
 def fault(checkpoint: Path) -> str:

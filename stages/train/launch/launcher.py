@@ -39,8 +39,11 @@ class Stop(threading.Event):
         self.on_stop()
 
 
-def launch(config: LaunchConfig, params: TrainParams) -> int:
-    """Run the workers to their end and return the exit code for this command.
+WORKER = "stages.train.worker"
+
+
+def launch(config: LaunchConfig, params: TrainParams, module: str = WORKER) -> int:
+    """Run the workers to their end (each is `python -m module`) and return the exit code for this command.
 
     0; 75 after a stop that saved everything; 143 after one that did not. Raises UserError where workers keep dying.
     """
@@ -49,7 +52,7 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
     for start in range(restarts + 1):
         if start:
             print(f"a worker died; starting again from the last checkpoint ({start} of {restarts})", flush=True)
-        outcome, died_with = _run_workers(config, params, stop)
+        outcome, died_with = _run_workers(config, params, module, stop)
         if outcome is not None:
             return outcome
         if stop.is_set():
@@ -82,13 +85,13 @@ def grace_seconds() -> float | None:
     return seconds
 
 
-def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple[int | None, int]:
+def _run_workers(config: LaunchConfig, params: TrainParams, module: str, stop: Stop) -> tuple[int | None, int]:
     """The workers' own exit code, or None where they died; and the launcher's."""
     line = supervision.Supervision()
-    values = environment(config) | pass_on(params) | {supervision.VARIABLE: str(line.folder)}
+    values = environment(config) | pass_on(params, config) | {supervision.VARIABLE: str(line.folder)}
     try:
         # In its own session: a terminal's Ctrl-C reaches this command alone.
-        process = subprocess.Popen(command(config, "stages.train.worker"), env=values, start_new_session=True)
+        process = subprocess.Popen(command(config, module), env=values, start_new_session=True)
         stop.on_stop = line.ask_to_stop
         if stop.is_set():
             line.ask_to_stop()

@@ -1,4 +1,7 @@
-"""What a finished run writes: the model folder, the metrics and the curves; and, apart from them, how fast it was."""
+"""What a finished run writes: the model folder, the metrics and the curves.
+
+And, apart from them, how it was executed and how fast it was.
+"""
 
 import shutil
 from pathlib import Path
@@ -7,6 +10,7 @@ import torch
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import write_json
+from stages.formats.revision.execution import Execution, write_execution
 from stages.formats.tokenizer_folder import TOKENIZER
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
@@ -23,9 +27,7 @@ CURVES = Path("reports/curves")
 SPEED = Path("reports/train_speed.json")
 
 
-def write_results(
-    trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints, compiled: bool
-) -> None:
+def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
     Raises UserError where the model of one of `export_steps` is missing.
@@ -50,7 +52,16 @@ def write_results(
         for step, path in exports.items():
             if path is not None:
                 shutil.copytree(path, folder / f"step-{step:08d}")
-    write_json(SPEED, speed(trainer, compiled) | {"weights_sha256": weights_sha256(MODEL)})
+    weights, history = weights_sha256(MODEL), checkpoints.history
+    write_json(SPEED, speed(trainer) | {"weights_sha256": weights})
+    write_execution(
+        Execution(
+            weights_sha256=weights,
+            fingerprint=checkpoints.folder.name,
+            sessions=history.sessions_until(progress.step),
+            checkpoints=history.contents,
+        )
+    )
 
 
 def order_of_data(trainer: Trainer) -> dict[str, str | int]:
@@ -83,7 +94,7 @@ def metrics(trainer: Trainer, progress: Progress, held_out: ValidationResult) ->
     }
 
 
-def speed(trainer: Trainer, compiled: bool) -> dict[str, float | int | str | bool | None]:
+def speed(trainer: Trainer) -> dict[str, float | int | str | bool | None]:
     """How it was computed: on which hardware, and how fast since the last start."""
     device, processes = trainer.accelerator.device, trainer.accelerator.num_processes
     on_gpu = device.type == "cuda"
@@ -94,7 +105,7 @@ def speed(trainer: Trainer, compiled: bool) -> dict[str, float | int | str | boo
         "threads_per_process": torch.get_num_threads(),
         "micro_batch_size": trainer.micro_batch_size,
         "precision": trainer.params.precision,
-        "compiled": compiled,
+        "compiled": trainer.compiled,
         "flops_per_token": throughput.flops_per_token,
         "peak_flops": throughput.peak_flops,
         "model_flops_utilisation": None,

@@ -30,6 +30,10 @@ class Throughput:
     evaluation_seconds: float = 0.0
     began: float = field(default_factory=time.perf_counter)
 
+    def restart(self) -> None:
+        """Begin to count here."""
+        self.began = time.perf_counter()
+
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
         """Time what happens within as checkpointing."""

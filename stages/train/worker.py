@@ -6,6 +6,8 @@ random numbers and the checkpoints. Accelerate owns the process group and the de
 
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -138,7 +140,15 @@ def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[Tok
     return run
 
 
-def main_or_one_message() -> None:
+def run_worker(main: Callable[[], None]) -> None:
+    """Run what a worker does, and tell the command how it ended."""
+    try:
+        run_stage(partial(_with_one_message, main))
+    except SystemExit as ended:
+        leave(ended.code if isinstance(ended.code, int) else 0)
+
+
+def _with_one_message(main: Callable[[], None]) -> None:
     """What one worker cannot do the others cannot either: the first says so, the others exit silently."""
     try:
         main()
@@ -156,7 +166,4 @@ def _say_once(error: UserError) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        run_stage(main_or_one_message)
-    except SystemExit as ended:
-        leave(ended.code if isinstance(ended.code, int) else 0)
+    run_worker(main)

@@ -72,16 +72,20 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     if not others:
         return []
-    newest = max(others, key=lambda path: path.stat().st_mtime_ns)
+    changes = changes_since(max(others, key=lambda path: path.stat().st_mtime_ns), values)
+    if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
+        changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
+    return changes
+
+
+def changes_since(recorded: Path, values: dict[str, Any]) -> list[str]:
+    """What differs from the identity in a file, a line each."""
     try:
-        before, now = flatten(json.loads(newest.read_bytes())), flatten(json.loads(json.dumps(values)))
+        before, now = flatten(json.loads(recorded.read_bytes())), flatten(json.loads(json.dumps(values)))
     except (ValueError, AttributeError):
-        return [f"{newest} is damaged"]  # it only serves this message
-    changes = [
+        return [f"{recorded} is damaged"]  # it only serves messages
+    return [
         f"{key}: {before.get(key, 'absent')} -> {now.get(key, 'absent')}"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key)
     ]
-    if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
-        changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
-    return changes

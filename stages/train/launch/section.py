@@ -14,7 +14,7 @@ from stages.train.params import TrainParams
 VARIABLE = "PARROTFLOW_TRAIN_SECTION"
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 
-RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu", "rdzv_backend"}
+RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
 RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
 """Keys of an accelerate config that go on record: none with addresses, and none that has no effect."""
 

@@ -6,37 +6,21 @@ arithmetic are taken, and of those no value that could be a path.
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 
 import torch
 
 from stages.formats.revision.execution import Session
-from stages.train.distributed.compile import VARIABLE as COMPILE
-from stages.train.distributed.micro_batch import VARIABLE as MICRO_BATCH
 from stages.train.distributed.parallel import uses_fsdp
+from stages.train.launch.facts import computing_variables, limits
 from stages.train.launch.section import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.monitoring.throughput import processor_name
 
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")
 """How the names of flags begin that say how a CPU multiplies."""
-
-ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
-"""Variables that keep oneDNN, torch and MKL below an instruction set."""
-
-COMPUTING = re.compile(
-    rf"{COMPILE}|{MICRO_BATCH}|NVIDIA_TF32_OVERRIDE|"
-    r"(OMP|GOMP|KMP|MKL|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|CUBLAS|CUDNN|NCCL)_.*"
-)
-"""The names of variables that act on the arithmetic."""
-PRIVATE = re.compile(r"DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
-"""What the names of variables hold that are about places, people or secrets."""
-HARMLESS = re.compile(r"[\w.,:;=+-]{1,200}")
-"""A value that is no path and no address with a password."""
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "safetensors")
 
@@ -55,7 +39,7 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
         device_type=device.type,
         cpu_flags=vector_flags(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
-        isa_limits={name: value for name in ISA_LIMITS if (value := os.environ.get(name))},
+        isa_limits=limits(os.environ),
         processes=processes,
         machines=int(os.environ.get("GROUP_WORLD_SIZE") or 1),  # torchrun's
         threads_per_process=torch.get_num_threads(),
@@ -74,18 +58,6 @@ def vector_flags() -> list[str]:
     """The CPU's vector instructions, sorted, as torch names them: avx2, avx512_f, amx_bf16, neon, sve."""
     capabilities = torch.cpu.get_capabilities()
     return sorted(name for name, has in capabilities.items() if has is True and name.startswith(VECTOR_INSTRUCTIONS))
-
-
-def computing_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an environment that can change the computation, without `ISA_LIMITS`."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if COMPUTING.fullmatch(name)
-        and name not in ISA_LIMITS
-        and not PRIVATE.search(name)
-        and HARMLESS.fullmatch(value)
-    }
 
 
 def imported_versions(compiled: bool) -> dict[str, str]:

@@ -1,0 +1,57 @@
+"""The verdict on a segment of a training run, the steps between two of its checkpoints: `--report` of its command."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.formats.reports import write_json
+
+
+class Compared(BaseModel):
+    """A hash on record, and the one that was found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    what: str
+    """`checkpoint of step 500`, or `weights`."""
+    recorded: str
+    found: str
+
+
+class Difference(BaseModel):
+    """A fact of the recorded execution that this one does not share."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fact: str
+    """A field of `Session`, or one of its libraries as `versions.torch`."""
+    recorded: str
+    here: str
+
+
+class SegmentReport(BaseModel):
+    """What came of computing a segment again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    verdict: Literal["equal", "different", "cannot"]
+    reason: str
+    """In a sentence."""
+    from_step: int
+    to_step: int
+    compared: list[Compared] = []
+    """In the order of steps, up to the first one that differs."""
+    differences: list[Difference] = []
+    seconds: float
+    """Of the whole command."""
+
+
+def write_segment_report(path: Path, report: SegmentReport) -> None:
+    """Write it as JSON."""
+    write_json(path, report.model_dump(mode="json"))
+
+
+def read_segment_report(path: Path) -> SegmentReport:
+    """Read it."""
+    return SegmentReport.model_validate_json(path.read_bytes())

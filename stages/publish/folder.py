@@ -1,34 +1,116 @@
-"""Publishes to a folder: `NAME/revisions/REVISION` is kept for good, the link `NAME/main` leads to the current one."""
+"""Publishes to a folder: `NAME/revisions/REVISION` is kept for good, the link `NAME/main` leads to the current one.
 
+Files are read-only, and equal files of several revisions are one file with several names (hard links).
+"""
+
+import errno
+import fcntl
+import os
 import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from stages.formats.revision.layout import MAIN, REVISIONS
+from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
+from stages.formats.revision.provenance import read_provenance
 from stages.formats.revision.receipt import Receipt
 from stages.publish.gate import Gate, published_evaluation
+from stages.publish.registry.history import Why, record_move
 from stages.publish.revision import Revision
 from stages.runtime.atomic import atomic_folder, flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
+READ_ONLY = 0o444
+
+NO_LINK = {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+"""The file system has no hard links, no more of this file, or none to there: a copy takes more room, no less."""
+
 
 def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt:
-    """Copy a revision below `location`, unless it is there, and let `main` lead to it.
+    """Store a revision below `location`, unless it is there, and let `main` lead to it.
 
     Raises RefusedError if what `main` leads to now is better, UserError if a revision of that name has other content.
     """
-    main, kept = location / MAIN, location / REVISIONS / revision.name
-    if main.exists() and main.resolve() != kept.resolve():
-        gate.check_not_worse(published_evaluation(main), location.as_posix())
-    if kept.is_dir():
-        require_intact(kept, revision)
-    else:
-        with atomic_folder(kept) as folder:
-            for path, file in revision.files.items():
-                copy(file, folder / path)
-            require_intact(folder, revision)
-    link(main, Path(REVISIONS) / revision.name)
+    kept = location / REVISIONS / revision.name
+    with only_writer(location):
+        before = main_of(location)
+        if before not in (None, revision.name):
+            gate.check_not_worse(published_evaluation(location / MAIN), location.as_posix())
+        if kept.is_dir():
+            require_intact(kept, revision.sha256)
+        else:
+            store(revision.files, revision.sha256, kept, stored_files(location))
+        move_main(location, revision.name, "published")
     return Receipt(destination="folder", location=location.as_posix(), revision=revision.name, sha256=revision.sha256)
+
+
+@contextmanager
+def only_writer(location: Path) -> Iterator[None]:
+    """One process at a time changes what is published at `location`; the others wait. Ends with its process."""
+    location.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(location, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def main_of(location: Path) -> str | None:
+    """The name of the revision that `main` leads to; None where there is none."""
+    main = location / MAIN
+    return main.resolve().name if main.exists() else None
+
+
+def move_main(location: Path, name: str, why: Why) -> None:
+    """Let `main` lead to a revision that is stored, and record the move, unless it leads there."""
+    before = main_of(location)
+    if before != name:
+        record_move(location, before, name, why)
+    link(location / MAIN, Path(REVISIONS) / name)
+
+
+def store(files: Mapping[str, Path], sha256: Mapping[str, str], target: Path, stored: dict[str, list[Path]]) -> None:
+    """Make the folder `target` of these files, all or nothing; a file that is stored already is linked, not copied.
+
+    `stored` has the files of a sha256 (`stored_files`), and gets those that are new.
+    """
+    with atomic_folder(target) as folder:
+        for path, file in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            if not linked(folder / path, sha256.get(path), stored):
+                copy(file, folder / path)
+                (folder / path).chmod(READ_ONLY)
+        require_intact(folder, sha256)
+    for path, digest in sha256.items():
+        stored[digest].append(target / path)
+
+
+def stored_files(location: Path) -> dict[str, list[Path]]:
+    """The files of each sha256 that the revisions below `location` say they have."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted((location / REVISIONS).glob(f"[!.]*/{PROVENANCE}")):
+        provenance = read_provenance(path)
+        for name, digest in provenance.files.items() if provenance else ():
+            found[digest].append(path.parent / name)
+    return found
+
+
+def linked(target: Path, digest: str | None, stored: Mapping[str, list[Path]]) -> bool:
+    """Whether `target` is now another name of a stored file with that sha256, which was read to be sure of it."""
+    for candidate in stored.get(digest or "", ()):
+        if candidate.is_file() and file_sha256(candidate) == digest:
+            try:
+                os.link(candidate, target)
+            except OSError as error:
+                if error.errno not in NO_LINK:
+                    raise
+                return False
+            target.chmod(READ_ONLY)  # stored by a version that left it writable
+            return True
+    return False
 
 
 def copy(source: Path, target: Path) -> None:
@@ -39,9 +121,9 @@ def copy(source: Path, target: Path) -> None:
         raise OSError(error.errno, error.strerror, str(target)) from error
 
 
-def require_intact(folder: Path, revision: Revision) -> None:
+def require_intact(folder: Path, sha256: Mapping[str, str]) -> None:
     """Compare each file with its sha256. Raises UserError that names the first that differs."""
-    for path, expected in revision.sha256.items():
+    for path, expected in sha256.items():
         if not (folder / path).is_file() or file_sha256(folder / path) != expected:
             raise UserError(
                 f"{folder / path}: differs from what was published as this revision; delete {folder} and run "

@@ -1,6 +1,6 @@
 """The quality gate: which model may become `main`. The stage itself checks it, however the stage is started."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stages.formats.evaluation.report import Evaluation, PublishedTotals, read_published_totals
@@ -11,10 +11,14 @@ from stages.runtime.entry import RefusedError, UserError
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The conditions, and the evaluation of the model that is to be published."""
+    """The conditions, and the evaluation of the model that is to become `main`."""
 
     params: GateParams
-    evaluation: Evaluation
+    evaluation: Evaluation | PublishedTotals
+    advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
+    """What a refusal ends with."""
+    compared: set[float] = field(default_factory=set)
+    """With which values it was compared, so that a repeated check says so once."""
 
     def check_limit(self) -> None:
         """Raise RefusedError if the model exceeds the fixed limit."""
@@ -29,18 +33,28 @@ class Gate:
 
         None means that `main` holds a model without a readable evaluation: that is refused too.
         """
-        if self.params.allow_worse:
+        allowed, ours, theirs = self.params.allow_worse, self.evaluation, published
+        if theirs is None:
+            if not allowed:
+                raise RefusedError(
+                    f"{location}: main holds a model without an evaluation to compare with; {self.advice}"
+                )
             return
-        advice = "nothing was published; to replace it, set publish.gate.allow_worse to true"
-        if published is None:
-            raise RefusedError(f"{location}: main holds a model without an evaluation to compare with; {advice}")
-        ours, theirs = self.evaluation, published
-        if not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
-            other_data = (ours.documents, ours.bytes) != (theirs.documents, theirs.bytes)
+        on_other_data = (ours.documents, ours.bytes) != (theirs.documents, theirs.bytes)
+        other_data = " (on other held-out documents)" if on_other_data else ""
+        self.say(theirs.bits_per_byte, other_data)
+        if not allowed and not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
             raise RefusedError(
                 f"{location}: the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
-                f"{' (on other held-out documents)' if other_data else ''}; {advice}"
+                f"{other_data}; {self.advice}"
             )
+
+    def say(self, theirs: float, other_data: str) -> None:
+        """Print both values with their difference, once."""
+        if theirs not in self.compared:
+            self.compared.add(theirs)
+            ours = self.evaluation.bits_per_byte
+            print(f"bits per byte {ours:g}, main has {theirs:g}{other_data}: {ours - theirs:+.6g}", flush=True)
 
 
 def published_evaluation(folder: Path) -> PublishedTotals | None:

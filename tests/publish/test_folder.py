@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import re
+import stat
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.publish.__main__ import main
+from stages.publish.registry.history import read_moves
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes
@@ -16,6 +18,7 @@ from tests.trained_project import write_model, write_sections
 
 KEPT = Path("published/tiny/revisions")
 MAIN = Path("published/tiny/main")
+PUBLISHED = Path("published/tiny")
 RECEIPT = Path("published/tiny/receipt.json")
 
 
@@ -87,6 +90,7 @@ def test_a_commit_or_another_machine_changes_no_revision(project: Path) -> None:
 def test_a_revision_that_was_changed_is_not_published_again_as_if_intact(project: Path) -> None:
     main()
     weights = KEPT / receipt()["revision"] / "model.safetensors"
+    weights.unlink()
     weights.write_bytes(b"other")
 
     with pytest.raises(UserError, match=f"{re.escape(str(weights))}: differs from what was published as this revision"):
@@ -112,6 +116,100 @@ def test_a_kill_during_the_copy_leaves_nothing_that_looks_published(
     os.chdir(project)
     main()
     assert not list(KEPT.glob(".*"))
+
+
+def two_revisions() -> tuple[Path, Path]:
+    """Of one model, with two descriptions."""
+    main()
+    first = MAIN.resolve()
+    write_sections(Path(), publish__description="Another description.")
+    main()
+    return first, MAIN.resolve()
+
+
+def test_equal_files_of_several_revisions_are_stored_once_and_none_can_be_written(project: Path) -> None:
+    first, second = two_revisions()
+
+    assert first != second
+    for name in ("model.safetensors", "tokenizer.json", "evaluation.json"):
+        assert (first / name).samefile(second / name)
+    assert not (first / "README.md").samefile(second / "README.md")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in KEPT.rglob("*") if path.is_file()}
+    assert modes == {0o444}
+    subprocess.run(["rm", "-r", "published"], check=True, stdin=subprocess.DEVNULL)
+
+
+def test_where_the_file_system_has_no_links_equal_files_are_copied(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", no_link)
+
+    first, second = two_revisions()
+
+    assert not (first / "model.safetensors").samefile(second / "model.safetensors")
+    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
+
+
+def test_a_damaged_file_is_not_linked_into_the_next_revision(project: Path) -> None:
+    main()
+    weights = MAIN / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.chmod(0o644)
+    weights.write_bytes(b"damaged")
+    write_sections(project, publish__description="Another description.")
+
+    main()
+
+    assert (MAIN / "model.safetensors").read_bytes() == whole
+
+
+def test_what_an_older_version_stored_stays_readable_and_is_linked(project: Path) -> None:
+    main()
+    old = MAIN.resolve()
+    (PUBLISHED / "history.jsonl").unlink()
+    for path in old.rglob("*"):
+        path.chmod(0o644)
+    write_sections(project, publish__description="Another description.")
+
+    main()
+
+    assert (MAIN / "model.safetensors").samefile(old / "model.safetensors")
+    assert [(move.before, move.to, move.why) for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [
+        (old.name, MAIN.resolve().name, "published")
+    ]
+
+
+def test_each_move_of_main_is_recorded_once(project: Path) -> None:
+    first, second = two_revisions()
+    main()
+
+    moves = read_moves(PUBLISHED, second.name)
+    assert [(move.before, move.to, move.why) for move in moves] == [
+        (None, first.name, "published"),
+        (first.name, second.name, "published"),
+    ]
+
+
+def test_a_move_that_a_crash_prevented_is_not_in_the_history(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main()
+    first = MAIN.resolve().name
+    monkeypatch.setattr("stages.publish.folder.link", lambda *_: os.kill(os.getpid(), 9))
+    write_sections(project, publish__description="Another description.")
+
+    child = os.fork()
+    if child == 0:
+        main()
+    os.waitpid(child, 0)
+
+    assert len((PUBLISHED / "history.jsonl").read_text().splitlines()) == 2
+    assert [move.to for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [first]
+    monkeypatch.undo()
+    os.chdir(project)
+    main()
+    assert [move.to for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [first, MAIN.resolve().name]
 
 
 def test_what_is_missing_is_named(project: Path) -> None:

@@ -1,0 +1,210 @@
+"""List, compare, load, verify, promote, roll back and remove published revisions, in a folder or on the Hub.
+
+    parrotflow published list
+    parrotflow published diff main 1f2e3d4c
+    parrotflow published rollback
+
+A revision is named by its first digits, as in git, or `main`. The place is that of params.yaml (`publish.repository`,
+else `publish.folder` and `publish.name`); `--hub owner/name` or `--folder PATH` names another.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from stages.formats.evaluation.report import read_published_totals
+from stages.formats.revision.layout import EVALUATION
+from stages.formats.revision.verify import verify_files
+from stages.publish.gate import Gate
+from stages.publish.params import PublishParams
+from stages.publish.registry import printed
+from stages.publish.registry.comparison import compare
+from stages.publish.registry.history import before_main
+from stages.publish.registry.listing import listed, shown
+from stages.publish.registry.local import Folder
+from stages.publish.registry.registry import Registry, full_name, main_revision, newest_first
+from stages.runtime.entry import UserError, run_stage
+from stages.runtime.section import read_section
+
+
+def main() -> None:
+    """Do what the command line says."""
+    arguments = parse_arguments()
+    arguments.command(open_registry(arguments), arguments)
+
+
+def open_registry(arguments: argparse.Namespace) -> Registry:
+    """The place that the command line names, else that of params.yaml."""
+    if arguments.folder is not None:
+        return Folder(arguments.folder)
+    params = None if arguments.hub else read_section("publish", PublishParams)
+    repository = arguments.hub or (params.repository if params else None)
+    if repository is not None:
+        from stages.publish.registry.remote import Repository  # a folder needs no network, nor the time of this import
+
+        return Repository(repository)
+    assert params is not None
+    return Folder(Path(params.folder) / params.name)
+
+
+def list_revisions(registry: Registry, arguments: argparse.Namespace) -> None:
+    """A line for each revision, the newest first."""
+    main_leads_to = registry.main()
+    rows = [listed(registry, name, main_leads_to) for name in newest_first(registry)]
+    print(as_json(rows) if arguments.json else printed.listing(rows))
+
+
+def show(registry: Registry, arguments: argparse.Namespace) -> None:
+    """Everything about a revision."""
+    found = shown(registry, full_name(registry, arguments.revision))
+    print(as_json(found) if arguments.json else printed.revision(found))
+
+
+def diff(registry: Registry, arguments: argparse.Namespace) -> None:
+    """What differs between two revisions."""
+    found = compare(registry, full_name(registry, arguments.one), full_name(registry, arguments.other))
+    print(as_json(found) if arguments.json else printed.comparison(found))
+
+
+def path(registry: Registry, arguments: argparse.Namespace) -> None:
+    """A folder that from_pretrained loads; from the Hub it is downloaded into the client's cache."""
+    name = full_name(registry, arguments.revision)
+    if arguments.step is None:
+        print(registry.folder(name).absolute())
+        return
+    steps = registry.steps(name)
+    if arguments.step not in steps:
+        known = ", ".join(map(str, sorted(steps))) or "none"
+        raise UserError(f"--step {arguments.step}: not an exported step of {name}; there are: {known}")
+    print(registry.step_folder(name, arguments.step).absolute())
+
+
+def verify(registry: Registry, arguments: argparse.Namespace) -> None:
+    """Read every file and compare it with its hash. Raises UserError that names the faults."""
+    names = [full_name(registry, arguments.revision)] if arguments.revision else list(newest_first(registry))
+    wrong = 0
+    for name in names:
+        faults = verify_files(registry.folder(name))
+        wrong += bool(faults)
+        print(f"{name}  {'; '.join(map(str, faults)) if faults else 'intact'}")
+    if wrong:
+        raise UserError(
+            f"{registry.location}: {wrong} of {len(names)} revisions are not as they were published; `parrotflow "
+            "published remove REVISION`, then publish again"
+        )
+
+
+def rollback(registry: Registry, _: argparse.Namespace) -> None:
+    """Lead main to where it led before. No gate: an earlier model may be worse, and is wanted."""
+    with registry.changing():
+        current = main_revision(registry)
+        target = before_main(registry.moves(), set(registry.names()))
+        if target is None:
+            raise UserError(
+                f"{registry.location}: no revision that main led to before {current} is recorded and kept; "
+                "`parrotflow published promote REVISION` leads main to another"
+            )
+        registry.move_main(target, "rolled back", None)
+    print(f"main leads to {target}; before: {current}")
+
+
+def promote(registry: Registry, arguments: argparse.Namespace) -> None:
+    """Lead main to a revision, or to what an experiment made, past the gate."""
+    if (arguments.revision is None) == (arguments.experiment is None):
+        raise UserError("promote: name either a revision or --experiment NAME")
+    if arguments.experiment is not None:
+        from stages.publish.registry.experiment import publish_experiment
+
+        publish_experiment(arguments.experiment, allow_worse=arguments.allow_worse)
+        return
+    with registry.changing():
+        name, current = full_name(registry, arguments.revision), registry.main()
+        if name != current:
+            registry.move_main(name, "promoted", gate_of(registry, name, arguments.allow_worse))
+    print(f"main leads to {name}" + (f"; before: {current}" if name != current else " already"))
+
+
+def gate_of(registry: Registry, name: str, allow_worse: bool) -> Gate:
+    """The gate of params.yaml for a revision that is published. Raises RefusedError if it exceeds the limit."""
+    report = registry.file(name, EVALUATION)
+    if report is None:
+        raise UserError(f"{name}: holds no evaluation, so the gate cannot judge it; publish it again")
+    params = read_section("publish", PublishParams).gate
+    gate = Gate(
+        params.model_copy(update={"allow_worse": True, "bits_per_byte_at_most": None}) if allow_worse else params,
+        read_published_totals(report),
+        advice="main was not moved; --allow-worse moves it nevertheless",
+    )
+    gate.check_limit()
+    return gate
+
+
+def remove(registry: Registry, arguments: argparse.Namespace) -> None:
+    """Remove a revision. Raises UserError if main leads to it."""
+    with registry.changing():
+        name = full_name(registry, arguments.revision)
+        if name == registry.main():
+            raise UserError(
+                f"{name}: main leads to it, so it is not removed; first `parrotflow published rollback`, or `promote` "
+                "another"
+            )
+        freed = registry.freed_by_removing(name)
+        registry.remove(name)
+    print(f"removed {name}: {printed.size(freed)} {registry.freed}")
+
+
+def as_json(found: BaseModel | Sequence[BaseModel]) -> str:
+    """For other programs."""
+    if isinstance(found, BaseModel):
+        return found.model_dump_json(indent=1)
+    return json.dumps([row.model_dump(mode="json") for row in found], indent=1)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    lines = (__doc__ or "").split("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="parrotflow published",
+        description=lines[0],
+        epilog=lines[-1],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    where = argparse.ArgumentParser(add_help=False)
+    place = where.add_mutually_exclusive_group()
+    place.add_argument("--hub", metavar="OWNER/NAME", default=None, help="a repository on the Hub")
+    place.add_argument("--folder", type=Path, default=None, help="a folder with revisions/, e.g. published/NAME")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: object, help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=help, parents=[where])
+        added.set_defaults(command=run)
+        return added
+
+    of_list = command("list", list_revisions, "a line for each revision")
+    of_show = command("show", show, "everything about a revision")
+    of_show.add_argument("revision", nargs="?", default="main")
+    of_diff = command("diff", diff, "what differs: parameters, data, code, metrics, files")
+    of_diff.add_argument("one")
+    of_diff.add_argument("other", nargs="?", default="main")
+    for one in (of_list, of_show, of_diff):
+        one.add_argument("--json", action="store_true", help="for other programs")
+    of_path = command("path", path, "the folder that from_pretrained loads; from the Hub it is downloaded")
+    of_path.add_argument("revision", nargs="?", default="main")
+    of_path.add_argument("--step", type=int, help="an exported step of the revision's run instead")
+    of_verify = command("verify", verify, "read every file and compare it with its hash")
+    of_verify.add_argument("revision", nargs="?", help="default: all")
+    command("rollback", rollback, "lead main to where it led before")
+    of_promote = command("promote", promote, "lead main to a revision, or to what an experiment made")
+    of_promote.add_argument("revision", nargs="?")
+    of_promote.add_argument("--experiment", metavar="NAME", help="of `dvc exp show`: publish its results, and promote")
+    of_promote.add_argument("--allow-worse", action="store_true", help="past the gate")
+    of_remove = command("remove", remove, "remove a revision that main does not lead to")
+    of_remove.add_argument("revision")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,167 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.formats.reports import read_json, write_json
+from stages.publish.__main__ import main as publish
+from stages.publish.commands.published import main
+from stages.runtime.entry import EXIT_REFUSED, RefusedError, UserError
+from tests.trained_project import write_model, write_sections
+
+PUBLISHED = Path("published/tiny")
+MAIN = PUBLISHED / "main"
+REPORT = Path("reports/evaluate.json")
+
+
+class Terminal:
+    """`parrotflow published ...` in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *words: str) -> str:
+        """What the command prints."""
+        self.monkeypatch.setattr(sys, "argv", ["published", *words])
+        self.capsys.readouterr()
+        main()
+        return self.capsys.readouterr().out
+
+    def json(self, *words: str) -> object:
+        return json.loads(self(*words, "--json"))
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(monkeypatch, capsys)
+
+
+def publish_with(bits_per_byte: float, seed: int = 0) -> str:
+    """Publish another model with that evaluation; the revision's name."""
+    write_model(Path(), seed=seed)
+    write_json(REPORT, read_json(REPORT) | {"bits_per_byte": bits_per_byte})
+    publish()
+    return MAIN.resolve().name
+
+
+@pytest.fixture
+def three(project: Path) -> list[str]:
+    """Revisions of 3, 2 and 1 bits per byte; main leads to the last."""
+    return [publish_with(value, seed) for seed, value in enumerate((3.0, 2.0, 1.0))]
+
+
+def test_list_names_every_revision_and_the_one_that_main_leads_to(three: list[str], published: Terminal) -> None:
+    rows = published.json("list")
+
+    assert isinstance(rows, list)
+    assert {row["revision"]: row["bits_per_byte"] for row in rows} == dict(zip(three, (3.0, 2.0, 1.0), strict=True))
+    assert [row["revision"] for row in rows if row["main"]] == [three[-1]]
+    weights = (MAIN / "model.safetensors").stat().st_size
+    assert all(row["bytes"] > row["bytes_of_its_own"] > weights for row in rows)  # the tokenizer is shared
+    text = published("list")
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("*")] == [["*", three[-1]]]
+
+
+def test_show_and_path_take_the_first_digits_of_a_name(three: list[str], published: Terminal) -> None:
+    shown = published.json("show", three[0][:6])
+
+    assert isinstance(shown, dict)
+    assert shown["revision"] == three[0]
+    assert shown["files"]["model.safetensors"] == (MAIN / "model.safetensors").stat().st_size
+    assert shown["params"]["publish"]["description"] == "A model for tests."
+    assert published("path", three[0][:6]) == f"{(PUBLISHED / 'revisions' / three[0]).absolute()}\n"
+    assert published("path").strip().endswith(three[-1])
+    assert three[1] in published("show", three[1])
+
+
+@pytest.mark.parametrize("given", ["", "0123456789abcdef"])
+def test_a_name_that_means_none_or_several_is_refused(three: list[str], published: Terminal, given: str) -> None:
+    with pytest.raises(UserError, match="ambiguous in published/tiny" if given == "" else "no revision of"):
+        published("show", given)
+
+
+def test_rollback_leads_main_back_step_by_step(three: list[str], published: Terminal) -> None:
+    assert published("rollback") == f"main leads to {three[1]}; before: {three[2]}\n"
+    published("rollback")
+    assert MAIN.resolve().name == three[0]
+
+    with pytest.raises(UserError, match=f"no revision that main led to before {three[0]} is recorded"):
+        published("rollback")
+
+
+def test_a_rollback_is_kept_by_the_receipt_and_ended_by_the_next_better_publication(
+    three: list[str], published: Terminal
+) -> None:
+    receipt = (PUBLISHED / "receipt.json").read_bytes()
+    published("rollback")
+    assert (PUBLISHED / "receipt.json").read_bytes() == receipt
+
+    with pytest.raises(RefusedError, match=r"the model has 2.5 bits per byte, main has 2"):
+        publish_with(2.5, seed=3)
+    assert publish_with(1.5, seed=4) == MAIN.resolve().name
+
+
+def test_promote_is_past_the_gate_only_where_it_is_told(three: list[str], published: Terminal) -> None:
+    with pytest.raises(RefusedError, match="has 3 bits per byte, main has 1; main was not moved; --allow-worse"):
+        published("promote", three[0])
+    assert MAIN.resolve().name == three[2]
+    assert RefusedError.exit_code == EXIT_REFUSED
+
+    assert "bits per byte 3, main has 1: +2\n" in published("promote", three[0], "--allow-worse")
+    assert MAIN.resolve().name == three[0]
+    assert "bits per byte 1, main has 3: -2\n" in published("promote", three[2])
+    assert "already" in published("promote", three[2])
+
+
+def test_remove_keeps_what_main_leads_to_and_says_what_becomes_free(three: list[str], published: Terminal) -> None:
+    with pytest.raises(UserError, match="main leads to it, so it is not removed"):
+        published("remove", "main")
+    own = next(row["bytes_of_its_own"] for row in published.json("list") if row["revision"] == three[0])  # type: ignore[attr-defined]
+    before = used()
+
+    text = published("remove", three[0])
+
+    assert used() == before - own
+    assert text.startswith(f"removed {three[0]}: ")
+    assert sorted(path.name for path in (PUBLISHED / "revisions").iterdir()) == sorted(three[1:])
+    assert (MAIN / "tokenizer.json").is_file()
+
+
+def used() -> int:
+    """Bytes of the distinct files of all revisions."""
+    stats = [path.stat() for path in (PUBLISHED / "revisions").rglob("*") if path.is_file()]
+    return sum({stat.st_ino: stat.st_size for stat in stats}.values())
+
+
+def test_verify_reads_every_file(three: list[str], published: Terminal) -> None:
+    assert published("verify").count("intact") == 3
+    weights = PUBLISHED / "revisions" / three[0] / "model.safetensors"
+    weights.unlink()
+    weights.write_bytes(b"other")
+
+    with pytest.raises(UserError, match="1 of 3 revisions are not as they were published"):
+        published("verify")
+    assert published("verify", three[1]) == f"{three[1]}  intact\n"
+
+
+def test_diff_says_what_differs_and_nothing_else(project: Path, published: Terminal) -> None:
+    first = publish_with(2.0)
+    write_sections(project, publish__description="Another one.")
+    second = publish_with(1.5)
+
+    found = published.json("diff", first, second)
+
+    assert isinstance(found, dict)
+    assert found["params"] == {"publish.description": ["A model for tests.", "Another one."]}
+    assert found["metrics"] == {"bits_per_byte": [2.0, 1.5]}
+    assert {"README.md", "evaluation.json"} <= set(found["files"])
+    assert "model.safetensors" not in found["files"]
+    text = published("diff", first, second)
+    assert "bits_per_byte  2  -> 1.5  -0.5" in text
+    assert "nothing differs" in published("diff", first, first)
+
+
+def test_where_nothing_is_published_one_line_says_so(project: Path, published: Terminal) -> None:
+    with pytest.raises(UserError, match="published/tiny: nothing is published here"):
+        published("list")

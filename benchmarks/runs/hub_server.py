@@ -12,10 +12,11 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 WRITER = "hf_writer"
 READER = "hf_reader"
@@ -200,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(refusal.status, {"error": refusal.message}, headers)
         return self.drop() if fault and fault.kind == "lost" else respond()
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815 (the names that http.server calls)
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_request  # noqa: N815 (the names that http.server calls)
 
     def race(self) -> None:
         raise NotImplementedError
@@ -305,6 +306,26 @@ class ApiHandler(Handler):
         repository.git("update-ref", f"refs/tags/{tag}", repository.resolve(revision))
         return self.ok({})
 
+    def delete(self, name: str, kind: str, ref: str) -> Callable[[], None]:
+        self.require_writer()
+        repository, group = self.repository(name), {"tag": "tags", "branch": "heads"}[kind]
+        if ref not in repository.refs(group):
+            raise RefusalError(404, "RevisionNotFound", f"no {kind} {ref}")
+        repository.git("update-ref", "-d", f"refs/{group}/{ref}")
+        return self.ok({})
+
+    def commits(self, name: str, revision: str) -> Callable[[], None]:
+        """The newest first; on the real Hub a page has 50."""
+        repository = self.repository(name)
+        lines = repository.git("log", "--format=%H%x09%ct%x09%s", repository.resolve(revision)).decode().splitlines()
+        entries = [line.split("\t", 2) for line in lines]
+        return self.ok(
+            [
+                {"id": commit, "date": at(int(time)), "title": title, "message": "", "authors": [{"user": "hub"}]}
+                for commit, time, title in entries
+            ]
+        )
+
     def refs(self, name: str) -> Callable[[], None]:
         repository = self.repository(name)
         listed = {
@@ -361,7 +382,8 @@ class ApiHandler(Handler):
                     arrived = value["oid"] in self.hub.objects or self.hub.xet_folder.exists()
                     assert arrived, "a large file was committed before it was uploaded"
                     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{value['oid']}\n"
-                    files[value["path"]] = f"{pointer}size {value['size']}\n".encode()
+                    size = value.get("size") or self.size_of(repository, value["oid"])  # a copy does not say it
+                    files[value["path"]] = f"{pointer}size {size}\n".encode()
                 case "deletedFile":
                     deleted.append(value["path"])
         with repository.lock:
@@ -384,17 +406,30 @@ class ApiHandler(Handler):
         siblings = [{"rfilename": path} for path in repository.tree(commit)]
         return self.ok({"id": name, "sha": commit, "private": repository.private, "siblings": siblings, "tags": []})
 
-    def tree(self, name: str, revision: str, below: str | None = None) -> Callable[[], None]:
-        repository = self.repository(name)
-        tree = repository.tree(repository.resolve(revision))
-        if below is not None:
-            raise RefusalError(404, "EntryNotFound", f"no folder {below}")
-        entries = []
-        for path, (blob, size) in tree.items():
+    def paths_info(self, name: str, revision: str) -> Callable[[], None]:
+        repository, asked = self.repository(name), parse_qs(self.body.decode())["paths"]
+        return self.ok([entry for entry in self.entries(repository, revision) if entry["path"] in asked])
+
+    def size_of(self, repository: Repository, oid: str) -> int:
+        """The size of a large file that some branch or tag has."""
+        refs = [*repository.refs("heads").values(), *repository.refs("tags").values()]
+        entries = (entry for commit in refs for entry in self.entries(repository, commit) if "lfs" in entry)
+        return next(entry["size"] for entry in entries if entry["lfs"]["oid"] == oid)
+
+    def entries(self, repository: Repository, revision: str) -> list[Json]:
+        """Every file of a revision."""
+        found = []
+        for path, (blob, size) in repository.tree(repository.resolve(revision)).items():
             lfs = self.hub.lfs_info(repository, blob, size)
             entry = {"type": "file", "path": path, "oid": blob, "size": lfs["size"] if lfs else size}
-            entries.append(entry | ({"lfs": lfs} if lfs else {}))
-        return self.ok(entries)
+            found.append(entry | ({"lfs": lfs} if lfs else {}))
+        return found
+
+    def tree(self, name: str, revision: str, below: str | None = None) -> Callable[[], None]:
+        repository = self.repository(name)
+        if below is not None:
+            raise RefusalError(404, "EntryNotFound", f"no folder {below}")
+        return self.ok(self.entries(repository, revision))
 
     def file(self, name: str, revision: str, path: str) -> Callable[[], None]:
         repository = self.repository(name)
@@ -410,6 +445,11 @@ class ApiHandler(Handler):
         return lambda: self.answer(302, b"", headers | {"Location": f"{self.hub.storage}/{lfs['oid']}"})
 
 
+def at(seconds: int) -> str:
+    """A time as the Hub writes it."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.000Z"
+
+
 NAME = r"(?P<name>[^/]+/[^/]+)"
 ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (r"POST /api/repos/create", ApiHandler.create),
@@ -417,6 +457,9 @@ ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (rf"GET /api/models/{NAME}/auth-check/write", ApiHandler.authorize),
     (rf"GET /api/models/{NAME}/refs", ApiHandler.refs),
     (rf"POST /api/models/{NAME}/branch/(?P<branch>.+)", ApiHandler.branch),
+    (rf"DELETE /api/models/{NAME}/(?P<kind>tag|branch)/(?P<ref>.+)", ApiHandler.delete),
+    (rf"GET /api/models/{NAME}/commits/(?P<revision>.+)", ApiHandler.commits),
+    (rf"POST /api/models/{NAME}/paths-info/(?P<revision>.+)", ApiHandler.paths_info),
     (rf"POST /api/models/{NAME}/tag/(?P<revision>.+)", ApiHandler.tag),
     (rf"POST /api/models/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),
     (rf"POST /{NAME}\.git/info/lfs/objects/batch", ApiHandler.lfs_batch),

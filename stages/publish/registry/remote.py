@@ -174,13 +174,14 @@ class Repository:
         return set(provenance.files) | NOT_INDEXED if provenance else set()
 
     def freed_by_removing(self, name: str) -> int:
-        """The bytes of files that no other revision, none of its steps, and not main has."""
+        """The bytes of files that no other revision has, none of its steps, and main neither where it leads elsewhere."""
         leaving = self.leaving(name)
         kept = {
             file.blob_id for commit in self.commits(set(self.tags) - leaving) for file in self.tree(commit).values()
         }
         gone = {file.blob_id: file.size for commit in self.commits(leaving) for file in self.tree(commit).values()}
-        kept |= {file.blob_id for file in self.tree(self.head).values()}
+        if self.main() != name:
+            kept |= {file.blob_id for file in self.tree(self.head).values()}
         return sum(size for blob, size in gone.items() if blob not in kept)
 
     def commits(self, tags: set[str]) -> set[str]:

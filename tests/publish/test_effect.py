@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from flows.plan.graph import make_plan
-from stages.runtime.entry import EXIT_REFUSED
+from stages.publish.registry.experiment import experiment_commit
+from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
@@ -60,18 +61,23 @@ def receipt() -> dict[str, Any]:
     return result
 
 
+def state() -> str:
+    """What the plan says of the stage publish."""
+    return next(stage.state for stage in make_plan(["publish"]) if stage.name == "publish")
+
+
 def require_agreement(description: str) -> None:
     """The receipt, main and what was asked for are the same; and every command says that nothing is left to do."""
     assert (PUBLISHED / "main").readlink().name == receipt()["revision"]
     assert f"\n{description}\n" in (PUBLISHED / "main/README.md").read_text()
     assert "didn't change, skipping" in reproduce().stdout
-    assert [stage.state for stage in make_plan(["publish"])] == ["clean"]
+    assert state() == "clean"
 
 
 def test_main_and_the_receipt_follow_what_is_asked_for_also_back_to_an_earlier_revision(pipeline: Path) -> None:
     for description in ("AAA", "BBB", "AAA"):
         describe(description)
-        assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+        assert state() == "run"
 
         reproduce()
 
@@ -80,12 +86,12 @@ def test_main_and_the_receipt_follow_what_is_asked_for_also_back_to_an_earlier_r
 
 def test_a_changed_score_is_published_anew(pipeline: Path) -> None:
     reproduce()
-    assert [stage.state for stage in make_plan(["publish"])] == ["clean"]
+    assert state() == "clean"
 
     report = Path("reports/score.json")
     report.write_text(report.read_text() + "\n")
 
-    assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+    assert state() == "run"
 
 
 @pytest.mark.parametrize("deleted", ["published", "published/tiny"])
@@ -94,7 +100,7 @@ def test_a_publication_that_was_deleted_is_made_again(pipeline: Path, deleted: s
     reproduce()
     first = receipt()
     shutil.rmtree(deleted)
-    assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+    assert state() == "run"
 
     reproduce()
 
@@ -116,13 +122,13 @@ def test_an_old_commit_that_is_checked_out_is_published_again(pipeline: Path) ->
     require_agreement("AAA")
 
 
-def test_an_experiment_in_a_temporary_workspace_publishes_nothing_until_it_is_applied(pipeline: Path) -> None:
-    for path in ("data", "model"):  # a real pipeline restores these from the cache
-        subprocess.run(["git", "add", "-f", path], check=True)
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "inputs"], check=True)
+def test_an_experiment_publishes_nothing_until_it_is_applied_or_promoted(pipeline: Path) -> None:
+    assert dvc("add", "-q", "data", "model").returncode == 0  # a real pipeline restores these from the cache
+    subprocess.run(["git", "add", "-A"], check=True)
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "inputs"], check=True)
     describe("AAA")
     reproduce()
-    before = receipt()
+    before, working_tree = receipt(), Path("params.yaml").read_bytes()
 
     result = dvc("exp", "run", "--temp", "-n", "trial", "-S", "publish.description=BBB")
 
@@ -131,8 +137,21 @@ def test_an_experiment_in_a_temporary_workspace_publishes_nothing_until_it_is_ap
     assert receipt() == before
     require_agreement("AAA")
 
+    with pytest.raises(UserError, match="--experiment other: no experiment of that name"):
+        experiment_commit("other")
+    promote = [sys.executable, "-m", "stages.publish.commands.published", "promote", "--experiment", "trial"]
+    promoted = subprocess.run(promote, capture_output=True, text=True, check=False)
+    assert promoted.returncode == 0, promoted.stderr
+    assert "\nBBB\n" in (PUBLISHED / "main/README.md").read_text()
+    assert str(pipeline) not in (PUBLISHED / "main/provenance.json").read_text()
+    assert receipt() == before
+    assert Path("params.yaml").read_bytes() == working_tree
+    assert "didn't change, skipping" in reproduce().stdout  # main stays where it was led
+    assert "\nBBB\n" in (PUBLISHED / "main/README.md").read_text()
+    assert subprocess.run(["git", "worktree", "list"], capture_output=True, check=True).stdout.count(b"\n") == 1
+
     assert dvc("exp", "apply", "trial").returncode == 0
-    assert [stage.state for stage in make_plan(["publish"])] == ["run"]
+    assert state() == "run"
     reproduce()
     require_agreement("BBB")
 

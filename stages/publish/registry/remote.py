@@ -174,7 +174,7 @@ class Repository:
         return set(provenance.files) | NOT_INDEXED if provenance else set()
 
     def freed_by_removing(self, name: str) -> int:
-        """The bytes of files that no other revision has, none of its steps, and main neither where it leads elsewhere."""
+        """The bytes of files that no other revision has, nor main where it leads elsewhere."""
         leaving = self.leaving(name)
         kept = {
             file.blob_id for commit in self.commits(set(self.tags) - leaving) for file in self.tree(commit).values()

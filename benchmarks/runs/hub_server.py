@@ -414,7 +414,7 @@ class ApiHandler(Handler):
         """The size of a large file that some branch or tag has."""
         refs = [*repository.refs("heads").values(), *repository.refs("tags").values()]
         entries = (entry for commit in refs for entry in self.entries(repository, commit) if "lfs" in entry)
-        return next(entry["size"] for entry in entries if entry["lfs"]["oid"] == oid)
+        return next(int(entry["size"]) for entry in entries if entry["lfs"]["oid"] == oid)
 
     def entries(self, repository: Repository, revision: str) -> list[Json]:
         """Every file of a revision."""

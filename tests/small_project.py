@@ -145,6 +145,10 @@ SECTIONS: dict[str, Any] = {
         "language": ["code"],
         "tags": ["tiny"],
         "description": "A model for tests.",
+        "authors": [],
+        "contact": None,
+        "intended_use": "For tests.",
+        "limitations": ["It knows nothing."],
         "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
     },
 }

@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import CARD, EVALUATION, EVALUATION_RECEIPT, PROVENANCE, receipt_path
+from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, PROVENANCE, receipt_path
 from stages.formats.revision.provenance import write_provenance
 from stages.formats.revision.receipt import Receipt, write_receipt
+from stages.publish.card.curves import draw_curves
 from stages.publish.card.page import write_card
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
@@ -31,7 +32,7 @@ EXPERIMENTS = (".dvc", "tmp", "exps")
 
 def main() -> None:
     params = read_section("publish", PublishParams)
-    require_locked("huggingface_hub")
+    require_locked("huggingface_hub", "matplotlib")
     receipt_file = receipt_path(params.folder, params.name)
     if in_temporary_workspace(Path.cwd()):
         write_receipt(receipt_file, Receipt(destination="none", location="", reason="temporary experiment workspace"))
@@ -66,9 +67,11 @@ def gathered(params: PublishParams, inputs: Inputs) -> Iterator[Revision]:
     """The revision; its card and its provenance are in a temporary folder, which is deleted afterwards."""
     with TemporaryDirectory() as temporary:
         card, provenance = Path(temporary) / CARD, Path(temporary) / PROVENANCE
-        card.write_text(write_card(params, inputs), encoding="utf-8")
+        picture = Path(temporary) / CURVES
+        drawn = {CURVES: picture} if draw_curves(picture) else {}
+        card.write_text(write_card(params, inputs, with_curves=bool(drawn)), encoding="utf-8")
         measured = {EVALUATION: EVALUATE_REPORT, EVALUATION_RECEIPT: EVALUATE_RECEIPT}
-        revision = name_revision(model_files(MODEL) | {CARD: card} | measured, provenance)
+        revision = name_revision(model_files(MODEL) | {CARD: card} | drawn | measured, provenance)
         write_provenance(provenance, observe(revision, params))
         yield revision
 

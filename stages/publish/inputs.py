@@ -21,6 +21,7 @@ from stages.formats.evaluation.samples import SAMPLES, Sample, read_samples
 from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport, read_score
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
+from stages.formats.revision.execution import Execution, read_execution
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import read_lock, recorded_section, recorded_versions
@@ -63,6 +64,8 @@ class Split:
     """(source, revision) -> amount."""
     licenses: dict[str, Amount] = field(default_factory=lambda: defaultdict(Amount))
     """SPDX expression, or empty where none is known -> amount."""
+    licenses_of: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """(source, revision) -> the licences of its documents."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,11 @@ class Inputs:
     clean: dict[str, Any]
     training: dict[str, Any]
     facts: Facts | None
-    """Hardware, processes, threads and precision of the run that made the weights; None if not recorded."""
+    """Speed and hardware of the run that made the weights; None if not recorded."""
+    execution: Execution | None
+    """How that run was executed, session by session; None if not recorded."""
+    steps: list[int]
+    """After which the model was exported too."""
     recorded: Recorded
     evaluation: Evaluation
     generation: Generation
@@ -111,6 +118,8 @@ def read_inputs() -> Inputs:
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
         facts=training_facts(),
+        execution=training_execution(),
+        steps=sorted(int(path.name.removeprefix("step-")) for path in MODEL.glob("step-*")),
         recorded=Recorded(
             training=recorded_section(stages, "train"),
             cleaning=recorded_section(stages, "clean"),
@@ -133,6 +142,12 @@ def training_facts() -> Facts | None:
     return facts if facts.pop("weights_sha256", None) == weights_sha256() else None
 
 
+def training_execution() -> Execution | None:
+    """How the training was executed; None where that is recorded of other weights than those in model/."""
+    execution = read_execution()
+    return execution if execution and execution.weights_sha256 == weights_sha256() else None
+
+
 def read_split(folder: Path) -> Split:
     """Count a token store's documents by source and by licence."""
     store = TokenStore(folder)
@@ -141,4 +156,5 @@ def read_split(folder: Path) -> Split:
         for amount in (split.sources[info["source"], info["revision"]], split.licenses[info["license"]]):
             amount.documents += 1
             amount.bytes += info["bytes"]
+        split.licenses_of[info["source"], info["revision"]].add(info["license"])
     return split

@@ -37,6 +37,14 @@ class PublishParams(Section):
     """By which the Hub finds it."""
     description: Annotated[str, Field(min_length=1)]
     """The card's first paragraph."""
+    authors: list[str]
+    """Of the model, as the citation names them."""
+    contact: str | None
+    """For questions: an address or a page; null: the card names none."""
+    intended_use: Annotated[str, Field(min_length=1)]
+    """What the model is for, and what it is not for; Markdown."""
+    limitations: list[str]
+    """A line each, in Markdown; the card adds what follows from the data."""
     gate: GateParams
     """Conditions on the evaluation."""
 

@@ -15,6 +15,7 @@ from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceip
 from stages.formats.evaluation.report import Comparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
+from stages.formats.revision.execution import Execution, Session, write_execution
 from stages.publish.__main__ import main
 from stages.publish.card.data import ROWS_SHOWN
 from stages.publish.card.page import write_card
@@ -22,6 +23,7 @@ from stages.publish.card.values import flat, shown
 from stages.publish.inputs import Amount, Inputs, read_inputs
 from stages.publish.params import PublishParams
 from stages.runtime.section import read_section
+from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
 MAIN = Path("published/tiny/main")
@@ -139,7 +141,8 @@ def test_the_card_promises_equal_bits_only_under_its_conditions(project: Path) -
 
     assert "On CPUs of the same kind, with the same number of processes and threads" in text
     assert "On GPUs sums have no fixed order" in text
-    assert "If `git.dirty` is false there" in text
+    assert "`record/source.tar.gz` holds the code that ran" in text
+    assert "parrotflow reproduce PATH/revisions/REVISION" in text
 
 
 def test_nothing_from_the_corpus_becomes_markup(project: Path) -> None:
@@ -311,15 +314,126 @@ def test_the_data_statement_says_what_was_removed_and_masked(inputs: Inputs) -> 
 
 
 def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) -> None:
-    facts = {"device": "Abacus", "processes": 2, "compiled": True, "seconds": 3.5}
+    facts = {"device": "Abacus", "processes": 2, "compiled": True, "seconds": 399.4, "tokens_per_second": 5198.8}
     speed = Path("reports/train_speed.json")
     write_json(speed, facts | {"weights_sha256": weights_sha256()})
     own = written(read_inputs())
     write_json(speed, facts | {"weights_sha256": "of another run"})
 
     assert "| device | Abacus |\n| processes | 2 |\n| compiled | yes |\n" in own
-    assert "3.5" not in own.partition("## Training")[2].replace("| 5.5 |", "")  # times differ from run to run
+    assert "The training took 6 min 39 s, at 5,199 tokens per second. Its energy was not measured." in own
     assert "Abacus" not in written(read_inputs())
+    assert "The training took" not in written(read_inputs())
+
+
+SESSION = Session(
+    first_step=1,
+    last_step=60,
+    device="Abacus",
+    device_type="cpu",
+    cpu_flags=["avx2"],
+    cpu_capability="AVX2",
+    isa_limits={},
+    processes=2,
+    machines=1,
+    threads_per_process=3,
+    precision="fp32",
+    compiled=False,
+    micro_batch_size=4,
+    gradient_accumulation_steps=1,
+    distributed="ddp",
+    environment={},
+    launch=None,
+    versions={"torch": "2.13.0+cpu", "python": "3.11.7"},
+)
+
+
+def executed(*sessions: Session) -> Execution:
+    return Execution(
+        weights_sha256=weights_sha256(), fingerprint="f" * 64, sessions=list(sessions or [SESSION]), checkpoints={}
+    )
+
+
+def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: Inputs) -> None:
+    second = SESSION.model_copy(update={"first_step": 61, "last_step": 1200, "threads_per_process": 8})
+
+    text = written(inputs, execution=executed(SESSION, second), facts={"flops_per_token": 1e6})
+
+    assert "| 1 to 60 | Abacus | AVX2 | 2 (ddp) | 3 | fp32 | no |" in text
+    assert "| 61 to 1,200 | Abacus | AVX2 | 2 (ddp) | 8 | fp32 | no |" in text
+    assert "| torch | 2.13.0+cpu |" in text
+    assert "about 9.9e+07 floating-point operations (1e+06 per token, 99 tokens)" in text
+
+
+def test_the_execution_of_other_weights_is_not_shown(project: Path) -> None:
+    write_execution(executed().model_copy(update={"weights_sha256": "of others"}))
+
+    assert read_inputs().execution is None
+
+
+def test_the_architecture_is_that_of_the_configuration(inputs: Inputs) -> None:
+    text = written(inputs)
+
+    for row in ("| layers | 2 |", "| width | 16 |", "| attention heads | 2 |", "| context (tokens) | 32 |"):
+        assert row in text
+    llama = {"model_type": "llama", "num_hidden_layers": 3, "num_key_value_heads": 1, "tie_word_embeddings": False}
+    text = written(inputs, config=llama | {"vocab_size": 300})
+    for row in ("| layers | 3 |", "| key-value heads | 1 |", "| input and output embeddings shared | no |"):
+        assert row in text
+
+
+def test_what_the_publisher_says_of_use_contact_and_authors_is_in_the_card(inputs: Inputs) -> None:
+    said = {"contact": "<https://example.org>", "authors": ["Ada Lovelace", "Alan Turing"], "limitations": ["Slow."]}
+
+    text = written(inputs, params=said)
+
+    assert (
+        "## Intended use and limitations\n\nFor tests.\n\n- Slow.\n- It was evaluated on documents of 1 source" in text
+    )
+    assert "## Contact\n\n<https://example.org>\n" in text
+    assert "author = {Ada Lovelace and Alan Turing}," in text
+    assert "## Contact" not in written(inputs)
+
+
+def test_the_licence_of_each_source_is_stated(inputs: Inputs) -> None:
+    split = inputs.train
+    split.licenses_of["mine", "1"].add("")
+
+    assert f"| mine 1 | {split.total.documents} | {split.total.bytes:,} | MIT, none stated |" in written(inputs)
+
+
+def test_the_model_index_names_the_intervals(project: Path) -> None:
+    card()
+
+    results = ModelCard.load(MAIN / "README.md").data.eval_results
+    low, high = read_json(Path("reports/evaluate.json"))["interval_95"]["bits_per_byte"]
+    names = {result.metric_type: result.metric_name for result in results}
+    assert names["bits_per_byte"] == f"bits per byte, 95 % interval {low:g} to {high:g}"
+
+
+def test_the_same_curves_give_the_same_picture_which_the_card_shows(project: Path) -> None:
+    Path("reports/curves").mkdir()
+    Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n20\t6.0\n")
+    Path("reports/curves/learning_rate.tsv").write_text("step\tadamw\tmuon\n10\t0.1\t0.2\n20\t0.05\t0.1\n")
+    Path("matplotlibrc").write_text("axes.facecolor: red\n")
+
+    assert "![Loss and learning rate by step](curves.png)" in card()
+    picture = (MAIN / "curves.png").read_bytes()
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", "from stages.publish.card.curves import *; draw_curves(Path('again.png'))"],
+        env={"MPLBACKEND": "svg", "HOME": str(project), "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+
+    assert elsewhere.returncode == 0
+    assert Path("again.png").read_bytes() == picture
+    assert picture.startswith(b"\x89PNG")
+    assert b"Matplotlib" not in picture
+
+
+def test_without_curves_there_is_no_picture(project: Path) -> None:
+    assert "curves.png" not in card()
+    assert not (MAIN / "curves.png").exists()
 
 
 def test_validation_values_of_the_training_are_told_from_those_of_the_evaluation(inputs: Inputs) -> None:

@@ -127,7 +127,9 @@ def test_a_data_set_of_the_hub_is_named_with_its_commit(project: Path) -> None:
         COMMIT,
     )
     assert first.dataset_name == "HumanEval (164 problems)"
-    assert first.metric_name == "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95)"
+    assert first.metric_name == (
+        "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95), 95 % interval 0.125 to 0.5"
+    )
 
 
 def test_a_file_is_no_data_set_whatever_its_name(project: Path) -> None:

@@ -28,6 +28,8 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stage["deps"] = [dep for dep in stage["deps"] if not dep.startswith("stages/")]
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"publish": stage}}))
     Path("accepted.yaml").write_text("")
+    Path("reports/curves").mkdir()
+    Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n")
     Path(".gitignore").write_text("/published/\n/data/\n/model/\n.parrotflow/\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))

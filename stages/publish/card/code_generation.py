@@ -7,7 +7,7 @@ from huggingface_hub import EvalResult
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.markdown import escape, table
-from stages.publish.card.values import HUB_COMMIT
+from stages.publish.card.values import HUB_COMMIT, between
 
 PUBLISHED = {"HumanEval", "MBPP"}
 """The sets, named as in their problems' task_id, of which others report pass@k."""
@@ -97,6 +97,7 @@ def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[E
             dataset_name=f"{name} ({problems} problems)",
             dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",
-            metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)})",
+            metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)}), 95 % interval "
+            + between(score.interval_95),
             metric_value=score.value,
         )

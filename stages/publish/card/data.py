@@ -9,6 +9,8 @@ from stages.publish.inputs import Amount, Inputs, Split
 
 ROWS_SHOWN = 50
 
+NO_LICENSE = "none stated"
+
 
 def data(inputs: Inputs) -> str:
     """Counts, cleaning, and a table by licence and by source for each split."""
@@ -51,11 +53,16 @@ def _settings(values: Any) -> str:
 
 def split_tables(title: str, split: Split) -> str:
     """One split's text by licence and by source, the largest first."""
-    licenses = {name or "none stated": amount for name, amount in split.licenses.items()}
+    licenses = {name or NO_LICENSE: amount for name, amount in split.licenses.items()}
     sources = {f"{source} {revision}".strip(): amount for (source, revision), amount in split.sources.items()}
+    licenses_of = {
+        f"{source} {revision}".strip(): ", ".join(sorted(name or NO_LICENSE for name in names))
+        for (source, revision), names in split.licenses_of.items()
+    }
+    rows = [(*row, licenses_of.get(row[0], "")) for row in amounts(sources)]
     return (
         f"### {title}\n\n{table(('licence', 'documents', 'bytes'), amounts(licenses))}\n"
-        f"{table(('source', 'documents', 'bytes'), amounts(sources))}"
+        f"{table(('source', 'documents', 'bytes', 'licence'), rows)}"
     )
 
 

@@ -54,11 +54,13 @@ def model_index(report: HarnessReport) -> Iterator[EvalResult]:
     for name, task in sorted(report.tasks.items()):
         for metric, value in sorted(report.harness[name].items()):
             if value is not None and task.documents == task.documents_in_task:
+                between = uncertainty(report, name, metric)
+                interval = f", 95 % interval {between}" if between else ""
                 yield EvalResult(
                     task_type="text-generation",
                     dataset_type=name,
                     dataset_name=name,
                     metric_type=metric,
-                    metric_name=f"{metric} ({task.num_fewshot} examples, lm-evaluation-harness)",
+                    metric_name=f"{metric} ({task.num_fewshot} examples, lm-evaluation-harness){interval}",
                     metric_value=value,
                 )

@@ -3,7 +3,6 @@
 Names, headers and model output come from the corpus and are escaped; the text of `publish` is the publisher's Markdown.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,41 +15,42 @@ from stages.formats.markdown import code_block, escape, table
 from stages.publish.card.code_generation import code_generation, pass_at_k_entries
 from stages.publish.card.data import data
 from stages.publish.card.harness import benchmarks, model_index
-from stages.publish.card.training import accepted, reproduction, training
-from stages.publish.card.values import HUB_COMMIT
+from stages.publish.card.model import architecture, loading
+from stages.publish.card.training import accepted, citation, contact, reproduction, training
+from stages.publish.card.values import HUB_COMMIT, between
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
 SAMPLES_SHOWN = 5
 
-PROMPT_OF_CODE, PROMPT_OF_TEXT = "def fibonacci(", "The"
-
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 COMPRESSORS = {"gzip_9": "gzip -9", "xz_9": "xz -9"}
 
 
-def write_card(params: PublishParams, inputs: Inputs) -> str:
-    """README.md as the Hub reads it: YAML front matter, then Markdown."""
+def write_card(params: PublishParams, inputs: Inputs, *, with_curves: bool = False) -> str:
+    """README.md as the Hub reads it: YAML front matter, then Markdown. With curves it shows `curves.png`."""
     sections = (
         introduction(params, inputs),
-        loading(params),
-        intended_use(inputs.validation.sources),
+        loading(params, inputs),
+        intended_use(params, inputs.validation.sources),
+        architecture(inputs),
         evaluation(inputs.evaluation, inputs.evaluation_receipt.convention, inputs.generation.samples),
         code_generation(inputs.score, inputs.generation),
         benchmarks(inputs.harness),
         samples(inputs.samples),
         data(inputs),
-        training(inputs),
-        reproduction(inputs),
+        training(inputs, with_curves),
+        reproduction(params, inputs),
         accepted(inputs.accepted),
         citation(params),
+        contact(params),
     )
     return f"---\n{metadata(params, inputs).to_yaml()}\n---\n\n" + "\n".join(filter(None, sections))
 
 
 def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
     """The card's front matter, with the metrics as the Hub's model-index."""
-    values = inputs.evaluation.model_dump()
+    values, intervals = inputs.evaluation.model_dump(), inputs.evaluation.interval_95.model_dump()
     results = [
         EvalResult(
             task_type="text-generation",
@@ -58,7 +58,7 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
             dataset_name="held-out documents",
             dataset_split="validation",
             metric_type=name,
-            metric_name=title,
+            metric_name=f"{title}, 95 % interval {between(intervals[name])}",
             metric_value=values[name],
         )
         for name, title in METRICS.items()
@@ -88,46 +88,15 @@ def introduction(params: PublishParams, inputs: Inputs) -> str:
     )
 
 
-def loading(params: PublishParams) -> str:
-    """Code that runs wherever the reader is."""
-    prompt = json.dumps(PROMPT_OF_CODE if "code" in params.language else PROMPT_OF_TEXT)
-    if params.repository is None:
-        name, comment = ".", "  # the path of the folder that holds this card"
-        revisions = "Each folder in `revisions/` is a revision and loads by its path; the link `main` leads to one."
-    else:
-        name, comment = params.repository, ""
-        revisions = (
-            'Each tag of the repository is a revision: `from_pretrained(name, revision="TAG")` loads it. A tag never '
-            "moves; `main` does."
-        )
-    return f"""## Use
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-name = {json.dumps(name)}{comment}
-tokenizer = AutoTokenizer.from_pretrained(name)
-model = AutoModelForCausalLM.from_pretrained(name)
-prompt = tokenizer({prompt}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100, do_sample=True)[0]))
-```
-
-{revisions}
-"""
-
-
-def intended_use(sources: Mapping[tuple[str, str], Any]) -> str:
+def intended_use(params: PublishParams, sources: Mapping[tuple[str, str], Any]) -> str:
     """What the model is for, and what it should not be used for."""
     count = len({source for source, _ in sources})
-    return (
-        "## Intended use and limitations\n\n"
-        "For research on language models and their training. Not for decisions about people, and not for code that "
-        "runs unreviewed.\n\n"
-        "- It continues text. It follows no instructions, and its output may be wrong, insecure or biased.\n"
-        "- It may repeat training text word for word; the licences below apply to such text.\n"
-        f"- It was evaluated on documents of {count:,} {'source' if count == 1 else 'sources'}. The intervals cover "
-        "the choice of documents like these, not other sources, and not the random seed of the training.\n"
+    evaluated = (
+        f"It was evaluated on documents of {count:,} {'source' if count == 1 else 'sources'}. The intervals cover "
+        "the choice of documents like these, not other sources, and not the random seed of the training."
     )
+    lines = "".join(f"- {line}\n" for line in (*params.limitations, evaluated))
+    return f"## Intended use and limitations\n\n{params.intended_use}\n\n{lines}"
 
 
 def evaluation(report: Evaluation, convention: str, counts: SampleCounts) -> str:
@@ -176,11 +145,6 @@ def comparisons(report: Evaluation) -> str:
     return "\n" + table(heading, rows) if rows else ""
 
 
-def between(interval: tuple[float, float] | None) -> str:
-    """An interval in words; nothing where there is none."""
-    return "" if interval is None else "{:g} to {:g}".format(*interval)
-
-
 def samples(entries: list[Sample]) -> str:
     """The first completions, unedited: they are in random order already."""
     blocks = [
@@ -204,14 +168,3 @@ def _verdict(entry: Sample) -> str:
     elif not entry.finished:
         notes.append("cut off")
     return "; ".join(notes) or "no grammar to check"
-
-
-def citation(params: PublishParams) -> str:
-    """A BibTeX entry; the revision makes it precise."""
-    where = f"  url = {{https://huggingface.co/{params.repository}}},\n" if params.repository else ""
-    key = "".join(character for character in params.name if character.isalnum())
-    return (
-        "## Citation\n\n```bibtex\n"
-        f"@misc{{{key},\n  title = {{{params.name}}},\n{where}"
-        "  note = {Revision: see `revision` in provenance.json}\n}\n```\n"
-    )

@@ -3,8 +3,11 @@
 from typing import Any
 
 from stages.formats.markdown import table
-from stages.publish.card.values import flat, shown
+from stages.formats.revision.execution import Session
+from stages.formats.revision.layout import CURVES
+from stages.publish.card.values import duration, flat, shown
 from stages.publish.inputs import Inputs
+from stages.publish.params import PublishParams
 
 HARDWARE = {
     "device": "device",
@@ -13,10 +16,10 @@ HARDWARE = {
     "precision": "precision of matrix products",
     "compiled": "compiled",
 }
-"""Of the observed facts those that can change the result. Times are in provenance.json: they differ in every run."""
+"""Of the observed facts those that can change the result."""
 
 
-def training(inputs: Inputs) -> str:
+def training(inputs: Inputs, with_curves: bool) -> str:
     """What training reported, what it was told, and on what it ran."""
     rows = [(title(name), shown(value)) for name, value in sorted(inputs.training.items())]
     note = (
@@ -25,9 +28,10 @@ def training(inputs: Inputs) -> str:
         if "validation_loss" in inputs.training
         else ""
     )
+    picture = f"![Loss and learning rate by step]({CURVES})\n\n" if with_curves else ""
     return (
-        f"## Training\n\n{table(('result', ''), rows)}\n{note}{parameters(inputs)}\n{software(inputs)}\n"
-        f"{hardware(inputs)}"
+        f"## Training\n\n{picture}{table(('result', ''), rows)}\n{note}### Hyper-parameters\n\n{parameters(inputs)}\n"
+        f"### Hardware and time\n\n{hardware(inputs)}\n### Software\n\n{software(inputs)}"
     )
 
 
@@ -37,40 +41,88 @@ def title(name: str) -> str:
 
 
 def parameters(inputs: Inputs) -> str:
-    """Architecture and hyper-parameters with the seed, as dvc.lock records them."""
+    """Hyper-parameters with the seed, as dvc.lock records them."""
     if not inputs.recorded.training:
         return "The hyper-parameters are not recorded in dvc.lock.\n"
     return table(("parameter", ""), [(name, shown(value)) for name, value in flat(inputs.recorded.training)])
 
 
 def software(inputs: Inputs) -> str:
-    """The library versions that training depended on."""
-    if not inputs.recorded.versions:
+    """The library versions that training ran with, else those that dvc.lock records."""
+    versions = inputs.execution.sessions[-1].versions if inputs.execution else inputs.recorded.versions
+    if not versions:
         return "The library versions of the training are not recorded in dvc.lock.\n"
-    return table(("library", "version"), sorted(inputs.recorded.versions.items()))
+    return table(("library", "version"), sorted(versions.items()))
 
 
 def hardware(inputs: Inputs) -> str:
-    """What the training ran on; said to be unknown where the report belongs to another run."""
-    if inputs.facts is None:
+    """What the training ran on and how long; said to be unknown where the report belongs to another run."""
+    if inputs.execution is not None:
+        heading = ("steps", "device", "instructions", "processes", "threads of each", "precision", "compiled")
+        where = table(heading, map(session, inputs.execution.sessions))
+    elif inputs.facts is not None:
+        rows = [(title, shown(inputs.facts[name])) for name, title in HARDWARE.items() if name in inputs.facts]
+        where = table(("hardware", ""), rows)
+    else:
         return "The hardware of the training is not recorded for these weights.\n"
-    rows = [(title, shown(inputs.facts[name])) for name, title in HARDWARE.items() if name in inputs.facts]
-    return f"{table(('hardware', ''), rows)}\nTime and speed of that run: `training` in `provenance.json`.\n"
+    return f"{where}{time(inputs)}"
 
 
-def reproduction(inputs: Inputs) -> str:
-    """What the provenance holds, and how far the weights can be reproduced."""
+def session(found: Session) -> tuple[str, ...]:
+    """One start of the trainer, as a row; a training that was stopped and continued has several."""
+    machines = f" on {found.machines} machines" if found.machines > 1 else ""
+    wrapped = f" ({found.distributed})" if found.distributed != "none" else ""
+    return (
+        f"{found.first_step:,} to {found.last_step:,}",
+        found.device,
+        found.cpu_capability if found.device_type == "cpu" else "",
+        f"{found.processes}{machines}{wrapped}",
+        str(found.threads_per_process),
+        found.precision,
+        shown(found.compiled),
+    )
+
+
+def time(inputs: Inputs) -> str:
+    """How long it took and how much was computed, as far as the run reported it. Energy is not measured."""
+    facts = inputs.facts or {}
+    seconds, speed, per_token = (facts.get(name) for name in ("seconds", "tokens_per_second", "flops_per_token"))
+    parts = []
+    if isinstance(seconds, int | float):
+        parts.append(f"The training took {duration(seconds)}")
+        if isinstance(speed, int | float):
+            parts[-1] += f", at {speed:,.0f} tokens per second"
+        parts[-1] += "."
+    tokens = inputs.training.get("tokens")
+    if isinstance(per_token, int | float) and tokens:
+        parts.append(
+            f"It computed about {per_token * tokens:.2g} floating-point operations ({per_token:.3g} per token, "
+            f"{tokens:,} tokens)."
+        )
+    if parts:
+        parts.append("Its energy was not measured.")
+    return f"\n{' '.join(parts)}\n" if parts else ""
+
+
+def reproduction(params: PublishParams, inputs: Inputs) -> str:
+    """What the record holds, how to rebuild the model from it, and under which conditions the bits are the same."""
     fixed = inputs.recorded.training.get("deterministic_micro_batch_size")
     processes = "any number of processes" if fixed else "the same number of processes"
     gpus = "" if fixed else " On GPUs sums have no fixed order: expect agreement to rounding."
+    where = f"{params.repository}@REVISION" if params.repository else "PATH/revisions/REVISION"
     return f"""## Reproduce
 
-`provenance.json` next to this card names the git commit, and for each stage its command, its parameters, and the hashes
-of what it read and wrote; the library versions, the hardware and the number of threads; and the sha256 of the weights.
+```sh
+parrotflow reproduce {where}
+```
 
-If `git.dirty` is false there: check out that commit, install `requirements.lock` and run `dvc repro`. If it is true,
-files differed from the commit: changed tracked files are named, untracked ones are counted, and the commit alone is not
-enough. On CPUs of the same kind, with {processes} and threads and the same precision, the weights come out the same,
+checks every file of the revision, rebuilds the model from its record, and says whether it comes out bit for bit the
+same, and if not, what differs first. `record/` has the parameters, the pipeline with the hash of all that each stage
+read and wrote, the locked library versions, where the data is, and how the training was executed. `provenance.json`
+names the git commit and the sha256 of every file. Where the code differed from that commit (`git.dirty`),
+`record/source.tar.gz` holds the code that ran; what it leaves out, and why, is listed under `left_out`.
+
+On CPUs of the same kind, with {processes} and threads and the same precision, the weights come out the same,
 bit for bit.{gpus} On other hardware floating-point sums are taken in another order.
 """
 
@@ -93,3 +145,20 @@ def accepted(entries: list[dict[str, Any]]) -> str:
         "## Accepted without a run\n\nThese changes were declared not to change the result.\n\n"
         f"{table(('stage', 'change', 'how it was decided', 'because', 'by'), rows)}"
     )
+
+
+def citation(params: PublishParams) -> str:
+    """A BibTeX entry; the revision makes it precise."""
+    authors = f"  author = {{{' and '.join(params.authors)}}},\n" if params.authors else ""
+    where = f"  url = {{https://huggingface.co/{params.repository}}},\n" if params.repository else ""
+    key = "".join(character for character in params.name if character.isalnum())
+    return (
+        "## Citation\n\n```bibtex\n"
+        f"@misc{{{key},\n  title = {{{params.name}}},\n{authors}{where}"
+        "  note = {Revision: see `revision` in provenance.json}\n}\n```\n"
+    )
+
+
+def contact(params: PublishParams) -> str:
+    """Where questions go; nothing where that is not said."""
+    return f"## Contact\n\n{params.contact}\n" if params.contact else ""

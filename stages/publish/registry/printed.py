@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from stages.publish.card.values import flat, shown
+from stages.publish.card.values import between, flat, shown
 from stages.publish.registry.comparison import Changes, Comparison
 from stages.publish.registry.listing import Listed, Shown
 
@@ -139,11 +139,6 @@ def commit(row: Listed) -> str:
 def number(value: float | int | None) -> str:
     """As a reader expects it."""
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
-
-
-def between(interval: tuple[float, float] | None) -> str:
-    """An interval in words; nothing where there is none."""
-    return "" if interval is None else "{:g} to {:g}".format(*interval)
 
 
 def size(count: int) -> str:

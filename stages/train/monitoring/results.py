@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from stages.formats.curves import CURVES
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import write_json
 from stages.formats.revision.execution import Execution, write_execution
@@ -23,7 +24,6 @@ from stages.train.monitoring.throughput import processor_name
 from stages.train.monitoring.validation import ValidationResult
 
 METRICS = Path("reports/train.json")
-CURVES = Path("reports/curves")
 SPEED = Path("reports/train_speed.json")
 
 

@@ -61,6 +61,18 @@ class Show(BaseModel):
     """A line for the end of a successful run: what to try next."""
 
 
+class Program(BaseModel):
+    """A program that belongs to a stage and is not its command. No shell runs it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: Annotated[str, Field(min_length=1)]
+    when: Any = True
+    """Not started where this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
+    secrets: tuple[str, ...] = ()
+    """Environment variables for this program, as for a stage."""
+
+
 class Policy(BaseModel):
     """Timeout, retries, resources, gate and pages of one stage."""
 
@@ -79,7 +91,18 @@ class Policy(BaseModel):
     """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
     approval: bool = False
     """Whether a person has to say yes before the stage runs: in Prefect's pages, else in the terminal."""
+    beside: Program | None = None
+    """Works while the stage runs and is ended with it; its failure is a warning."""
+    preflight: Program | None = None
+    """Runs before a run starts anything, where other stages run before this one. If it fails, nothing is started; with
+    exit code 69 (a network or a service does not answer) it is a warning."""
     show: Show = Show()
+
+    @property
+    def all_secrets(self) -> set[str]:
+        """The variables that the stage and its programs name."""
+        programs = (program for program in (self.beside, self.preflight) if program is not None)
+        return {*self.secrets, *(name for program in programs for name in program.secrets)}
 
 
 def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:

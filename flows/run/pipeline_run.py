@@ -18,9 +18,10 @@ from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageOutcome, StageRunner
-from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageEnded, StageStarted
+from flows.run.programs import preflight
+from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageEnded, StageStarted, redactor
 from flows.run.run_lock import run_lock
-from flows.run.scheduler import GOOD, RunOptions, Scheduler
+from flows.run.scheduler import GOOD, RunOptions, Scheduler, secrets_of
 from flows.show.artifacts import run_artifacts
 from flows.show.metrics import all_metrics
 from flows.show.recording import Recording
@@ -54,6 +55,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
         if not plan.to_do:
             terminal.summary({})
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
+        for line in preflight(plan, secrets := secrets_of(plan), redactor(secrets)):
+            print(line, flush=True)
         before = all_metrics(plan)
         with recorded(plan, options, flow_run) as (record, recording):
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flows.run import gate
 from flows.run.process import StageOutcome, StageRunner
+from flows.run.programs import running_beside
 from flows.run.record import (
     LONGEST_LINE,
     ApprovalAsked,
@@ -138,7 +139,7 @@ class Scheduler:
         self.outcomes: dict[str, StageOutcome] = {}
         self.slots = slots_of_this_machine()
         self.messages: SimpleQueue[Message] = SimpleQueue()
-        self.secrets = {name for stage in plan for name in stage.policy.secrets if name in os.environ}
+        self.secrets = secrets_of(plan)
         self.redact = redactor(self.secrets)
 
     @property
@@ -271,7 +272,8 @@ class Scheduler:
                 name: os.environ[name] if name in stage.policy.secrets else None for name in sorted(self.secrets)
             },
         )
-        outcome = self.runner.run(request, on_line, stage.policy.timeout_seconds)
+        with running_beside(stage.policy.beside, self.secrets, on_line):
+            outcome = self.runner.run(request, on_line, stage.policy.timeout_seconds)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return Ended(replace(outcome, message=self.redact(outcome.message)))
@@ -316,6 +318,11 @@ class Scheduler:
                 self.messages.put(Crashed(error))
 
         threading.Thread(target=send).start()
+
+
+def secrets_of(plan: "Plan") -> set[str]:
+    """The variables of the environment that some stage of the plan names as a secret."""
+    return {name for stage in plan for name in stage.policy.all_secrets if name in os.environ}
 
 
 def read_count(line: str) -> tuple[int, int] | None:

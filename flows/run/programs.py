@@ -1,0 +1,126 @@
+"""Programs that belong to a stage and are not its command: `beside` and `preflight` in its `meta.flow`.
+
+One beside the stage works as long as the stage runs; a preflight asks, before a run of several stages starts anything,
+whether the stage at its end can succeed. Neither can make a stage's result wrong, and neither may hold a stage up.
+"""
+
+import contextlib
+import os
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import IO, TYPE_CHECKING
+
+from flows.run.process import group_lives, signal_group
+from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan
+    from flows.plan.policy import Program
+
+GRACE_SECONDS = 10.0
+"""Between TERM and KILL, once the stage has ended."""
+
+PREFLIGHT_SECONDS = 180.0
+"""A preflight that takes longer is ended, with a warning."""
+
+
+@contextlib.contextmanager
+def running_beside(
+    program: "Program | None", secrets: Collection[str], on_line: Callable[[str], None]
+) -> Iterator[None]:
+    """While within, the program works; it is ended on leaving. Its lines and its failures go to `on_line`."""
+    if program is None or not program.when:
+        yield
+        return
+    try:
+        process = start(program, secrets)
+    except OSError as error:
+        on_line(f"warning: `{program.command}` does not start: {error}")
+        yield
+        return
+    reader = threading.Thread(target=read_lines, args=(process, program, on_line), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        end(process)
+        reader.join(GRACE_SECONDS)
+
+
+def start(program: "Program", secrets: Collection[str]) -> "subprocess.Popen[str]":
+    """Start a program in a process group of its own."""
+    hidden = set(secrets) - set(program.secrets)
+    return subprocess.Popen(
+        shlex.split(program.command),
+        env={name: value for name, value in os.environ.items() if name not in hidden},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def read_lines(process: "subprocess.Popen[str]", program: "Program", on_line: Callable[[str], None]) -> None:
+    """Give on what the program prints; its failure is a warning."""
+    output: IO[str] | None = process.stdout
+    assert output is not None
+    for line in output:
+        on_line(line.rstrip("\n"))
+    if (code := process.wait()) > 0:
+        on_line(f"warning: `{program.command}` exited with {code}; the stage is not affected")
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """TERM for the program and all that it started; KILL for what is left after `GRACE_SECONDS`."""
+    signal_group(process.pid, 15)
+    kill_at = time.monotonic() + GRACE_SECONDS
+    while process.poll() is None or group_lives(process.pid):
+        if time.monotonic() > kill_at:
+            signal_group(process.pid, 9)
+        time.sleep(0.02)
+
+
+def preflight(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> list[str]:
+    """Run the preflights of the stages to do that come after other stages to do; their lines and warnings.
+
+    Raises UserError with the message of one that fails. One that says `unavailable` (exit code 69) or that takes too
+    long is a warning: a network may be back when the stage's turn comes.
+    """
+    to_do = {stage.name for stage in plan.to_do}
+    lines: list[str] = []
+    for stage in plan.to_do:
+        program = stage.policy.preflight
+        # Alone, a stage notices by itself; before it, something would be computed in vain.
+        if program is not None and program.when and to_do & set(stage.upstream):
+            lines += run_preflight(stage.name, program, secrets, redact)
+    return lines
+
+
+def run_preflight(
+    stage: str, program: "Program", secrets: Collection[str], redact: Callable[[str], str]
+) -> Sequence[str]:
+    """One preflight; what is to be shown of it."""
+    later = f"{stage} may fail when its turn comes"
+    try:
+        process = start(program, secrets)
+    except OSError as error:
+        raise UserError(f"dvc.yaml: {stage}.meta.flow.preflight: `{program.command}`: {error}") from None
+    try:
+        output, _ = process.communicate(timeout=PREFLIGHT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return [f"warning: `{program.command}` took longer than {PREFLIGHT_SECONDS:g} s and was ended; {later}"]
+    finally:
+        end(process)
+    lines = [redact(line) for line in output.splitlines()]
+    errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    message = "\n".join(lines[errors[-1] :] if errors else lines[-1:]).removeprefix("error: ")
+    if process.returncode == EXIT_UNAVAILABLE:
+        return [f"warning: {message}; {later}"]
+    if process.returncode:
+        raise UserError(f"{message or f'`{program.command}` exited with {process.returncode}'}; nothing was started")
+    return lines

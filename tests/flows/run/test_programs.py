@@ -1,0 +1,119 @@
+"""Programs of a stage that are not its command: one beside it, one before a run starts anything."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.plan.policy import Policy, Program
+from flows.run.programs import running_beside
+from stages.runtime.entry import EXIT_UNAVAILABLE
+from tests.flows.test_pipeline import processes_in, run, toy
+
+STAGES = """\
+stages:
+  train: {cmd: "env > train.txt && sleep 1", outs: [train.txt], meta: {flow: {beside: %s}}}
+  publish: {cmd: cp train.txt published.txt, deps: [train.txt], outs: [published.txt], meta: {flow: {preflight: %s}}}
+"""
+
+
+def pipeline(folder: Path, beside: str = "null", preflight: str = "null") -> Path:
+    made = toy(folder, STAGES % (beside, preflight))
+    (made / "params.yaml").write_text("publish: {to: null, push: true}\n")
+    return made
+
+
+def test_a_program_works_beside_a_stage_with_secrets_of_its_own_and_is_ended_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
+    folder = pipeline(tmp_path / "toy", "{command: sh beside.sh, when: '${publish.push}', secrets: [HF_TOKEN]}")
+    (folder / "beside.sh").write_text("env > beside.txt\necho seen $HF_TOKEN\nsleep 100\n")
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout
+    assert "seen [HF_TOKEN]" in result.stdout
+    assert "HF_TOKEN=a-secret-of-mine" in (folder / "beside.txt").read_text()
+    assert "HF_TOKEN" not in (folder / "train.txt").read_text()
+    assert processes_in(folder) == []
+
+
+def test_a_program_beside_a_stage_that_fails_is_a_warning(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path / "toy", "{command: sh -c 'exit 3'}")
+
+    result = run(folder)
+
+    assert result.returncode == 0
+    assert "warning: `sh -c 'exit 3'` exited with 3; the stage is not affected" in result.stdout
+
+
+def test_a_program_that_does_not_start_is_a_warning() -> None:
+    lines: list[str] = []
+
+    with running_beside(Program(command="no-such-program"), set(), lines.append):
+        pass
+
+    assert lines == [
+        "warning: `no-such-program` does not start: [Errno 2] No such file or directory: 'no-such-program'"
+    ]
+
+
+def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.run.programs.GRACE_SECONDS", 0.2)
+    lines: list[str] = []
+
+    with running_beside(Program(command="sh -c 'trap \"\" TERM; echo up; sleep 100'"), set(), lines.append):
+        while not lines:
+            time.sleep(0.01)
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("when", [None, False, ""])
+def test_a_program_whose_condition_does_not_hold_is_not_started(when: object) -> None:
+    with running_beside(Program(command="no-such-program", when=when), set(), pytest.fail):
+        pass
+
+
+def test_a_preflight_that_fails_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path / "toy", preflight="{command: sh preflight.sh}")
+    (folder / "preflight.sh").write_text("echo error: publish.to: no token\nexit 2\n")
+
+    result = run(folder)
+
+    assert result.returncode == 2
+    assert "error: publish.to: no token; nothing was started" in result.stderr
+    assert not (folder / "train.txt").exists()
+
+
+def test_a_preflight_without_a_network_is_a_warning(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path / "toy", preflight="{command: sh preflight.sh}")
+    (folder / "preflight.sh").write_text(f"echo error: no answer\nexit {EXIT_UNAVAILABLE}\n")
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout
+    assert "warning: no answer; publish may fail when its turn comes" in result.stdout
+    assert (folder / "published.txt").exists()
+
+
+def test_a_preflight_does_not_run_without_its_condition_or_where_nothing_runs_before_its_stage(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path / "toy", preflight="{command: no-such-program, when: '${publish.to}'}")
+    assert run(folder).returncode == 0
+
+    (folder / "dvc.yaml").write_text((folder / "dvc.yaml").read_text().replace("${publish.to}", "${publish.push}"))
+    (folder / "published.txt").unlink()
+    assert run(folder).returncode == 0
+
+    (folder / "train.txt").unlink()
+    subprocess.run(["sed", "-i", "s/sleep 1/sleep 0/", "dvc.yaml"], cwd=folder, check=True)
+    assert "dvc.yaml: publish.meta.flow.preflight: `no-such-program`" in run(folder).stderr
+
+
+def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
+    policy = Policy(secrets=("A",), beside=Program(command="x", secrets=("B",)), preflight=Program(command="y"))
+
+    assert policy.all_secrets == {"A", "B"}

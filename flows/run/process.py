@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from flows.run.programs import group_lives, signal_group
 from flows.run.request import END, Request, StageProcess
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE
 
@@ -154,21 +155,6 @@ class StageRunner:
         os.close(process.output)
         os.close(process.messages)
         return late
-
-
-def signal_group(group: int, number: int) -> None:
-    """Send a signal to a process group, if it still has a member."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
-def group_lives(group: int) -> bool:
-    """Whether a process group has a member."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def memory_kills() -> int:

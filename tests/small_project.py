@@ -149,6 +149,7 @@ SECTIONS: dict[str, Any] = {
         "contact": None,
         "intended_use": "For tests.",
         "limitations": ["It knows nothing."],
+        "include_data": False,
         "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
     },
 }

@@ -1,4 +1,4 @@
-"""Model + metrics + provenance -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
+"""Model + metrics + record -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
 
 The Hub's token comes from the environment alone (`HF_TOKEN`). Publishing is an effect: DVC never restores it from its
 cache, and a temporary workspace of an experiment publishes nothing.
@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, PROVENANCE, receipt_path
-from stages.formats.revision.provenance import write_provenance
+from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
 from stages.formats.revision.receipt import Receipt, write_receipt
 from stages.publish.card.curves import draw_curves
 from stages.publish.card.page import write_card
@@ -20,8 +19,8 @@ from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import Inputs, read_inputs
 from stages.publish.params import PublishParams
-from stages.publish.provenance import observe
-from stages.publish.revision import Revision, model_files, name_revision
+from stages.publish.record.gather import gather_record
+from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
@@ -64,16 +63,18 @@ def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
 
 @contextmanager
 def gathered(params: PublishParams, inputs: Inputs) -> Iterator[Revision]:
-    """The revision; its card and its provenance are in a temporary folder, which is deleted afterwards."""
+    """The revision with its record: that of its first publication here, or one that is gathered now.
+
+    The card and a new record are in a temporary folder, which is deleted afterwards.
+    """
     with TemporaryDirectory() as temporary:
-        card, provenance = Path(temporary) / CARD, Path(temporary) / PROVENANCE
-        picture = Path(temporary) / CURVES
+        card, picture = Path(temporary) / CARD, Path(temporary) / CURVES
         drawn = {CURVES: picture} if draw_curves(picture) else {}
         card.write_text(write_card(params, inputs, with_curves=bool(drawn)), encoding="utf-8")
         measured = {EVALUATION: EVALUATE_REPORT, EVALUATION_RECEIPT: EVALUATE_RECEIPT}
-        revision = name_revision(model_files(MODEL) | {CARD: card} | drawn | measured, provenance)
-        write_provenance(provenance, observe(revision, params))
-        yield revision
+        revision = name_revision(model_files(MODEL) | {CARD: card} | drawn | measured)
+        kept = Path(params.folder) / params.name / REVISIONS / revision.name
+        yield with_kept_record(revision, kept) or gather_record(revision, params, Path(temporary))
 
 
 if __name__ == "__main__":

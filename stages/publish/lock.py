@@ -1,6 +1,6 @@
 """What dvc.lock records of the stages that led to a file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ def read_lock(path: Path = LOCK) -> Stages:
     if not path.exists():
         return {}
     # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
-    stages: Stages = YAML(typ="safe", pure=True).load(path).get("stages", {})
+    stages: Stages = YAML(typ="safe").load(path).get("stages", {})
     return stages
 
 
@@ -48,8 +48,18 @@ def output_paths(stages: Stages) -> list[str]:
     return [out["path"] for stage in stages.values() for out in stage.get("outs", [])]
 
 
-def ancestors(stages: Stages, inputs: Iterable[str]) -> list[dict[str, Any]]:
-    """The entries of the stages that the inputs come from, each after those that it depends on."""
+def outside_deps(stages: Stages) -> Iterator[dict[str, Any]]:
+    """The files and folders that stages depend on and that none of them makes, each once, as dvc.lock has them."""
+    made, seen = output_paths(stages), set()
+    for stage in stages.values():
+        for dep in stage.get("deps", []):
+            if dep["path"] not in seen and not any(overlaps(dep["path"], out) for out in made):
+                seen.add(dep["path"])
+                yield dep
+
+
+def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
+    """The stages that the inputs come from, each after those that it depends on."""
     ordered: Stages = {}
 
     def add(paths: Iterable[str]) -> None:
@@ -58,10 +68,10 @@ def ancestors(stages: Stages, inputs: Iterable[str]) -> list[dict[str, Any]]:
                 overlaps(path, out["path"]) for path in paths for out in stages[name].get("outs", [])
             ):
                 add([dep["path"] for dep in stages[name].get("deps", [])])
-                ordered[name] = {"stage": name} | stages[name]
+                ordered[name] = stages[name]
 
     add(list(inputs))
-    return list(ordered.values())
+    return ordered
 
 
 def overlaps(path: str, other: str) -> bool:

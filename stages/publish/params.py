@@ -45,6 +45,9 @@ class PublishParams(Section):
     """What the model is for, and what it is not for; Markdown."""
     limitations: list[str]
     """A line each, in Markdown; the card adds what follows from the data."""
+    include_data: bool
+    """Whether a revision holds the data files that stages depend on and that neither the commit nor the source archive
+    has, e.g. `corpus/`. Their names and hashes are published anyhow."""
     gate: GateParams
     """Conditions on the evaluation."""
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.formats.model_folder import weight_files
-from stages.formats.revision.layout import PROVENANCE, revision_name
+from stages.formats.revision.layout import PROVENANCE, SIGNATURE, STATEMENT, is_observed, revision_name
+from stages.formats.revision.provenance import read_provenance
 from stages.runtime.hashes import file_sha256
 
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
@@ -16,11 +17,11 @@ class Revision:
     """What is to be published."""
 
     name: str
-    """sha256 of the files' names and hashes, without the provenance, which is observed."""
+    """`revision_name`: from the files' names and hashes, without those that are observed."""
     files: dict[str, Path]
-    """Path in the revision -> the file on this machine; the provenance last."""
+    """Path in the revision -> the file on this machine; the record, the index and what attests them last."""
     sha256: dict[str, str]
-    """Path in the revision -> sha256, without the provenance."""
+    """Path in the revision -> sha256, of the files that are not observed."""
 
     @property
     def size(self) -> int:
@@ -28,14 +29,24 @@ class Revision:
         return sum(file.stat().st_size for file in self.files.values())
 
 
-def name_revision(files: dict[str, Path], provenance: Path) -> Revision:
-    """The revision that consists of these files; the provenance may still have to be written."""
+def name_revision(files: dict[str, Path]) -> Revision:
+    """The revision that consists of these files; its record is gathered afterwards."""
     sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
-    return Revision(revision_name(sha256), {path: files[path] for path in sha256} | {PROVENANCE: provenance}, sha256)
+    return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
+
+
+def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
+    """The revision with the record that was published with it before; None where `folder` does not have it."""
+    provenance = read_provenance(folder / PROVENANCE)
+    if provenance is None or provenance.revision != revision.name:
+        return None
+    observed = (path for path in (*provenance.files, PROVENANCE, STATEMENT, SIGNATURE) if is_observed(path))
+    kept = {path: folder / path for path in observed if (folder / path).is_file()}
+    return Revision(revision.name, revision.files | kept, revision.sha256)
 
 
 def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
     weight_files(model)
     found = (path for pattern in SHIPPED for path in model.glob(pattern))
-    return {path.name: path for path in found if path.name != PROVENANCE}
+    return {path.name: path for path in found if not is_observed(path.name)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from stages.formats.revision.layout import is_observed
 from stages.publish.__main__ import main
 from stages.publish.registry.history import read_moves
 from stages.runtime.entry import UserError
@@ -40,6 +41,8 @@ def test_a_revision_is_laid_out_as_the_hub_would_have_it_and_loads_by_path(proje
         "generation_config.json",
         "model.safetensors",
         "provenance.json",
+        "record",
+        "statement.json",
         "tokenizer.json",
         "tokenizer_config.json",
     ]
@@ -240,7 +243,7 @@ def test_the_receipt_names_every_file_by_its_hash(project: Path) -> None:
     main()
 
     listed = json.loads(RECEIPT.read_text())["sha256"]
-    assert listed == {path.name: file_sha256(path) for path in MAIN.iterdir() if path.name != "provenance.json"}
+    assert listed == {path.name: file_sha256(path) for path in MAIN.iterdir() if not is_observed(path.name + "/")}
 
 
 def test_a_full_disk_names_the_file_that_could_not_be_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,14 @@ class Dependency(BaseModel):
 
     path: str
     md5: str
-    """As dvc.lock records it; of a folder that of DVC's listing, with `.dir` at its end."""
+    """As dvc.lock records it; of a folder that of DVC's listing, with `.dir` at its end; of a URL the server's tag."""
     bytes: int
     files: dict[str, str]
     """File -> sha256, by its path from the project's root; at most `MOST_FILES`."""
     not_listed: int
     """Files of a folder beyond those."""
+    edited: bool = False
+    """Whether it was changed after the stages had run; then no file is listed."""
     places: list[Place]
 
 
@@ -72,6 +74,9 @@ class InputListing(BaseModel):
 
     sources: list[Source]
     dependencies: list[Dependency]
+    remote: str | None = None
+    """The URL of the project's default DVC remote, without credentials; it has what the stages made, if that was
+    pushed. None where there is none, or a folder of one machine."""
 
 
 MOST_FILES = 10_000

@@ -24,6 +24,8 @@ class GitState(BaseModel):
     """The URL of the remote repository, without credentials; None where there is none."""
     on_remote: bool = False
     """Whether the remote repository had the commit, as far as this clone knew."""
+    folder: str = ""
+    """The project's folder in the repository; empty where it is the root."""
 
 
 class LeftOut(BaseModel):

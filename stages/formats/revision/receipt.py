@@ -35,8 +35,9 @@ class Receipt(BaseModel):
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Write a receipt, without the fields that have no value."""
-    write_json(path, receipt.model_dump(mode="json", exclude_none=True))
+    """Write a receipt, without the fields that have no value; nothing is written where it is there."""
+    if not path.exists() or read_receipt(path) != receipt:
+        write_json(path, receipt.model_dump(mode="json", exclude_none=True))
 
 
 def read_receipt(path: Path) -> Receipt:

@@ -7,8 +7,9 @@ from typing import Literal
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import read_execution
-from stages.formats.revision.layout import EXECUTION, NOT_INDEXED, PROVENANCE, revision_name
+from stages.formats.revision.layout import EXECUTION, NOT_INDEXED, PROVENANCE, STATEMENT, revision_name
 from stages.formats.revision.provenance import Provenance, read_provenance
+from stages.formats.revision.statement import differing_subjects, read_statement
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
@@ -50,7 +51,12 @@ def verify_files(folder: Path) -> list[Fault]:
     provenance = read_provenance(folder / PROVENANCE)
     if provenance is None:
         return [Fault(PROVENANCE, "unreadable" if (folder / PROVENANCE).exists() else "missing")]
-    return [*_wrong_files(folder, provenance), *_unlisted(folder, provenance), *_unbound(folder, provenance)]
+    return [
+        *_wrong_files(folder, provenance),
+        *_unlisted(folder, provenance),
+        *_unbound(folder, provenance),
+        *_unsaid(folder, provenance),
+    ]
 
 
 def _wrong_files(folder: Path, provenance: Provenance) -> Iterator[Fault]:
@@ -85,3 +91,13 @@ def _unbound(folder: Path, provenance: Provenance) -> Iterator[Fault]:
         yield Fault(EXECUTION, "unreadable")
     elif execution.weights_sha256 != weights:
         yield Fault(EXECUTION, "unbound", execution.weights_sha256, weights)
+
+
+def _unsaid(folder: Path, provenance: Provenance) -> Iterator[Fault]:
+    if not (folder / STATEMENT).is_file():
+        return
+    statement = read_statement(folder / STATEMENT)
+    if statement is None:
+        yield Fault(STATEMENT, "unreadable")
+    elif differing_subjects(statement, provenance, file_sha256(folder / PROVENANCE)):
+        yield Fault(STATEMENT, "differs")

@@ -26,10 +26,8 @@ def write_index(folder: Path) -> None:
         files=files,
         weights_sha256=weights_sha256(folder),
         git=None,
-        pipeline=[],
         not_in_lock=[],
         publish={},
-        versions={},
         training=None,
         published_from={},
     )

@@ -1,0 +1,172 @@
+"""Gathers the record of a revision: what made it, as far as dvc.lock, git and the training say.
+
+Everything here is observed and no dependency of the stage: a commit that changes no input publishes nothing anew. No
+timestamps, no paths of this machine, no credentials; the order of everything is fixed.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from ruamel.yaml import YAML
+
+from stages.formats.model_folder import weights_sha256
+from stages.formats.reports import REPORTS
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, write_execution
+from stages.formats.revision.inputs import InputListing, Place, write_inputs
+from stages.formats.revision.layout import (
+    EXECUTION,
+    INPUTS,
+    PROVENANCE,
+    RECORDED_DATA,
+    RECORDED_PARAMS,
+    RECORDED_VERSIONS,
+    SIGNATURE,
+    SOURCE_ARCHIVE,
+    STATEMENT,
+    record_path,
+)
+from stages.formats.revision.provenance import GitState, Provenance, write_provenance
+from stages.formats.revision.signature import SIGNING_KEY, sign
+from stages.formats.revision.statement import make_statement, write_statement
+from stages.publish import inputs
+from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock
+from stages.publish.params import PublishParams
+from stages.publish.record import git
+from stages.publish.record.data import list_inputs, md5_of_dvc
+from stages.publish.record.secrets import find_secret
+from stages.publish.record.settings import settings, stages_of_another_pipeline
+from stages.publish.record.source import Source, archive_source
+from stages.publish.revision import Revision
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+
+LARGEST_REPORT = 1_000_000
+"""Bytes of a report that is kept. A larger one is a table of documents."""
+
+
+def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Revision:
+    """The revision with its record, which is written below `folder`.
+
+    Raises UserError where no one state of the project made the model, or the record would hold a credential.
+    """
+    everything = read_lock()
+    needed = [path.as_posix() for path in inputs.ALL]
+    stages = ancestors(everything, needed)
+    written = [*output_paths(everything), *map(Path.as_posix, (LOCK, inputs.TRAIN_SPEED, TRAIN_EXECUTION))]
+    state = git.observe_git(written)
+    source = archive_source(state, stages, written)
+    listing = list_inputs(stages, places(state, source), inside=params.include_data)
+    execution = inputs.training_execution()
+    reports, edited_reports = reports_of(stages)
+
+    contents = settings(stages) | reports
+    require_no_secret(contents)
+    if source.archive:
+        contents[SOURCE_ARCHIVE] = source.content
+    for path, content in contents.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    write_inputs(folder / INPUTS, listing)
+    if execution:
+        write_execution(execution, folder / EXECUTION)
+    files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
+    files |= dict(data_inside(listing))
+
+    provenance = Provenance(
+        revision=revision.name,
+        files=revision.sha256 | {path: file_sha256(files[path]) for path in sorted(files)},
+        weights_sha256=weights_sha256(),
+        git=state,
+        source=source.archive,
+        left_out=source.left_out,
+        not_recorded=[
+            *([] if execution else ["how the training was executed"]),
+            *(f"dvc.yaml as {stage} ran: it was edited since" for stage in stages_of_another_pipeline(stages)),
+            *(f"{path} as its stage wrote it: it was edited since" for path in edited_reports),
+        ],
+        pipeline=[{"stage": name} | stage for name, stage in stages.items()],
+        not_in_lock=not_in_lock(everything, needed),
+        publish=params.model_dump(mode="json"),
+        versions=read_versions(folder / RECORDED_VERSIONS),
+        training=inputs.training_facts(),
+        published_from={
+            "python": platform.python_version(),
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        },
+    )
+    write_provenance(folder / PROVENANCE, provenance)
+    return Revision(
+        revision.name, revision.files | files | attested(folder, provenance, listing, execution), revision.sha256
+    )
+
+
+def places(state: GitState | None, source: Source) -> dict[str, Place]:
+    """Where the files are that the archive or the commit has."""
+    found = {path: Place(kind="source archive") for path in (source.archive.files if source.archive else ())}
+    if state and state.on_remote:
+        found |= {path: Place(kind="commit") for path in set(git.tracked_files()) - set(git.changed_files())}
+    return found
+
+
+def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
+    """Path in the revision -> content, of the metrics and curves that the stages wrote; and those edited since."""
+    reports: dict[str, bytes] = {}
+    edited = []
+    for out in (out for stage in stages.values() for out in stage.get("outs", [])):
+        path = Path(out["path"])
+        if not path.is_relative_to(REPORTS) or out.get("size", 0) > LARGEST_REPORT:
+            continue
+        if md5_of_dvc(path) != out.get("md5"):
+            edited.append(out["path"])
+            continue
+        files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
+        reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
+    return reports, edited
+
+
+def require_no_secret(contents: dict[str, bytes]) -> None:
+    """Raise UserError where a file of the record holds a credential."""
+    for path, content in contents.items():
+        if secret := find_secret(content):
+            raise UserError(
+                f"{path.partition('/')[2]}: holds what looks like a credential ({secret}), and would be published: "
+                "take it out, and give it in an environment variable"
+            )
+
+
+def data_inside(listing: InputListing) -> Iterator[tuple[str, Path]]:
+    """Path in the revision -> file, of the data that `publish.include_data` puts there."""
+    for dependency in listing.dependencies:
+        if any(place.kind == "record" for place in dependency.places):
+            yield from ((f"{RECORDED_DATA}/{path}", Path(path)) for path in dependency.files)
+
+
+def read_versions(path: Path) -> dict[str, str]:
+    """Library -> version, as text: 26.3 is not a number."""
+    versions: dict[str, str] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    return versions
+
+
+def attested(
+    folder: Path, provenance: Provenance, listing: InputListing, execution: Execution | None
+) -> dict[str, Path]:
+    """The index, the statement and, where a key is named, the signature; the last two are written here."""
+    params = YAML(typ="safe").load(folder / RECORDED_PARAMS)
+    statement = make_statement(
+        provenance,
+        file_sha256(folder / PROVENANCE),
+        params={name: section for name, section in params.items() if name != "publish"},
+        libraries=provenance.versions,
+        inputs=listing,
+        execution=execution,
+    )
+    write_statement(folder / STATEMENT, statement)
+    if key := os.environ.get(SIGNING_KEY):
+        sign(folder / STATEMENT, folder / SIGNATURE, Path(key))
+    written = (PROVENANCE, STATEMENT, *([SIGNATURE] if key else []))
+    return {path: folder / path for path in written}

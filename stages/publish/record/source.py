@@ -1,0 +1,135 @@
+"""The source archive of a revision: the code that its commit alone does not have.
+
+Where the commit can be cloned, these are the tracked files that differ from it and the untracked ones that a stage
+depends on. Where it cannot (no repository, or a commit that is on no remote), it is every file that a run needs.
+
+The code that is kept is the code that ran: a file that was edited after its stage ran is taken from the commit, if that
+has the version which ran, or else left out and named. What git ignores stays out, and what holds a credential.
+"""
+
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
+from stages.publish.lock import Stages, outside_deps
+from stages.publish.record import git
+from stages.publish.record.secrets import find_secret
+from stages.publish.record.settings import COPIED
+
+LARGEST = 1_000_000
+"""Bytes of a file of code. A larger one is data, of which only the hash is kept."""
+
+CODE = ("stages/*.py", "flows/*.py")
+LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
+"""What a run needs besides the dependencies of its stages, in a project without a repository."""
+
+PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
+"""Names of files that are never archived, whatever is in them."""
+
+EDITED = "was edited after the stage ran; the version that ran is neither here nor in the commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source archive, as bytes and in words."""
+
+    content: bytes
+    """A .tar.gz, the same for the same files."""
+    archive: SourceArchive | None
+    """None where the commit has everything."""
+    left_out: list[LeftOut]
+
+
+def archive_source(state: GitState | None, stages: Stages, written: list[str]) -> Source:
+    """Archive the code that the commit of `state` does not have.
+
+    `stages` are the entries of dvc.lock that led to the revision; `written` are the paths of the pipeline's results.
+    """
+    ran = {dep["path"]: dep["md5"] for dep in outside_deps(stages) if dep.get("hash") == "md5" and "nfiles" not in dep}
+    whole = state is None or not state.on_remote
+    tracked, changed = set(git.tracked_files()), set(git.changed_files())
+    added = {path for path in git.untracked_files() if is_needed(path, ran, repository=state is not None)}
+    kept: dict[str, bytes] = {}
+    left_out: list[LeftOut] = []
+    deleted: list[str] = []
+    for path in sorted((tracked | added) - COPIED):
+        asked = whole or path in changed or path in added
+        if git.is_written(path, written) or not (asked or path in ran):
+            continue
+        content = version_that_ran(path, ran.get(path))
+        if content is None and path not in ran:
+            deleted.append(path)
+        elif content is None:
+            left_out.append(LeftOut(path=path, reason=EDITED))
+        elif asked and (whole or content != git.committed(path)):
+            if reason := why_not(Path(path), content):
+                left_out.append(LeftOut(path=path, reason=reason))
+            else:
+                kept[path] = content
+    deleted = [] if whole else deleted
+    if not kept and not deleted:
+        return Source(b"", None, left_out)
+    packed = pack(kept)
+    archive = SourceArchive(
+        sha256=hashlib.sha256(packed).hexdigest(),
+        files={path: hashlib.sha256(content).hexdigest() for path, content in kept.items()},
+        whole=whole,
+        deleted=deleted,
+    )
+    return Source(packed, archive, left_out)
+
+
+def is_needed(path: str, ran: Mapping[str, str], *, repository: bool) -> bool:
+    """Whether a file that git does not know belongs to the code. Files in a folder of data never do."""
+    patterns = CODE if repository else (*CODE, *LAUNCH)
+    return path in ran or any(fnmatch(path, pattern) for pattern in patterns)
+
+
+def version_that_ran(path: str, md5: str | None) -> bytes | None:
+    """The content of a file that its stage ran with; None where it is lost, or the file was deleted.
+
+    Without `md5` no stage depends on the file: then it is as it is now.
+    """
+    here = Path(path).read_bytes() if Path(path).is_file() else None
+    if md5 is None or (here is not None and md5_of(here) == md5):
+        return here
+    committed = git.committed(path)
+    return committed if committed is not None and md5_of(committed) == md5 else None
+
+
+def md5_of(content: bytes) -> str:
+    """The md5 by which dvc.lock names a file's content."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def why_not(path: Path, content: bytes) -> str | None:
+    """Why a file may not be archived; None if it may."""
+    if path.is_symlink():
+        return "is a link"
+    if any(fnmatch(path.name, pattern) for pattern in PRIVATE):
+        return "a file of this name may hold credentials"
+    if len(content) > LARGEST:
+        return f"larger than {LARGEST} bytes"
+    secret = find_secret(content)
+    return secret and f"holds what looks like a credential: {secret}"
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """A .tar.gz of some files: sorted, without times, owners or names of this machine."""
+    stream = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in sorted(files):
+            entry = tarfile.TarInfo(path)
+            entry.size = len(files[path])
+            entry.mode = 0o755 if Path(path).is_file() and Path(path).stat().st_mode & 0o100 else 0o644
+            archive.addfile(entry, io.BytesIO(files[path]))
+    return stream.getvalue()

@@ -1,0 +1,236 @@
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.reports import write_json
+from stages.formats.revision.execution import Execution, read_execution, write_execution
+from stages.formats.revision.inputs import read_inputs
+from stages.formats.revision.layout import EXECUTION, INPUTS, RECORDED_LOCK, RECORDED_PARAMS, SOURCE_ARCHIVE
+from stages.formats.revision.statement import read_statement
+from stages.formats.revision.verify import verify_files
+from stages.publish.__main__ import main
+from stages.publish.lock import ancestors, overlaps, read_lock
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from tests.publish.record.repository import commit_all, git, pretend_to_push, stage, write, write_lock
+from tests.trained_project import write_model, write_sections
+
+REVISION = Path("published/tiny/main")
+PROVENANCE = REVISION / "provenance.json"
+
+
+def observed() -> dict[str, Any]:
+    main()
+    result: dict[str, Any] = json.loads(PROVENANCE.read_text())
+    return result
+
+
+def lock(**train: Any) -> None:
+    """dvc.lock as if three stages had just made what is there, and one had nothing to do with the model."""
+    sections = yaml.safe_load(Path("params.yaml").read_text())
+    params = {"params.yaml": {name: sections[name] for name in ("collect", "clean", "evaluate")}}
+    stages = {
+        "train": stage(["data/tokens/train"], ["model", "reports/train.json"]) | train,
+        "other": stage(["model"], ["data/other"]),
+        "tokenize": stage(["data/clean/train"], ["data/tokens"]),
+        "clean": stage(["corpus", "launch/cpu.yaml"], ["data/clean", "reports/clean.json"], params),
+    }
+    write_lock(stages)
+
+
+@pytest.fixture
+def locked(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a lock, all committed but what the pipeline writes."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
+    write({"data/other": "", ".gitignore": ".parrotflow/\ndata/\nmodel/\npublished/\ncorpus/\n"})
+    lock()
+    commit_all()
+    return project
+
+
+def test_the_record_has_the_stages_that_made_the_model_and_no_other(locked: Path) -> None:
+    provenance = observed()
+
+    kept = read_lock(REVISION / RECORDED_LOCK)
+    assert list(kept) == ["clean", "tokenize", "train"]
+    assert kept == {name: read_lock()[name] for name in kept}
+    assert provenance["not_in_lock"] == [
+        "data/samples.json",
+        "reports/evaluate.json",
+        "reports/evaluate_receipt.json",
+        "reports/generate.json",
+        "reports/harness.json",
+        "reports/score.json",
+    ]
+
+
+def test_every_stage_comes_after_those_it_depends_on_whatever_their_names() -> None:
+    stages = {
+        "a": {"deps": [{"path": "z/1"}], "outs": [{"path": "a"}]},
+        "m": {"deps": [{"path": "a/file"}, {"path": "z"}], "outs": [{"path": "m"}]},
+        "z": {"deps": [], "outs": [{"path": "z"}]},
+    }
+
+    assert list(ancestors(stages, ["m"])) == ["z", "a", "m"]
+    assert ancestors(stages, ["elsewhere"]) == {}
+
+
+def test_paths_that_only_begin_alike_do_not_overlap() -> None:
+    assert overlaps("data/train/x", "data/train")
+    assert overlaps("data", "data/train")
+    assert not overlaps("data/training", "data/train")
+
+
+def test_a_revision_is_complete_in_itself(locked: Path) -> None:
+    pretend_to_push()
+
+    provenance = observed()
+
+    assert verify_files(REVISION) == []
+    files = {path.relative_to(REVISION).as_posix() for path in REVISION.rglob("*") if path.is_file()}
+    assert files == {*provenance["files"], "provenance.json", "statement.json"}
+    recorded = {path for path in files if path.startswith("record/")}
+    assert recorded == {
+        *("record/dvc.lock", "record/inputs.json", "record/params.yaml", "record/versions.yaml"),
+        *("record/reports/clean.json", "record/reports/train.json"),
+    }
+    assert provenance["weights_sha256"] == file_sha256(MODEL / "model.safetensors")
+    assert provenance["git"] == {
+        "commit": git("rev-parse", "HEAD"),
+        "origin": "https://example.com/owner/name.git",
+        "on_remote": True,
+        "dirty": False,
+        "changed": [],
+        "untracked": 0,
+        "folder": "",
+    }
+    assert provenance["not_recorded"] == ["how the training was executed"]
+    statement = read_statement(REVISION / "statement.json")
+    assert statement is not None
+    assert set(statement.sha256()) == files - {"statement.json"}
+
+
+def test_of_a_tree_that_differs_from_its_commit_the_code_is_kept(locked: Path) -> None:
+    pretend_to_push()
+    write({"launch/cpu.yaml": "num_machines: 1\n", "secret-customer.txt": ""})
+    lock()
+
+    provenance = observed()
+
+    assert provenance["git"]["changed"] == ["launch/cpu.yaml"]
+    assert provenance["git"]["untracked"] == 1
+    with tarfile.open(REVISION / SOURCE_ARCHIVE) as archive:
+        assert archive.getnames() == ["launch/cpu.yaml"]
+    assert provenance["source"]["sha256"] == file_sha256(REVISION / SOURCE_ARCHIVE)
+    assert "secret-customer" not in every_text()
+
+
+def test_what_stages_ran_with_is_kept_also_where_it_was_edited_since(locked: Path) -> None:
+    before = yaml.safe_load(Path("params.yaml").read_text())
+    write_sections(locked, clean__seed=7)
+    with Path("reports/train.json").open("a") as file:
+        file.write("\n")
+    assert yaml.safe_load(Path("params.yaml").read_text()) != before
+
+    provenance = observed()
+
+    assert yaml.safe_load((REVISION / RECORDED_PARAMS).read_text()) == before
+    assert "record/reports/train.json" not in provenance["files"]
+    assert "reports/train.json as its stage wrote it: it was edited since" in provenance["not_recorded"]
+
+
+def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made(locked: Path) -> None:
+    execution = Execution(weights_sha256=weights_sha256(), fingerprint="f", sessions=[], checkpoints={})
+    write_execution(execution)
+    facts = {"device": "abacus", "processes": 3, "threads_per_process": 2, "compiled": False}
+    write_json(Path("reports/train_speed.json"), facts | {"weights_sha256": weights_sha256()})
+
+    provenance = observed()
+
+    assert read_execution(REVISION / EXECUTION) == execution
+    assert (provenance["not_recorded"], provenance["training"]) == ([], facts)
+    assert provenance["git"]["dirty"] is False
+
+    write_model(locked, seed=1)  # as after a restore from the cache: the reports are of another run
+    lock()
+    provenance = observed()
+
+    assert not (REVISION / EXECUTION).exists()
+    assert (provenance["not_recorded"], provenance["training"]) == (["how the training was executed"], None)
+    assert verify_files(REVISION) == []
+
+
+def test_the_data_is_listed_and_inside_only_by_choice(locked: Path) -> None:
+    main()
+    listing = read_inputs(REVISION / INPUTS)
+    assert listing is not None
+    [corpus, launch] = listing.dependencies
+    assert (corpus.path, launch.path) == ("corpus", "launch/cpu.yaml")
+    assert corpus.files == {path.as_posix(): file_sha256(path) for path in sorted(Path("corpus").rglob("*.py"))}
+    assert [place.kind for place in (*corpus.places, *launch.places)] == ["local", "source archive"]
+    assert not (REVISION / "record/data").exists()
+
+    shutil.rmtree("published")
+    write_sections(locked, publish__include_data=True)
+    main()
+
+    assert {path: file_sha256(REVISION / "record/data" / path) for path in corpus.files} == corpus.files
+    assert verify_files(REVISION) == []
+
+
+def test_a_revision_that_is_published_again_keeps_its_first_record_and_nothing_is_written(locked: Path) -> None:
+    main()
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path().rglob("*")}
+    git("commit", "-q", "--allow-empty", "-m", "second")
+
+    main()
+
+    after = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path().rglob("*")}
+    differing = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert {path for path in differing if ".git" not in path.parts} == set()
+
+
+def test_a_credential_in_the_parameters_is_not_published(locked: Path) -> None:
+    write_sections(locked, publish__tags=["hf_" + "AbCdEfGhIj" * 4])
+
+    with pytest.raises(UserError, match=r"params.yaml: holds what looks like a credential \(Hugging Face token, line"):
+        main()
+
+    assert not Path("published").exists()
+
+
+def test_neither_a_token_nor_a_path_of_this_machine_is_published(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "not-of-any-known-form")
+    write({"launch/cpu.yaml": "# not-of-any-known-form\n"})
+    lock()
+
+    provenance = observed()
+
+    assert [left["path"] for left in provenance["left_out"]] == ["launch/cpu.yaml"]
+    for private in ("not-of-any-known-form", str(locked), str(Path.home()) + "/"):
+        assert private not in every_text()
+
+
+def every_text() -> str:
+    files = (path for path in Path("published").rglob("*") if path.is_file() and path.suffix != ".safetensors")
+    archived = []
+    if (REVISION / SOURCE_ARCHIVE).exists():
+        with tarfile.open(REVISION / SOURCE_ARCHIVE) as archive:
+            archived = [archive.extractfile(entry).read() for entry in archive if entry.isfile()]  # type: ignore[union-attr]
+    return b"\n".join([*(path.read_bytes() for path in files), *archived]).decode("utf-8", "replace")
+
+
+def test_outside_a_repository_there_is_no_commit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
+
+    provenance = observed()
+
+    assert provenance["git"] is None
+    assert provenance["source"]["whole"]
+    assert verify_files(REVISION) == []

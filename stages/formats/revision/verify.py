@@ -61,7 +61,8 @@ def verify_files(folder: Path) -> list[Fault]:
 
 def _wrong_files(folder: Path, provenance: Provenance) -> Iterator[Fault]:
     for path, expected in sorted(provenance.files.items()):
-        if not (folder / path).is_file():
+        # A path out of the folder is never read. Links are: the Hub's client keeps a revision as links to its cache.
+        if Path(path).is_absolute() or ".." in Path(path).parts or not (folder / path).is_file():
             yield Fault(path, "missing", expected)
         elif (found := file_sha256(folder / path)) != expected:
             yield Fault(path, "differs", expected, found)

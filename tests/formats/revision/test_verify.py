@@ -5,48 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import Execution, read_execution, write_execution
-from stages.formats.revision.layout import EXECUTION, PROVENANCE, is_observed, record_path, revision_name
-from stages.formats.revision.provenance import Provenance, write_provenance
+from stages.formats.revision.execution import read_execution, write_execution
+from stages.formats.revision.layout import (
+    EXECUTION,
+    PROVENANCE,
+    STATEMENT,
+    is_observed,
+    record_path,
+    revision_name,
+)
 from stages.formats.revision.verify import verify_files
-from stages.runtime.hashes import file_sha256
+from tests.formats.revision.records import execution, write_attested, write_index
 
 SHA256 = hashlib.sha256(b"").hexdigest()
-
-
-def write_index(folder: Path) -> None:
-    files = {
-        path.relative_to(folder).as_posix(): file_sha256(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != PROVENANCE
-    }
-    provenance = Provenance(
-        revision=revision_name(files),
-        files=files,
-        weights_sha256=weights_sha256(folder),
-        git=None,
-        not_in_lock=[],
-        publish={},
-        training=None,
-        published_from={},
-    )
-    write_provenance(folder / PROVENANCE, provenance)
-
-
-def execution(weights: str) -> Execution:
-    return Execution(weights_sha256=weights, fingerprint="f", sessions=[], checkpoints={10: SHA256})
-
-
-@pytest.fixture
-def revision(tmp_path: Path) -> Path:
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "record/reports").mkdir(parents=True)
-    (tmp_path / record_path("reports/train.json")).write_text("{}")
-    write_execution(execution(weights_sha256(tmp_path)), tmp_path / EXECUTION)
-    write_index(tmp_path)
-    return tmp_path
 
 
 def faults(folder: Path) -> list[tuple[str, str]]:
@@ -75,28 +46,41 @@ def test_every_changed_missing_and_additional_file_is_named(revision: Path) -> N
         ("record/reports/train.json", "missing"),
         ("record/reports/more.json", "unlisted"),
     ]
-    assert str(verify_files(revision)[0]).startswith(
-        "config.json differs from what was published: expected 44136fa355b"
-    )
+    assert str(verify_files(revision)[0]).startswith("config.json differs from what was published: expected 44136fa3")
 
 
 def test_execution_facts_of_other_weights_are_named(revision: Path) -> None:
     write_execution(execution("0" * 64), revision / EXECUTION)
-    write_index(revision)
+    write_attested(revision)
 
     assert faults(revision) == [(EXECUTION, "unbound")]
 
 
 def test_an_index_that_was_written_for_other_files_does_not_fit_the_name(revision: Path) -> None:
+    name = write_index(revision).revision
     index = (revision / PROVENANCE).read_text()
-    name = revision_name(dict.fromkeys(("model.safetensors", "config.json"), "0"))
-    (revision / PROVENANCE).write_text(index.replace(f'"revision": "{index_name(index)}"', f'"revision": "{name}"'))
+    (revision / PROVENANCE).write_text(index.replace(f'"revision": "{name}"', f'"revision": "{name[::-1]}"'))
+    (revision / STATEMENT).unlink()
 
     assert faults(revision) == [(PROVENANCE, "differs")]
 
 
-def index_name(index: str) -> str:
-    return index.split('"revision": "')[1].split('"', maxsplit=1)[0]
+def test_a_statement_of_another_index_is_named(revision: Path) -> None:
+    (revision / "config.json").write_text('{"n_layer": 2}')
+    write_index(revision)
+
+    assert faults(revision) == [(STATEMENT, "differs")]
+
+    (revision / STATEMENT).write_text("{}")
+    assert faults(revision) == [(STATEMENT, "unreadable")]
+
+
+def test_an_index_that_names_files_outside_the_revision_is_not_followed(revision: Path) -> None:
+    (revision.parent / "private.txt").write_text("mine")
+    index = (revision / PROVENANCE).read_text()
+    (revision / PROVENANCE).write_text(index.replace('"config.json"', '"../private.txt"'))
+
+    assert ("../private.txt", "missing") in faults(revision)
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[1]"])
@@ -115,7 +99,7 @@ def test_a_name_follows_from_content_and_not_from_order_nor_from_what_is_observe
 
     assert revision_name(dict(reversed(named.items()))) == name
     assert revision_name(named | {PROVENANCE: SHA256, record_path("dvc.lock"): SHA256}) == name
-    assert revision_name(named | {"another": "0" * 64}) != name
+    assert revision_name(named | {"another file": "0" * 64}) != name
 
 
 def test_execution_facts_are_read_as_they_were_written(tmp_path: Path) -> None:

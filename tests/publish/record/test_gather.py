@@ -9,7 +9,7 @@ import yaml
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import write_json
-from stages.formats.revision.execution import Execution, read_execution, write_execution
+from stages.formats.revision.execution import read_execution, write_execution
 from stages.formats.revision.inputs import read_inputs
 from stages.formats.revision.layout import EXECUTION, INPUTS, RECORDED_LOCK, RECORDED_PARAMS, SOURCE_ARCHIVE
 from stages.formats.revision.statement import read_statement
@@ -18,6 +18,7 @@ from stages.publish.__main__ import main
 from stages.publish.lock import ancestors, overlaps, read_lock
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+from tests.formats.revision.records import execution
 from tests.publish.record.repository import commit_all, git, pretend_to_push, stage, write, write_lock
 from tests.trained_project import write_model, write_sections
 
@@ -146,14 +147,14 @@ def test_what_stages_ran_with_is_kept_also_where_it_was_edited_since(locked: Pat
 
 
 def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made(locked: Path) -> None:
-    execution = Execution(weights_sha256=weights_sha256(), fingerprint="f", sessions=[], checkpoints={})
-    write_execution(execution)
+    recorded = execution(weights_sha256())
+    write_execution(recorded)
     facts = {"device": "abacus", "processes": 3, "threads_per_process": 2, "compiled": False}
     write_json(Path("reports/train_speed.json"), facts | {"weights_sha256": weights_sha256()})
 
     provenance = observed()
 
-    assert read_execution(REVISION / EXECUTION) == execution
+    assert read_execution(REVISION / EXECUTION) == recorded
     assert (provenance["not_recorded"], provenance["training"]) == ([], facts)
     assert provenance["git"]["dirty"] is False
 

@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from stages.formats.model_folder import weights_sha256
+from stages.formats.revision.execution import write_execution
+from stages.formats.revision.layout import EXECUTION, record_path
+from tests.formats.revision.records import execution, write_attested
+
+
+@pytest.fixture
+def revision(tmp_path: Path) -> Path:
+    """The folder of an intact revision."""
+    folder = tmp_path / "revision"
+    (folder / "record/reports").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "config.json").write_text("{}")
+    (folder / record_path("reports/train.json")).write_text("{}")
+    write_execution(execution(weights_sha256(folder)), folder / EXECUTION)
+    write_attested(folder)
+    return folder

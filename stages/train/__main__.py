@@ -3,6 +3,10 @@
 Checks what can be checked without a worker, then starts `accelerate launch` of `stages.train.worker`.
 """
 
+import stages.train.launch.early_stop  # noqa: F401 (what follows takes seconds to import)
+
+# isort: split
+
 import sys
 
 from stages.formats.splits import TRAIN, VALIDATION

@@ -142,7 +142,13 @@ def run(
     return said
 
 
-def run_workers(folder: Path, processes: int, **variables: str) -> None:
+def run_workers(
+    folder: Path,
+    processes: int,
+    main: Callable[[], None] = worker.main,
+    expected_code: int = 0,
+    **variables: str,
+) -> None:
     """Run the workers as a launcher would start them, forked from this process: torch is imported already."""
     context = multiprocessing.get_context("fork")
     with socket.socket() as held:
@@ -151,17 +157,19 @@ def run_workers(folder: Path, processes: int, **variables: str) -> None:
         held.bind(("127.0.0.1", 0))
         port = str(held.getsockname()[1])
         workers = [
-            context.Process(target=_worker, args=(folder, rank, processes, port, variables))
+            context.Process(target=_worker, args=(main, folder, rank, processes, port, variables))
             for rank in range(processes)
         ]
         for process in workers:
             process.start()
         for process in workers:
             process.join(timeout=200)
-    assert [process.exitcode for process in workers] == [0] * processes
+    assert [process.exitcode for process in workers] == [expected_code] * processes
 
 
-def _worker(folder: Path, rank: int, processes: int, port: str, variables: dict[str, str]) -> None:
+def _worker(
+    main: Callable[[], None], folder: Path, rank: int, processes: int, port: str, variables: dict[str, str]
+) -> None:
     os.chdir(folder)
     os.environ.update(
         {"ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HF_HUB_OFFLINE": "1"},
@@ -170,7 +178,7 @@ def _worker(folder: Path, rank: int, processes: int, port: str, variables: dict[
         os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)})
     os.environ.update(variables)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    worker.main()
+    main()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

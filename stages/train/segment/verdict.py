@@ -30,11 +30,12 @@ def judge(segment: Segment, found: list[Found]) -> SegmentReport:
         reason = f"{steps}, computed again, lead to the recorded state, bit for bit"
     else:
         causes = ", ".join(f"{one.fact} ({one.recorded} recorded, {one.here} here)" for one in differences)
-        reason = f"{steps}, computed again, do not lead to the recorded state: the {wrong.what} differs. " + (
-            f"The execution differs too, a likely cause: {causes}"
+        reason = f"{steps}, computed again, do not lead to the recorded state; the first difference is in the "
+        reason += f"{wrong.what}. " + (
+            f"Likely causes: {causes}"
             if causes
-            else "The execution has no other recorded facts: the record or a checkpoint was changed, or the run is not "
-            "repeatable on this hardware"
+            else "No recorded fact of the execution differs: the record or a checkpoint was changed, or runs cannot be "
+            "repeated bit for bit on this hardware"
         )
     return SegmentReport(
         verdict="different" if wrong else "equal",

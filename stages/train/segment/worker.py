@@ -19,7 +19,7 @@ from stages.train.checkpoint.content import content_sha256
 from stages.train.checkpoint.fingerprint import IDENTITY, changes_since, fingerprint
 from stages.train.checkpoint.manifest import Progress, fault
 from stages.train.checkpoint.mirror import Mirror
-from stages.train.distributed.agreement import on_main
+from stages.train.distributed.agreement import finish_together, on_main
 from stages.train.launch.section import section_of_command
 from stages.train.loop import StopSignal, Trainer
 from stages.train.model.export import full_model, save_model
@@ -50,6 +50,7 @@ def main() -> None:
         (task.scratch / REASON).write_text(str(error), encoding="utf-8")
         raise SystemExit(error.exit_code) from None
     weights = export(task, trainer) if max(contents) == task.max_steps else None
+    finish_together(accelerator)
     if accelerator.is_main_process:
         found = Found(session=describe_session(trainer, task.first + 1), contents=contents, weights=weights)
         atomic_write(task.scratch / FOUND, found.model_dump_json())

@@ -15,6 +15,7 @@ import yaml
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
+from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.small_project import ROOT
 from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
@@ -87,6 +88,17 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     said = run(project)
     assert "continuing at step" in said
     assert outs(project) == outs(reference)
+    undisturbed, killed = (read_execution(folder / TRAIN_EXECUTION) for folder in (reference, project))
+    assert killed is not None
+    assert undisturbed is not None
+    # What the killed session computed after its last checkpoint does not count: it was computed again.
+    first, second = killed.sessions
+    assert f"continuing at step {first.last_step} of" in said
+    assert (first.first_step, second.first_step, second.last_step) == (1, first.last_step + 1, 200)
+    # Also of the checkpoints that are deleted by now.
+    assert killed.checkpoints == undisturbed.checkpoints
+    assert sorted(killed.checkpoints) == list(range(10, 201, 10))
+    assert killed.weights_sha256 == weights_sha256(project / "model")
 
 
 def test_a_worker_that_dies_is_started_again(reference: Path, project: Path) -> None:

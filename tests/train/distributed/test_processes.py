@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
+from stages.formats.revision.execution import TRAIN_EXECUTION
+from stages.train.checkpoint.content import content_sha256
 from tests.train.small_run import copy_of, largest_difference, run_workers, write_params, write_project
 
 ROUNDING = 2e-6
@@ -43,10 +46,13 @@ def test_processes_and_accumulation_share_a_global_batch_with_the_same_result_to
 def test_exact_sums_give_the_same_bits_on_1_2_and_4_processes(tmp_path: Path) -> None:
     project = write_project(tmp_path / "1", deterministic_micro_batch_size=2, model__resid_pdrop=0.1)
     run_workers(project, 1)
+    checkpoints = read_json(project / TRAIN_EXECUTION)["checkpoints"]
+    assert len(checkpoints) == 4
     for processes in (2, 4):
         other = copy_of(project, tmp_path / str(processes))
         run_workers(other, processes)
         assert weights_sha256(other / "model") == weights_sha256(project / "model")
+        assert read_json(other / TRAIN_EXECUTION)["checkpoints"] == checkpoints
         assert (other / "reports/train.json").read_bytes() == (project / "reports/train.json").read_bytes()
         for curve in sorted((project / "reports/curves").iterdir()):
             assert (other / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
@@ -102,6 +108,22 @@ def test_sharded_training_equals_data_parallel_training_to_rounding(
     assert largest_difference(project, sharded) < tolerance
     losses = [read_json(folder / "reports/train.json")["validation_loss"] for folder in (project, sharded)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    record = read_json(sharded / TRAIN_EXECUTION)
+    assert [one["distributed"] for one in record["sessions"]] == ["fsdp2"]
+    shards = next(sharded.glob(".parrotflow/checkpoints/*/step-00000012"))
+    assert content_of_the_same_saved_whole(shards, tmp_path / "whole") == record["checkpoints"]["12"]
+
+
+def content_of_the_same_saved_whole(checkpoint: Path, folder: Path) -> str:
+    """The content of a checkpoint after one process has loaded all of it and saved it again."""
+    state: dict[str, Any] = {}
+    _load_state_dict(
+        state, storage_reader=FileSystemReader(checkpoint), planner=_EmptyStateDictLoadPlanner(), no_dist=True
+    )
+    save(state, checkpoint_id=folder, no_dist=True)
+    assert len(list(checkpoint.glob("*.distcp"))) == 2
+    assert len(list(folder.glob("*.distcp"))) == 1
+    return content_sha256(folder)
 
 
 def test_a_sharded_run_with_replicas_is_the_same_run(tmp_path: Path) -> None:

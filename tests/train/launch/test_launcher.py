@@ -15,11 +15,11 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.runtime.entry import EXIT_USER_ERROR, UserError
+from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch
 from stages.runtime.launch.workers import environment as workers_environment
 from stages.train.launch import launcher
-from tests.train.small_run import ROOT, environment, run, run_workers, start, write_project
+from tests.train.small_run import COMMAND, ROOT, environment, run, run_workers, start, write_project
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
 
@@ -230,3 +230,14 @@ def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path)
 
 def _run(project: Path, rank: int, said: dict[int, str]) -> None:
     said[rank] = run(project, PARROTFLOW_LAUNCH=f"machine_{rank}.yaml", PARROTFLOW_RESTARTS="0")
+
+
+def test_a_command_that_is_stopped_while_it_still_imports_torch_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    process = start(tmp_path, (sys.executable, "-X", "importtime", *COMMAND[1:]))
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "stages.train.launch.early_stop" in line:
+            break
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == EXIT_TERMINATED == 143

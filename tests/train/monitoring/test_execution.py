@@ -1,0 +1,86 @@
+"""How a training was executed: `reports/train_execution.json`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages.formats.model_folder import weights_sha256
+from stages.formats.reports import read_json
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, read_execution
+from stages.train.launch.facts import computing_variables, limits
+from tests.train.small_run import run_workers, write_params, write_project
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 steps that could be extended."""
+    folder = write_project(tmp_path_factory.mktemp("finished"), schedule__name="constant", max_steps=6)
+    run_workers(folder, 1, PARROTFLOW_MICRO_BATCH="3", MKL_CBWR="COMPATIBLE", NCCL_SOCKET_IFNAME="eth7")
+    return folder
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished, tmp_path / "project"))
+
+
+def record(folder: Path) -> Execution:
+    found = read_execution(folder / TRAIN_EXECUTION)
+    assert found is not None
+    return found
+
+
+def test_the_record_names_what_can_change_a_bit_and_belongs_to_the_weights(finished: Path) -> None:
+    found = record(finished)
+    assert found.weights_sha256 == weights_sha256(finished / "model")
+    assert [found.fingerprint] == [path.name for path in (finished / ".parrotflow/checkpoints").iterdir()]
+    (session,) = found.sessions
+    assert (session.first_step, session.last_step) == (1, 6)
+    assert (session.processes, session.threads_per_process, session.machines) == (1, 1, 1)
+    assert (session.micro_batch_size, session.gradient_accumulation_steps) == (3, 3)
+    assert (session.precision, session.compiled, session.distributed) == ("fp32", False, "none")
+    assert session.cpu_capability == torch.backends.cpu.get_cpu_capability()
+    assert session.isa_limits == {"MKL_CBWR": "COMPATIBLE"}
+    assert session.environment["PARROTFLOW_MICRO_BATCH"] == "3"
+    assert session.versions["torch"] == torch.__version__
+    assert "eth7" not in (finished / TRAIN_EXECUTION).read_text(encoding="utf-8")
+
+
+def test_secrets_paths_and_names_stay_out_of_the_record() -> None:
+    variables = {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "ONEDNN_DEFAULT_FPMATH_MODE": "BF16",
+        "OMP_PLACES": "{0:4}:/home/someone",
+        "NCCL_HOSTID": "node-7",
+        "NCCL_ALGO": "Ring",
+        "TORCH_HOME": "/home/someone/.cache",
+        "TORCHINDUCTOR_CACHE_DIR": "cache",
+        "PARROTFLOW_MIRROR": "s3://key:secret@bucket",
+        "HF_TOKEN": "hf_secret",
+    }
+    assert limits(variables) == {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    assert computing_variables(variables) == {"NCCL_ALGO": "Ring", "ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+
+
+def test_a_run_that_only_exports_again_writes_the_same_record(project: Path) -> None:
+    before = (project / TRAIN_EXECUTION).read_bytes()
+    for made in ("model", "reports"):
+        shutil.rmtree(project / made)
+    run_workers(project, 1)  # with other micro-batches, in which it computes no step
+    assert (project / TRAIN_EXECUTION).read_bytes() == before
+
+
+def test_checkpoints_of_before_there_was_a_record_can_be_continued(project: Path) -> None:
+    for file in project.glob(".parrotflow/checkpoints/*/step-*/manifest.json"):
+        values = read_json(file)
+        del values["sessions"], values["contents"]
+        file.write_text(json.dumps(values), encoding="utf-8")
+    write_params(project, schedule__name="constant", max_steps=9)
+    run_workers(project, 1)
+    found = record(project)
+    assert [(one.first_step, one.last_step) for one in found.sessions] == [(7, 9)]
+    assert list(found.checkpoints) == [9]

@@ -9,6 +9,7 @@ the data of the working tree, and changes neither the run's checkpoints nor its 
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -45,11 +46,14 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=TRAIN_EXECUTION, help="how the run was executed")
     parser.add_argument("--checkpoints", type=Path, help=f"the run's folder of checkpoints; default: {CHECKPOINTS}/RUN")
     parser.add_argument("--report", type=Path, help="write the verdict to this file, as JSON")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="another setting than recorded"
+    )
     arguments = parser.parse_args()
     began = time.monotonic()
     try:
         segment = plan(arguments.record, arguments.checkpoints, arguments.start, arguments.stop)
-        found = recompute(segment)
+        found = recompute(segment, dict(setting.partition("=")[::2] for setting in arguments.set))
     except UserError as error:
         report = SegmentReport(
             verdict="cannot", reason=str(error), from_step=arguments.start, to_step=arguments.stop, seconds=0.0
@@ -63,8 +67,11 @@ def main() -> None:
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def recompute(segment: Segment) -> list[Found]:
-    """Start the trainer for each piece of the segment, up to one that does not lead to what is recorded."""
+def recompute(segment: Segment, settings: dict[str, str]) -> list[Found]:
+    """Start the trainer for each piece of the segment, up to one that does not lead to what is recorded.
+
+    `settings`: environment variables that are to be other than recorded.
+    """
     require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
     params = read_section("train", TrainParams).model_copy(update=KEPT)
     start, found = segment.start, list[Found]()
@@ -73,6 +80,7 @@ def recompute(segment: Segment) -> list[Found]:
         for piece in segment.pieces:
             task = segment.task(piece, start, Path(scratch) / str(piece.first))
             prepare(piece.session, task)
+            os.environ.update(settings)
             print(f"computing the steps {piece.first + 1} to {piece.last} again", flush=True)
             code = launch(launch_config(), params.model_copy(update={"precision": piece.session.precision}), WORKER)
             if code == EXIT_USER_ERROR:

@@ -14,7 +14,7 @@ import yaml
 from stages.formats.revision.execution import Execution, Session, read_execution
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import VARIABLE as LAUNCH
-from stages.train.launch.facts import is_computing
+from stages.train.launch.facts import ISA_LIMITS, is_computing
 from stages.train.segment.task import VARIABLE as TASK
 from stages.train.segment.task import Task
 
@@ -110,11 +110,12 @@ def checkpoint_name(step: int) -> str:
 def prepare(session: Session, task: Task) -> None:
     """Let this process's children compute as a session did: its settings, and none besides that could matter.
 
+    Limits on instructions stay where the record has none: they let a newer processor compute as an older one did.
     A session of several machines is started on this one, with all of its processes.
     """
     task.scratch.mkdir()
     for name in list(os.environ):
-        if is_computing(name):
+        if is_computing(name) and (session.isa_limits or name not in ISA_LIMITS):
             del os.environ[name]
     os.environ.update(session.environment | session.isa_limits)
     os.environ.pop("PARROTFLOW_MIRROR", None)

@@ -50,9 +50,9 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
         run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **pass_on(params, config))
         return int(given.read_text(encoding="utf-8"))
 
-    def run_check(folder: Path, first: int, last: int, code: int) -> SegmentReport:
+    def run_check(folder: Path, first: int, last: int, code: int, *options: str) -> SegmentReport:
         report = tmp_path / "report.json"
-        arguments = ["segment", "--from", str(first), "--to", str(last), "--report", str(report)]
+        arguments = ["segment", "--from", str(first), "--to", str(last), "--report", str(report), *options]
         with monkeypatch.context() as patched:
             patched.chdir(folder)
             patched.setattr(os, "environ", os.environ.copy())
@@ -149,6 +149,12 @@ def test_a_segment_over_two_sessions_is_computed_as_each_of_them_was(tmp_path: P
     assert executed == [(1, 6, 2), (7, 9, 8)]
     report = check(project, 3, 9, EQUAL)
     assert [one.what for one in report.compared] == ["checkpoint of step 6", "checkpoint of step 9", "weights"]
+
+
+def test_a_setting_other_than_recorded_is_named_as_a_likely_cause(project: Path, check: Check) -> None:
+    report = check(project, 9, 12, DIFFERENT, "--set", "PARROTFLOW_MICRO_BATCH=3")
+    facts = {one.fact: (one.recorded, one.here) for one in report.differences}
+    assert facts == {"micro_batch_size": ("8", "3"), "gradient_accumulation_steps": ("1", "3")}
 
 
 def test_what_cannot_be_checked_is_said_with_the_steps_that_can(project: Path, check: Check) -> None:

@@ -322,6 +322,8 @@ def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) ->
 
     assert "| device | Abacus |\n| processes | 2 |\n| compiled | yes |\n" in own
     assert "The training took 6 min 39 s, at 5,199 tokens per second. Its energy was not measured." in own
+    last_session = {"seconds": 2.0, "tokens_per_second": 4.0}
+    assert "The training was continued after a stop" in written(read_inputs(), facts=last_session)
     assert "Abacus" not in written(read_inputs())
     assert "The training took" not in written(read_inputs())
 

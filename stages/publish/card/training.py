@@ -18,6 +18,9 @@ HARDWARE = {
 }
 """Of the observed facts those that can change the result."""
 
+MOST_OF_IT = 0.9
+"""Of a training's tokens: a session with fewer was not all of it."""
+
 
 def training(inputs: Inputs, with_curves: bool) -> str:
     """What training reported, what it was told, and on what it ran."""
@@ -84,17 +87,20 @@ def session(found: Session) -> tuple[str, ...]:
 
 
 def time(inputs: Inputs) -> str:
-    """How long it took and how much was computed, as far as the run reported it. Energy is not measured."""
-    facts = inputs.facts or {}
-    seconds, speed, per_token = (facts.get(name) for name in ("seconds", "tokens_per_second", "flops_per_token"))
+    """How long it took and how much was computed, as far as that was reported. Energy is not measured.
+
+    The report is of the last session: of a training that was continued after a stop it does not say how long all took.
+    """
+    facts, tokens = inputs.facts or {}, inputs.training.get("tokens") or 0
+    seconds, speed, per_token = (
+        float(facts.get(name) or 0) for name in ("seconds", "tokens_per_second", "flops_per_token")
+    )
     parts = []
-    if isinstance(seconds, int | float):
-        parts.append(f"The training took {duration(seconds)}")
-        if isinstance(speed, int | float):
-            parts[-1] += f", at {speed:,.0f} tokens per second"
-        parts[-1] += "."
-    tokens = inputs.training.get("tokens")
-    if isinstance(per_token, int | float) and tokens:
+    if seconds and seconds * speed >= MOST_OF_IT * tokens:
+        parts.append(f"The training took {duration(seconds)}, at {speed:,.0f} tokens per second.")
+    elif seconds:
+        parts.append("The training was continued after a stop; how long all of it took was not measured.")
+    if per_token and tokens:
         parts.append(
             f"It computed about {per_token * tokens:.2g} floating-point operations ({per_token:.3g} per token, "
             f"{tokens:,} tokens)."

@@ -41,7 +41,8 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
         if kept.is_dir():
             require_intact(kept, revision.sha256)
         else:
-            store(revision.files, revision.sha256, kept, stored_files(location))
+            index = read_provenance(revision.files[PROVENANCE])
+            store(revision.files, index.files if index else revision.sha256, kept, stored_files(location))
         move_main(location, revision.name, "published")
     return Receipt(destination="folder", location=location.as_posix(), revision=revision.name, sha256=revision.sha256)
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from stages.formats.evaluation.report import read_published_totals
 from stages.formats.revision.layout import EVALUATION
+from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
@@ -83,13 +84,14 @@ def path(registry: Registry, arguments: argparse.Namespace) -> None:
 
 
 def verify(registry: Registry, arguments: argparse.Namespace) -> None:
-    """Read every file and compare it with its hash. Raises UserError that names the faults."""
+    """Read every file, compare it with its hash, and check the signature. Raises UserError where anything is wrong."""
     names = [full_name(registry, arguments.revision)] if arguments.revision else list(newest_first(registry))
     wrong = 0
     for name in names:
-        faults = verify_files(registry.folder(name))
-        wrong += bool(faults)
-        print(f"{name}  {'; '.join(map(str, faults)) if faults else 'intact'}")
+        folder = registry.folder(name)
+        faults, signature = verify_files(folder), verify_signature(folder, arguments.key)
+        wrong += bool(faults) or signature.state == "invalid"
+        print(f"{name}  {'; '.join(map(str, faults)) if faults else 'intact'}, {signature}")
     if wrong:
         raise UserError(
             f"{registry.location}: {wrong} of {len(names)} revisions are not as they were published; `parrotflow "
@@ -194,8 +196,9 @@ def parse_arguments() -> argparse.Namespace:
     of_path = command("path", path, "the folder that from_pretrained loads; from the Hub it is downloaded")
     of_path.add_argument("revision", nargs="?", default="main")
     of_path.add_argument("--step", type=int, help="an exported step of the revision's run instead")
-    of_verify = command("verify", verify, "read every file and compare it with its hash")
+    of_verify = command("verify", verify, "read every file, compare it with its hash, and check the signature")
     of_verify.add_argument("revision", nargs="?", help="default: all")
+    of_verify.add_argument("--key", type=Path, help=f"the public key (PEM); default: the file that {TRUSTED_KEY} names")
     command("rollback", rollback, "lead main to where it led before")
     of_promote = command("promote", promote, "lead main to a revision, or to what an experiment made")
     of_promote.add_argument("revision", nargs="?")

@@ -142,7 +142,7 @@ def test_verify_reads_every_file(three: list[str], published: Terminal) -> None:
 
     with pytest.raises(UserError, match="1 of 3 revisions are not as they were published"):
         published("verify")
-    assert published("verify", three[1]) == f"{three[1]}  intact\n"
+    assert published("verify", three[1]) == f"{three[1]}  intact, not signed\n"
 
 
 def test_diff_says_what_differs_and_nothing_else(project: Path, published: Terminal) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from flows.run.programs import group_lives, signal_group
+from flows.run.groups import group_lives, signal_group
 from flows.run.request import END, Request, StageProcess
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
+from flows.run.groups import group_lives, signal_group
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 
 if TYPE_CHECKING:
@@ -123,18 +124,3 @@ def run_preflight(
     if process.returncode:
         raise UserError(f"{message or f'`{program.command}` exited with {process.returncode}'}; nothing was started")
     return lines
-
-
-def signal_group(group: int, number: int) -> None:
-    """Send a signal to a process group, if it still has a member."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
-def group_lives(group: int) -> bool:
-    """Whether a process group has a member."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

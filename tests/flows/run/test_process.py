@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.run.dvc_server import DvcServer
+from flows.run.groups import group_lives
 from flows.run.process import Lines, StageOutcome, StageRunner, read_outcome
-from flows.run.programs import group_lives
 from flows.run.request import END, Request
 from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.flows.toy import make_toy

@@ -312,7 +312,7 @@ def require_published(trial: Trial, server: Hub) -> None:
     """Raise WrongResultError unless tag and main hold every file of the receipt, by one commit on the tag's branch."""
     receipt = read_receipt(trial.folder / "published/tiny/receipt.json")
     repository = server.repositories[REPOSITORY]
-    branch = f"run-{receipt.revision}"
+    branch = f"run-{receipt.run or receipt.revision}"
     if repository.refs("tags") != {str(receipt.revision): receipt.commit} or repository.commit_count(branch) != 2:
         raise WrongResultError(f"tags {repository.refs('tags')}, {repository.commit_count(branch)} commits on {branch}")
     for name in (branch, "main"):

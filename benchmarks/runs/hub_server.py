@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 WRITER = "hf_writer"
 READER = "hf_reader"
 
-LFS_SUFFIXES = (".safetensors",)
+LFS_SUFFIXES = (".safetensors", ".parquet")
 POINTER = re.compile(rb"version https://git-lfs.github.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize ([0-9]+)\n")
 
 Json = Any
@@ -41,10 +41,13 @@ class Fault:
 
     pattern: str
     kind: str
-    """`500` or another status; `lost`: done, but the connection closes without an answer; `cut`: closed before all was
-    read; `race`: somebody else commits to the branch first; `portal`: a login page with status 200; `silence`: no
-    answer."""
+    """`500` or another status; `lost`: done, but the connection closes without an answer; `late`: done, but a gateway
+    answers 504; `cut`: closed before all was read; `race`: somebody else commits to the branch first; `portal`: a login
+    page with status 200; `silence`: no answer; `kill`, `killed`: the client is killed before or after it is done
+    (`Hub.kill_client`); `none`: nothing, so that a later request is the one that fails."""
     times: int = 1
+    hit: str = ""
+    """The last request that it struck."""
 
 
 class Repository:
@@ -119,11 +122,15 @@ class Hub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     """sha256 -> large file."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """sha256 -> bytes of a large file that was committed."""
     faults: list[Fault] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """`METHOD /path` of each request."""
     user_agents: set[str] = field(default_factory=set)
     closing: threading.Event = field(default_factory=threading.Event)
+    kill_client: Callable[[], None] = lambda: None
+    """What the faults `kill` and `killed` do."""
     xet_storage: str = ""
     """Where hf_xet sends large files; unset, a folder of its own: `local://` makes the real hf_xet write there."""
 
@@ -154,6 +161,7 @@ class Hub:
         for fault in self.faults:
             if fault.times and re.search(fault.pattern, request):
                 fault.times -= 1
+                fault.hit = request
                 return fault
         return None
 
@@ -175,7 +183,7 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
-    def handle_request(self) -> None:
+    def handle_request(self) -> None:  # noqa: PLR0911 (a line for each kind of fault)
         request = f"{self.command} {unquote(self.path)}"
         self.hub.log.append(request)
         self.hub.user_agents.add(self.headers.get("User-Agent", ""))
@@ -192,6 +200,9 @@ class Handler(BaseHTTPRequestHandler):
         if fault and fault.kind == "silence":
             self.hub.closing.wait()
             return self.drop()
+        if fault and fault.kind == "kill":
+            self.hub.kill_client()
+            return self.drop()
         if fault and fault.kind == "race":
             self.race()
         try:
@@ -199,7 +210,11 @@ class Handler(BaseHTTPRequestHandler):
         except RefusalError as refusal:
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
             return self.answer(refusal.status, {"error": refusal.message}, headers)
-        return self.drop() if fault and fault.kind == "lost" else respond()
+        if fault and fault.kind == "late":
+            return self.answer(504, {"error": "ordered by the test"})
+        if fault and fault.kind == "killed":
+            self.hub.kill_client()
+        return self.drop() if fault and fault.kind in ("lost", "killed") else respond()
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_request  # noqa: N815 (the names that http.server calls)
 
@@ -243,7 +258,7 @@ class ApiHandler(Handler):
         for pattern, method in ROUTES:
             match = re.fullmatch(pattern, f"{self.command} {path}")
             if match:
-                return method(self, **match.groupdict())
+                return method(self, **{name: value for name, value in match.groupdict().items() if value is not None})
         raise RefusalError(404, message=f"the test's hub does not know {self.command} {path}")
 
     def json(self) -> Json:
@@ -262,20 +277,22 @@ class ApiHandler(Handler):
             raise RefusalError(403, message="you may not write")
 
     def repository(self, name: str) -> Repository:
+        name = name.removeprefix("models/")
         repository = self.hub.repositories.get(name)
         if repository is None or (repository.private and self.token() not in (WRITER, READER)):
             raise RefusalError(404 if self.token() else 401, "RepoNotFound", f"no repository {name}")
         return repository
 
     def race(self) -> None:
-        match = re.search(r"/api/models/(.+/.+)/commit/(.+)", unquote(self.path))
+        match = re.search(r"/api/(.+/.+)/commit/(.+)", unquote(self.path))
         assert match
-        self.hub.repositories[match[1]].commit(match[2], {"OTHER.md": b"somebody was faster\n"}, [], "race")
+        self.repository(match[1]).commit(match[2], {"OTHER.md": b"somebody was faster\n"}, [], "race")
 
     def create(self) -> Callable[[], None]:
         self.require_writer()
         values = self.json()
-        name = f"{values['organization']}/{values['name']}"
+        kind = "datasets/" if values.get("type") == "dataset" else ""
+        name = f"{kind}{values['organization']}/{values['name']}"
         answer = {"url": f"{self.hub.endpoint}/{name}"}
         if name in self.hub.repositories:
             return lambda: self.answer(409, answer | {"error": "exists"})
@@ -381,8 +398,9 @@ class ApiHandler(Handler):
                 case "lfsFile":
                     arrived = value["oid"] in self.hub.objects or self.hub.xet_folder.exists()
                     assert arrived, "a large file was committed before it was uploaded"
+                    # A copy of a file that is there comes without its size.
+                    size = self.hub.sizes.setdefault(value["oid"], value.get("size"))
                     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{value['oid']}\n"
-                    size = value.get("size") or self.size_of(repository, value["oid"])  # a copy does not say it
                     files[value["path"]] = f"{pointer}size {size}\n".encode()
                 case "deletedFile":
                     deleted.append(value["path"])
@@ -404,32 +422,47 @@ class ApiHandler(Handler):
         repository = self.repository(name)
         commit = repository.resolve(revision)
         siblings = [{"rfilename": path} for path in repository.tree(commit)]
+        name = name.partition("/")[2]
         return self.ok({"id": name, "sha": commit, "private": repository.private, "siblings": siblings, "tags": []})
 
-    def paths_info(self, name: str, revision: str) -> Callable[[], None]:
-        repository, asked = self.repository(name), parse_qs(self.body.decode())["paths"]
-        return self.ok([entry for entry in self.entries(repository, revision) if entry["path"] in asked])
-
-    def size_of(self, repository: Repository, oid: str) -> int:
-        """The size of a large file that some branch or tag has."""
-        refs = [*repository.refs("heads").values(), *repository.refs("tags").values()]
-        entries = (entry for commit in refs for entry in self.entries(repository, commit) if "lfs" in entry)
-        return next(int(entry["size"]) for entry in entries if entry["lfs"]["oid"] == oid)
-
-    def entries(self, repository: Repository, revision: str) -> list[Json]:
-        """Every file of a revision."""
-        found = []
-        for path, (blob, size) in repository.tree(repository.resolve(revision)).items():
-            lfs = self.hub.lfs_info(repository, blob, size)
-            entry = {"type": "file", "path": path, "oid": blob, "size": lfs["size"] if lfs else size}
-            found.append(entry | ({"lfs": lfs} if lfs else {}))
-        return found
-
-    def tree(self, name: str, revision: str, below: str | None = None) -> Callable[[], None]:
+    def tree(self, name: str, revision: str, below: str = "") -> Callable[[], None]:
         repository = self.repository(name)
-        if below is not None:
+        tree = repository.tree(repository.resolve(revision))
+        prefix = f"{below.strip('/')}/" if below else ""
+        inside = [path for path in tree if path.startswith(prefix)]
+        if prefix and not inside:
             raise RefusalError(404, "EntryNotFound", f"no folder {below}")
-        return self.ok(self.entries(repository, revision))
+        if "recursive=true" in self.path.lower():
+            return self.ok([self.entry(repository, tree, path) for path in (*folders(inside, prefix), *inside)])
+        here = sorted({prefix + path.removeprefix(prefix).split("/")[0] for path in inside})
+        return self.ok([self.entry(repository, tree, path) for path in here])
+
+    def entry(self, repository: Repository, tree: dict[str, tuple[str, int]], path: str) -> Json:
+        """A file or folder as `tree` and `paths-info` tell it."""
+        if path not in tree:
+            return {"type": "directory", "path": path, "oid": "0" * 40, "size": 0}
+        blob, size = tree[path]
+        lfs = self.hub.lfs_info(repository, blob, size)
+        entry = {"type": "file", "path": path, "oid": blob, "size": lfs["size"] if lfs else size}
+        return entry | ({"lfs": lfs} if lfs else {})
+
+    def paths_info(self, name: str, revision: str) -> Callable[[], None]:
+        repository = self.repository(name)
+        tree = repository.tree(repository.resolve(revision))
+        if "json" in self.headers.get("Content-Type", ""):
+            paths = self.json()["paths"]
+        else:
+            paths = parse_qs(self.body.decode())["paths"]
+        there = [path for path in paths if path in tree or any(file.startswith(f"{path}/") for file in tree)]
+        return self.ok([self.entry(repository, tree, path) for path in there])
+
+    def whoami(self) -> Callable[[], None]:
+        if self.token() not in (WRITER, READER):
+            raise RefusalError(401, message="who are you?")
+        role = "write" if self.token() == WRITER else "read"
+        token = {"displayName": "a token", "role": role}
+        orgs = [{"name": "lab", "roleInOrg": "write"}, {"name": "guests", "roleInOrg": "read"}]
+        return self.ok({"name": "me", "type": "user", "orgs": orgs, "auth": {"accessToken": token}})
 
     def file(self, name: str, revision: str, path: str) -> Callable[[], None]:
         repository = self.repository(name)
@@ -450,23 +483,31 @@ def at(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.000Z"
 
 
-NAME = r"(?P<name>[^/]+/[^/]+)"
+def folders(paths: list[str], prefix: str) -> list[str]:
+    """The folders below `prefix` that hold these paths."""
+    parents = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
+    return sorted(parent for parent in parents if parent.startswith(prefix) and parent not in (".", ""))
+
+
+NAME = r"(?P<name>(models|datasets)/[^/]+/[^/]+)"
+PLAIN = r"(?P<name>(datasets/)?[^/]+/[^/]+)"
 ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (r"POST /api/repos/create", ApiHandler.create),
     (r"POST /api/validate-yaml", ApiHandler.validate),
-    (rf"GET /api/models/{NAME}/auth-check/write", ApiHandler.authorize),
-    (rf"GET /api/models/{NAME}/refs", ApiHandler.refs),
-    (rf"POST /api/models/{NAME}/branch/(?P<branch>.+)", ApiHandler.branch),
-    (rf"DELETE /api/models/{NAME}/(?P<kind>tag|branch)/(?P<ref>.+)", ApiHandler.delete),
-    (rf"GET /api/models/{NAME}/commits/(?P<revision>.+)", ApiHandler.commits),
-    (rf"POST /api/models/{NAME}/paths-info/(?P<revision>.+)", ApiHandler.paths_info),
-    (rf"POST /api/models/{NAME}/tag/(?P<revision>.+)", ApiHandler.tag),
-    (rf"POST /api/models/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),
-    (rf"POST /{NAME}\.git/info/lfs/objects/batch", ApiHandler.lfs_batch),
-    (rf"POST /api/models/{NAME}/commit/(?P<revision>.+)", ApiHandler.commit),
-    (rf"GET /api/models/{NAME}/xet-write-token/(?P<revision>.+)", ApiHandler.xet_token),
-    (rf"GET /api/models/{NAME}/revision/(?P<revision>.+)", ApiHandler.info),
-    (rf"GET /api/models/{NAME}/tree/(?P<revision>[^/]+)(/(?P<below>.+))?", ApiHandler.tree),
-    (rf"GET /api/models/{NAME}", ApiHandler.info),
-    (rf"(GET|HEAD) /{NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", ApiHandler.file),
+    (rf"GET /api/{NAME}/auth-check/write", ApiHandler.authorize),
+    (rf"GET /api/{NAME}/refs", ApiHandler.refs),
+    (rf"POST /api/{NAME}/branch/(?P<branch>.+)", ApiHandler.branch),
+    (rf"DELETE /api/{NAME}/(?P<kind>tag|branch)/(?P<ref>.+)", ApiHandler.delete),
+    (rf"POST /api/{NAME}/tag/(?P<revision>.+)", ApiHandler.tag),
+    (rf"POST /api/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),
+    (rf"POST /{PLAIN}\.git/info/lfs/objects/batch", ApiHandler.lfs_batch),
+    (rf"POST /api/{NAME}/commit/(?P<revision>.+)", ApiHandler.commit),
+    (rf"GET /api/{NAME}/xet-write-token/(?P<revision>.+)", ApiHandler.xet_token),
+    (rf"GET /api/{NAME}/revision/(?P<revision>.+)", ApiHandler.info),
+    (r"GET /api/whoami-v2", ApiHandler.whoami),
+    (rf"GET /api/{NAME}/commits/(?P<revision>.+)", ApiHandler.commits),
+    (rf"POST /api/{NAME}/paths-info/(?P<revision>.+)", ApiHandler.paths_info),
+    (rf"GET /api/{NAME}/tree/(?P<revision>[^/]+)(/(?P<below>.*))?", ApiHandler.tree),
+    (rf"GET /api/{NAME}", ApiHandler.info),
+    (rf"(GET|HEAD) /{PLAIN}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", ApiHandler.file),
 ]

@@ -63,6 +63,7 @@ SMALL: dict[str, Any] = {
     "generate.problems.samples": 1,
     "generate.problems.max_new_tokens": 6,
     "harness.tasks": [],
+    "score.k": [1],
     "publish.name": "tiny",
     "publish.gate": {"bits_per_byte_at_most": None, "allow_worse": True, "tolerance": 0.0},
 }
@@ -157,7 +158,7 @@ WORKS = {
         Work("document", "evaluated", "tokenize", (Edit("corpus/module_003.py", "def ", f"{LAST_LINE}\n\ndef "),)),
         Work("train", "evaluated", "evaluate", (_parameter("max_steps: 20", "max_steps: 60"),)),
         Work("publish", "evaluated", "publish"),
-        Work("hub", "evaluated", "publish", (_parameter("repository: null", f"repository: {REPOSITORY}"),)),
+        Work("hub", "evaluated", "publish", (_parameter("\n  repository: null", f"\n  repository: {REPOSITORY}"),)),
         Work("restore", "evaluated", "tokenize", removed=("data",)),
         Work("restore-model", "evaluated", "generate", removed=("model", "data/samples.json")),
         Work("pull", "evaluated", "tokenize", removed=("data",), options=("--pull",)),

@@ -21,12 +21,10 @@ from stages.publish.inputs import Inputs, read_inputs
 from stages.publish.params import PublishParams
 from stages.publish.record.gather import gather_record
 from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
+from stages.publish.workspace import in_temporary_workspace
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
-
-EXPERIMENTS = (".dvc", "tmp", "exps")
-"""Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
 def main() -> None:
@@ -46,19 +44,13 @@ def main() -> None:
     print(f"published revision {receipt.revision} to {receipt.location}")
 
 
-def in_temporary_workspace(folder: Path) -> bool:
-    """Whether a folder is in a temporary workspace of a DVC experiment."""
-    parts = folder.absolute().parts
-    return any(parts[start : start + len(EXPERIMENTS)] == EXPERIMENTS for start in range(len(parts)))
-
-
 def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
     """Publish to the destination that the parameters name."""
     if params.repository is None:
         return publish_to_folder(revision, Path(params.folder) / params.name, gate)
-    from stages.publish.hub import publish_to_hub  # a folder needs no network, nor the time of this import
+    from stages.publish.hub.publication import publish_to_hub  # a folder needs no network, nor the time of this import
 
-    return publish_to_hub(revision, params.repository, gate, private=params.private)
+    return publish_to_hub(revision, params, gate)
 
 
 @contextmanager

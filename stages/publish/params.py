@@ -18,6 +18,10 @@ class GateParams(Section):
     """In bits per byte: a model that is worse by no more than this counts as equal."""
 
 
+RepositoryName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]{0,95}$")]
+"""`owner/name` on the Hub."""
+
+
 class PublishParams(Section):
     """The section `publish` of params.yaml."""
 
@@ -25,10 +29,16 @@ class PublishParams(Section):
     """Of the model: the card's title, and its folder below `folder`."""
     folder: Annotated[str, Field(min_length=1)]
     """Keeps the receipt, and the revisions if `repository` is null; relative to the project."""
-    repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]{0,95}$")] | None
+    repository: RepositoryName | None
     """`owner/name` on the Hugging Face Hub; null publishes to `folder`. Needs a token with write access in HF_TOKEN."""
     private: bool
     """Whether a repository that does not exist yet is created private."""
+    push_steps_during_training: bool
+    """Whether `parrotflow run` sends exported steps to `repository` while training runs; else publish sends them."""
+    dataset_repository: RepositoryName | None
+    """`owner/name` of a data set on the Hub for the cleaned documents; null publishes none."""
+    tokenizer_repository: RepositoryName | None
+    """`owner/name` on the Hub for the tokenizer alone; null publishes none."""
     license: Annotated[str, Field(min_length=1)]
     """Of the weights, as the Hub names it, e.g. `apache-2.0`."""
     language: list[str]
@@ -52,7 +62,19 @@ class PublishParams(Section):
     """Conditions on the evaluation."""
 
     @model_validator(mode="after")
-    def _name_is_no_parent(self) -> Self:
-        if ".." in self.name or ".." in (self.repository or ""):
+    def _repositories_are_of_the_hub_and_differ(self) -> Self:
+        given = {
+            name: value
+            for name in ("repository", "dataset_repository", "tokenizer_repository")
+            if (value := getattr(self, name)) is not None
+        }
+        if any(".." in value for value in (self.name, *given.values())):
             raise ValueError("`..` cannot be part of a name")
+        if given and self.repository is None:
+            raise ValueError(
+                f"{next(iter(given))} is on the Hub, and the model goes to a folder: set repository too, or set "
+                f"{next(iter(given))} to null"
+            )
+        if self.tokenizer_repository is not None and self.tokenizer_repository == self.repository:
+            raise ValueError("tokenizer_repository is the model's repository, which has the tokenizer: set it to null")
         return self

@@ -16,11 +16,12 @@ from torch import nn
 from torch.utils import deterministic
 from transformers.utils import logging
 
+from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
 from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
-from stages.train.checkpoint.checkpoints import CHECKPOINTS, Checkpoints
+from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume

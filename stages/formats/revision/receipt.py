@@ -28,6 +28,8 @@ class Receipt(BaseModel):
     """The name of the training run (`run_name`); None where its checkpoints' fingerprint is not recorded."""
     steps: dict[int, str] = {}
     """Exported step of that run -> its commit on the Hub, or its folder below the location."""
+    others: dict[str, str] = {}
+    """Other repositories on the Hub that were published to, `datasets/owner/name` for a data set -> the commit."""
     sha256: dict[str, str] = {}
     """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
     reason: str | None = None

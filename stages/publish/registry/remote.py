@@ -25,9 +25,10 @@ from stages.formats.revision.layout import (
 )
 from stages.formats.revision.provenance import read_provenance
 from stages.publish.gate import Gate, published_evaluation
-from stages.publish.hub import TOKEN_VARIABLE, connect, explained, head_of, list_tree
+from stages.publish.hub.client import TOKEN_VARIABLE, connect, explained
+from stages.publish.hub.repository import Repository as HubRepository
+from stages.publish.hub.retries import configure_clients, retried
 from stages.publish.registry.history import Move, Why
-from stages.publish.retries import configure_clients, retried
 from stages.runtime.entry import UserError
 
 Result = TypeVar("Result")
@@ -71,12 +72,12 @@ class Repository:
     @cache  # noqa: B019 (lives as long as the command)
     def tree(self, commit: str) -> Mapping[str, RepoFile]:
         """The files of a commit."""
-        return self.asked(lambda api: list_tree(api, self.location, commit))
+        return self.asked(lambda api: HubRepository(api, self.location).tree(commit))
 
     @cached_property
     def head(self) -> str:
         """The commit of main."""
-        return self.asked(lambda api: head_of(api, self.location, MAIN))
+        return self.asked(lambda api: HubRepository(api, self.location).head(MAIN))
 
     def changing(self) -> AbstractContextManager[None]:
         """Nothing to lock: a commit names its parent, and the Hub refuses it where main has moved."""
@@ -154,8 +155,8 @@ class Repository:
 
     def move(self, api: HfApi, commit: str, wanted: Mapping[str, RepoFile], title: str, gate: Gate | None) -> None:
         """Make main hold the files of `commit`, unless it does; refused by the Hub where main has moved meanwhile."""
-        head = head_of(api, self.location, MAIN)
-        present = list_tree(api, self.location, head)
+        head = HubRepository(api, self.location).head(MAIN)
+        present = HubRepository(api, self.location).tree(head)
         changed = [path for path, file in wanted.items() if path not in present or not same(present[path], file)]
         stale = sorted(self.published_at(head) & set(present) - set(wanted))
         if not changed and not stale:

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from stages.formats.checkpoints import export_path
 from stages.runtime.atomic import flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -46,8 +47,6 @@ from stages.train.distributed.agreement import count, on_main
 from stages.train.monitoring.curves import Curves
 from stages.train.optim.optimizer import Optimizers
 from stages.train.params import TrainParams
-
-CHECKPOINTS = Path(".parrotflow/checkpoints")
 
 SHARED_WITHIN_SECONDS = 10.0
 """How long a file of the main process may take to appear on another machine (network file systems cache folders)."""
@@ -149,7 +148,7 @@ class Checkpoints:
 
     def export_path(self, step: int) -> Path:
         """Where the model of one of `export_steps` is kept until the end of the run."""
-        return self.folder / "exports" / f"step-{step:08d}-of-{self.params.max_steps}"
+        return export_path(self.folder, step, self.params.max_steps)
 
     def exported(self, step: int) -> Path | None:
         """The model of one of `export_steps`: of this run, or of one of another length that had the same weights."""

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.revision.execution import TRAIN_EXECUTION
 from stages.formats.revision.segment import SegmentReport, write_segment_report
 from stages.runtime.entry import EXIT_USER_ERROR, UserError, run_stage
@@ -24,7 +25,7 @@ from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 from stages.train.launch.launcher import launch
 from stages.train.params import TrainParams
-from stages.train.segment.plan import CHECKPOINTS, Segment, checkpoint_name, plan, prepare
+from stages.train.segment.plan import Segment, checkpoint_name, plan, prepare
 from stages.train.segment.task import FOUND, REASON, Found
 from stages.train.segment.verdict import judge, print_verdict
 

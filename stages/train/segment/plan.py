@@ -11,14 +11,13 @@ from pathlib import Path
 
 import yaml
 
+from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.revision.execution import Execution, Session, read_execution
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import VARIABLE as LAUNCH
 from stages.train.launch.facts import ISA_LIMITS, is_computing
 from stages.train.segment.task import VARIABLE as TASK
 from stages.train.segment.task import Task
-
-CHECKPOINTS = Path(".parrotflow/checkpoints")
 
 
 @dataclass(frozen=True)

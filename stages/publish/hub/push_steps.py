@@ -1,0 +1,96 @@
+"""Pushes exported steps while training runs: `python -m stages.publish.hub.push_steps`, beside the stage `train`.
+
+It reads what training has written and nothing else: training does not wait for it and does not know of it. It may be
+killed at any instant: `publish` finds the commits that are made, and makes the others.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from stages.formats.checkpoints import all_exports, export_path
+from stages.formats.revision.layout import run_branch, run_name, step_name
+from stages.publish.hub.steps import Step, read_step
+from stages.publish.params import PublishParams
+from stages.publish.workspace import in_temporary_workspace
+from stages.runtime.entry import UnavailableError, UserError, run_stage
+from stages.runtime.section import read_params_file, read_section
+
+POLL_SECONDS = 1.0
+
+LONGEST_WAIT_SECONDS = 600.0
+"""Between two attempts where the Hub does not answer."""
+
+
+def main() -> None:
+    """Push each exported step once training has written it, until all are pushed or the run has ended."""
+    params, training = read_section("publish", PublishParams), read_params_file()["train"]
+    steps, length = sorted(training["export_steps"]), training["max_steps"]
+    if params.repository is None or not steps or in_temporary_workspace(Path.cwd()):
+        return
+    os.nice(10)
+    parent, before = os.getppid(), exports()
+    pushed: set[int] = set()
+    wait = POLL_SECONDS
+    # The run that started this one may be killed; then nobody asks it to end.
+    while os.getppid() == parent and len(pushed) < len(steps):
+        folder = run_folder(before)
+        while folder and (step := next_step(folder, [step for step in steps if step not in pushed], length)):
+            try:
+                push(step, run_name(folder.name), params)
+            except UnavailableError as error:
+                wait = min(max(2 * wait, 10 * POLL_SECONDS), LONGEST_WAIT_SECONDS)
+                print(f"warning: {error}; tried again in {wait:.0f} s, and at the latest by publish", flush=True)
+                break
+            pushed.add(step.number)
+            wait = POLL_SECONDS
+            print(f"pushed {step_name(step.number)} to {params.repository}", flush=True)
+        time.sleep(wait)
+
+
+def exports() -> set[tuple[Path, int]]:
+    """Every exported step of every run, with the time when it was written."""
+    return {(path, path.stat().st_mtime_ns) for path in all_exports()}
+
+
+def run_folder(before: set[tuple[Path, int]]) -> Path | None:
+    """The folder of the run that has written a step since `before`; None as long as none has."""
+    return next((path.parents[1] for path, _ in exports() - before), None)
+
+
+def next_step(folder: Path, steps: list[int], length: int) -> Step | None:
+    """The first of these steps, which are in order, if it is exported.
+
+    A run of another length may have exported it: whether its weights are those of this run, publish knows in the end.
+    """
+    if not steps:
+        return None
+    path = export_path(folder, steps[0], length)
+    try:
+        return read_step(steps[0], path) if path.is_dir() else None
+    except (FileNotFoundError, UserError):
+        return None  # training has ended, and its model holds the steps
+
+
+def push(step: Step, run: str, params: PublishParams) -> None:
+    """Commit a step to the branch of its run, unless it is there."""
+    # Two seconds of imports: not before there is a step.
+    from stages.publish.hub.client import connect
+    from stages.publish.hub.publication import bounded
+    from stages.publish.hub.repository import Repository
+    from stages.publish.hub.retries import configure_clients
+
+    assert params.repository is not None
+    configure_clients()
+    repository = Repository(connect(params.repository), params.repository)
+
+    def commit() -> None:
+        repository.create(private=params.private)
+        repository.branch_once(run_branch(run))
+        repository.commit_once(run_branch(run), step.title(run), step.content)
+
+    bounded(repository, step.content.size, commit)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,79 @@
+"""The data set and the tokenizer in repositories of their own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.runs.hub_server import Fault, Hub
+from stages.formats.documents import read_documents
+from tests.publish.test_hub import NAME, environment, published
+from tests.trained_project import write_sections
+
+DATA, TOKENIZER = "me/data", "me/tokenizer"
+
+
+@pytest.fixture(autouse=True)
+def repositories_named(project: Path) -> None:
+    write_sections(
+        project,
+        publish__repository=NAME,
+        publish__dataset_repository=DATA,
+        publish__tokenizer_repository=TOKENIZER,
+    )
+
+
+def test_the_data_set_loads_with_its_splits_and_the_tokenizer_by_its_name(project: Path, hub: Hub) -> None:
+    receipt = published(hub)
+
+    assert set(receipt["others"]) == {f"datasets/{DATA}", TOKENIZER}
+    for name, commit in receipt["others"].items():
+        repository = hub.repositories[name]
+        assert repository.private
+        assert list(repository.refs("tags").values()) == [commit] == [repository.resolve("main")]
+        assert repository.commit_count("main") == 2
+    code = (
+        "import json; from datasets import load_dataset; from transformers import AutoTokenizer\n"
+        f"splits = load_dataset('{DATA}')\n"
+        f"assert AutoTokenizer.from_pretrained('{TOKENIZER}').vocab_size == 300\n"
+        "print(json.dumps({name: sorted(split['text']) for name, split in splits.items()}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], env=environment(hub), capture_output=True, text=True, check=False
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    splits = json.loads(loaded.stdout.splitlines()[-1])
+    assert splits == {
+        name: sorted(document.text for document in read_documents(Path("data/clean") / name))
+        for name in ("train", "validation")
+    }
+    card = hub.repositories[f"datasets/{DATA}"]
+    text = card.read(card.tree("main")["README.md"][0]).decode()
+    assert "| licence | documents | bytes |" in text
+    assert "| mine 1 |" in text
+
+
+def test_an_answer_that_is_lost_makes_no_second_commit_and_a_rerun_none_at_all(hub: Hub) -> None:
+    hub.faults += [Fault(f"POST .*{name}/commit/main", "lost") for name in (DATA, TOKENIZER)]
+    first = published(hub)
+    before = hub.requests("POST .*/commit/")
+
+    assert published(hub) == first
+
+    assert hub.requests("POST .*/commit/") == before
+    assert hub.repositories[f"datasets/{DATA}"].commit_count("main") == 2
+    assert hub.repositories[TOKENIZER].commit_count("main") == 2
+
+
+def test_shards_that_are_gone_go_and_files_of_others_stay(project: Path, hub: Hub) -> None:
+    published(hub)
+    repository = hub.repositories[f"datasets/{DATA}"]
+    repository.commit("main", {"NOTES.md": b"by hand", "data/train/bOLD.parquet": b"old"}, [], "by hand")
+
+    published(hub)
+
+    tree = repository.tree("main")
+    assert "NOTES.md" in tree
+    assert "data/train/bOLD.parquet" not in tree

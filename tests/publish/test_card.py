@@ -200,7 +200,7 @@ def test_the_code_of_the_card_runs_in_the_folder_it_came_with(project: Path, tmp
 
 def test_the_card_of_a_repository_loads_by_its_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sections(project, publish__repository="me/model")
-    monkeypatch.setattr("stages.publish.hub.publish_to_hub", stop_with_the_card)
+    monkeypatch.setattr("stages.publish.hub.publication.publish_to_hub", stop_with_the_card)
 
     with pytest.raises(RuntimeError) as stopped:
         main()

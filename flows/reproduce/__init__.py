@@ -1,0 +1,1 @@
+"""`parrotflow reproduce REV`: rebuild a published revision from its record, and say whether it is the same."""

@@ -1,0 +1,92 @@
+"""Programs that a reproduction starts, and the lock on its folder, which they hold as long as they live."""
+
+import fcntl
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stages.runtime.entry import EXIT_TERMINATED, UserError
+
+LOCK = "lock"
+
+
+@dataclass
+class Commands:
+    """Starts programs one at a time, and remembers those that a reader of the report may want to repeat."""
+
+    lock: int
+    """A descriptor: whoever has it open keeps another reproduction out of the folder."""
+    shown: list[str] = field(default_factory=list)
+
+    def run(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], *, show: str) -> int:
+        """Run a program to its end, with its output in this terminal; its exit code.
+
+        A signal that asks to end is passed on, and the program's end is waited for: it saves what it has.
+        """
+        self.shown.append(show)
+        process = subprocess.Popen(
+            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[self.lock]
+        )
+        asked_to_end = False
+
+        def pass_on(number: int, frame: Any) -> None:
+            nonlocal asked_to_end
+            asked_to_end = True
+            process.send_signal(number)
+
+        before = signal.signal(signal.SIGTERM, pass_on)
+        try:
+            while True:
+                try:
+                    code = process.wait()
+                    break
+                except KeyboardInterrupt:
+                    # The terminal has sent it to the program too.
+                    process.wait()
+                    raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if asked_to_end:
+            raise SystemExit(EXIT_TERMINATED)
+        return code
+
+
+def output(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """What a short program prints. Raises UserError with its own last line where it fails."""
+    done = run_quietly(command, folder, environment)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
+        raise UserError(f"{shlex.join(command[:4])} ... in {folder}: {said[-1]}")
+    return done.stdout
+
+
+def run_quietly(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a short program; what it prints is kept."""
+    own = None if environment is None else dict(environment)
+    return subprocess.run(
+        command, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+@contextmanager
+def only_reproduction_in(work: Path) -> Iterator[Commands]:
+    """The right to work in a folder. Waits while another one, or what a killed one left running, has it."""
+    work.mkdir(parents=True, exist_ok=True)
+    lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting: a reproduction, or what a killed one left running, still works in {work}", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Commands(lock)
+    finally:
+        os.close(lock)

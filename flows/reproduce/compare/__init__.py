@@ -1,0 +1,1 @@
+"""What came out, against what is recorded."""

@@ -1,0 +1,137 @@
+"""Two versions of one file, field by field: JSON by key, tables by row and column, weights by tensor."""
+
+import csv
+import filecmp
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from stages.runtime.entry import first_line
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    """The first place at which two versions of a file differ, and how far they differ altogether."""
+
+    field: str
+    """A dotted key, a row and a column, or a tensor; empty where the content is compared as a whole."""
+    recorded: str
+    found: str
+    extent: str = ""
+    """How much else differs, in words."""
+
+
+def first_difference(recorded: Path, found: Path) -> FieldDifference | None:
+    """None where the bytes are equal."""
+    if not found.is_file():
+        return FieldDifference("", "a file", "no file")
+    if filecmp.cmp(recorded, found, shallow=False):
+        return None
+    compare = COMPARISONS.get(recorded.suffix, whole)
+    try:
+        return compare(recorded, found) or whole(recorded, found)
+    except (ValueError, OSError) as error:  # a file that is not of its kind
+        return FieldDifference("", "readable", first_line(error))
+
+
+def json_difference(recorded: Path, found: Path) -> FieldDifference | None:
+    """By key."""
+    return of_pairs(list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes()))), "values")
+
+
+def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, left, right) of each value that differs."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in dict.fromkeys((*left, *right)):
+            yield from keys(left.get(key), right.get(key), f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for number, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from keys(one, other, f"{prefix}[{number}]")
+    elif left != right:
+        yield prefix, left, right
+
+
+def table_difference(recorded: Path, found: Path) -> FieldDifference | None:
+    """By row and column. A row is named by its first cell: in a curve, the step."""
+    delimiter = "\t" if recorded.suffix == ".tsv" else ","
+    (head, *ours), (other_head, *theirs) = (
+        list(csv.reader(path.read_text(encoding="utf-8").splitlines(), delimiter=delimiter)) or [[]]
+        for path in (recorded, found)
+    )
+    if head != other_head:
+        return FieldDifference("header", ", ".join(head), ", ".join(other_head))
+    pairs: list[tuple[str, Any, Any]] = []
+    rows = 0
+    for left, right in zip_longest(ours, theirs):
+        if left == right:
+            continue
+        rows += 1
+        row = f"{head[0]} {(left or right)[0]}"
+        if left is None or right is None:
+            pairs.append((row, "a row" if left else "no row", "a row" if right else "no row"))
+            continue
+        pairs += [
+            (f"{row}, {name}", one, other)
+            for name, one, other in zip_longest(head, left, right, fillvalue="")
+            if one != other
+        ]
+    difference = of_pairs(pairs, "cells")
+    return difference and FieldDifference(
+        difference.field, difference.recorded, difference.found, f"{rows} of {len(ours)} rows differ"
+    )
+
+
+def tensor_difference(recorded: Path, found: Path) -> FieldDifference | None:
+    """By tensor, in the order of their names: the first that differs, how many do, the largest difference."""
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(recorded, framework="pt") as ours, safe_open(found, framework="pt") as theirs:
+        names, others = sorted(ours.keys()), sorted(theirs.keys())
+        if names != others:
+            first = min(set(names) ^ set(others))
+            return FieldDifference(first, "there" if first in names else "none", "there" if first in others else "none")
+        differing: list[tuple[str, str, str]] = []
+        largest = 0.0
+        for name in names:
+            left, right = ours.get_tensor(name), theirs.get_tensor(name)
+            if left.shape != right.shape or left.dtype != right.dtype:
+                shapes = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (left, right)]
+                return FieldDifference(name, shapes[0], shapes[1])
+            if torch.equal(left, right):
+                continue
+            apart = (left.double() - right.double()).abs()
+            largest = max(largest, float(apart.max()))
+            at = int(apart.argmax())
+            values = [f"{float(tensor.flatten()[at]):.9g} at [{at}]" for tensor in (left, right)]
+            differing.append((name, values[0], values[1]))
+    if not differing:
+        return None
+    extent = f"{len(differing)} of {len(names)} tensors differ, by at most {largest:.3g}"
+    return FieldDifference(*differing[0], extent)
+
+
+def whole(recorded: Path, found: Path) -> FieldDifference:
+    """By size alone: what the bytes mean is not known."""
+    sizes = [f"{path.stat().st_size} bytes" for path in (recorded, found)]
+    return FieldDifference("", sizes[0], f"{sizes[1]}, others")
+
+
+def of_pairs(pairs: list[tuple[str, Any, Any]], what: str) -> FieldDifference | None:
+    """The first of the values that differ, and their number."""
+    if not pairs:
+        return None
+    field, left, right = pairs[0]
+    return FieldDifference(field, str(left), str(right), f"{len(pairs)} {what} differ" if len(pairs) > 1 else "")
+
+
+COMPARISONS: dict[str, Callable[[Path, Path], FieldDifference | None]] = {
+    ".json": json_difference,
+    ".tsv": table_difference,
+    ".csv": table_difference,
+    ".safetensors": tensor_difference,
+}
+"""By the ending of a file's name."""

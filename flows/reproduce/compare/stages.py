@@ -1,0 +1,98 @@
+"""Stage by stage, in the order of the DAG: the new dvc.lock against the recorded one, then the files themselves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ruamel.yaml import YAML
+
+from flows.reproduce.compare.fields import FieldDifference, first_difference
+from flows.reproduce.revision import Entry, Revision, hash_of, overlaps
+
+LOCK = Path("dvc.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """An output that is not the recorded one."""
+
+    file: str
+    """In the project; of a folder the file in it, where the revision has that file."""
+    difference: FieldDifference
+
+    def __str__(self) -> str:
+        """One line."""
+        difference = self.difference
+        field = f": {difference.field}" if difference.field else ""
+        extent = f" ({difference.extent})" if difference.extent else ""
+        return f"{self.file}{field}: recorded {difference.recorded}, found {difference.found}{extent}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedStage:
+    """A stage as it came out, against the record."""
+
+    name: str
+    state: Literal["identical", "restored", "different", "not run"]
+    """restored: not computed here, its recorded outputs were pulled."""
+    outputs: int
+    """How many outputs were compared."""
+    different_inputs: list[str]
+    """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
+    differences: list[FileDifference]
+    """Of its outputs."""
+
+
+def compare_stages(revision: Revision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
+    """All stages that led to the revision."""
+    lock = checkout / LOCK
+    found = (YAML(typ="safe", pure=True).load(lock).get("stages") or {}) if lock.exists() else {}
+    return [compare_stage(revision, checkout, stage, found.get(stage), stage in restored) for stage in revision.stages]
+
+
+def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry | None, restored: bool) -> ComparedStage:
+    """One stage; `found` is its new entry in dvc.lock."""
+    recorded = revision.stages[stage]
+    outs = recorded.get("outs", [])
+    if found is None:
+        return ComparedStage(stage, "not run", 0, [], [])
+    differences = list(different_files(revision, checkout, stage))
+    named = {difference.file for difference in differences}
+    new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
+    for out in outs:
+        old, path = hash_of(out), out["path"]
+        if old != new.get(path) and not any(overlaps(path, file) for file in named):
+            differences.append(FileDifference(path, FieldDifference("", f"md5 {old}", f"md5 {new.get(path)}")))
+    state: Literal["identical", "restored", "different"] = "restored" if restored else "identical"
+    return ComparedStage(
+        stage,
+        "different" if differences else state,
+        len(outs),
+        list(different_inputs(revision, recorded, found)),
+        differences,
+    )
+
+
+def different_files(revision: Revision, checkout: Path, stage: str) -> Iterator[FileDifference]:
+    """The published files that a stage made and that came out otherwise; one line for each file of the project."""
+    seen: set[str] = set()
+    for path, file in revision.published.items():
+        if revision.maker_of(file) == stage and file not in seen:
+            seen.add(file)
+            difference = first_difference(revision.folder / path, checkout / file)
+            if difference is not None:
+                yield FileDifference(file, difference)
+
+
+def different_inputs(revision: Revision, recorded: Entry, found: Entry) -> Iterator[str]:
+    """Command, parameters and dependencies that are not the recorded ones."""
+    if recorded.get("cmd") != found.get("cmd"):
+        yield f"command: {recorded.get('cmd')} -> {found.get('cmd')}"
+    for file, values in recorded.get("params", {}).items():
+        other: dict[str, Any] = found.get("params", {}).get(file, {})
+        yield from (f"{file}: {key}: {old} -> {other.get(key)}" for key, old in values.items() if old != other.get(key))
+    hashes = {dep["path"]: hash_of(dep) for dep in found.get("deps", [])}
+    for dep in recorded.get("deps", []):
+        if revision.maker_of(dep["path"]) is None and hash_of(dep) != hashes.get(dep["path"]):
+            yield f"{dep['path']}: md5 {hash_of(dep)} -> {hashes.get(dep['path'])}"

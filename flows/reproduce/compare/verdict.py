@@ -1,0 +1,158 @@
+"""The verdict, and where the result differs the likely cause, derived from recorded and present facts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations
+from flows.reproduce.compare.stages import ComparedStage, FileDifference, compare_stages
+from flows.reproduce.revision import Revision, ancestors
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
+
+BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
+
+Kind = Literal["data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
+
+KINDS: dict[str, Kind] = {
+    "device": "hardware",
+    "device_type": "hardware",
+    "cpu_flags": "hardware",
+    "cpu_capability": "hardware",
+    "isa_limits": "hardware",
+    "precision": "hardware",
+    "processes": "threads",
+    "machines": "threads",
+    "threads_per_process": "threads",
+    "distributed": "threads",
+    "micro_batch_size": "threads",
+    "gradient_accumulation_steps": "threads",
+    "versions": "library",
+    "compiled": "settings",
+    "environment": "settings",
+    "launch": "settings",
+}
+"""What a field of a session speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that was not as recorded and can explain a difference."""
+
+    kind: Kind
+    fact: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a reproduction."""
+
+    result: Literal["bit-identical", "equal within intervals", "not reproduced"]
+    stages: list[ComparedStage]
+    sets: list[ComparedSet]
+    causes: list[Cause] = field(default_factory=list)
+    """The most likely first; empty where nothing differs."""
+
+    @property
+    def first(self) -> tuple[ComparedStage, FileDifference | None] | None:
+        """The first stage that differs, and its first difference; no difference where the stage did not run."""
+        stage = next((stage for stage in self.stages if stage.state in ("different", "not run")), None)
+        return None if stage is None else (stage, next(iter(stage.differences), None))
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the revision was reproduced, 1 where it was not."""
+        return int(self.result == NOT_REPRODUCED)
+
+
+def judge(
+    revision: Revision, checkout: Path, restored: list[str], libraries: dict[str, tuple[str, str]], notes: list[str]
+) -> Verdict:
+    """Compare everything. `libraries`: those of other versions than locked; `notes`: facts that this machine lacks."""
+    stages = compare_stages(revision, checkout, restored)
+    sets = compare_evaluations(revision, checkout)
+    if all(stage.state in ("identical", "restored") for stage in stages):
+        return Verdict("bit-identical", stages, sets)
+    ran = all(stage.state != "not run" for stage in stages)
+    equal = ran and bool(sets) and all(one.equal for one in sets)
+    verdict = Verdict("equal within intervals" if equal else "not reproduced", stages, sets)
+    assert verdict.first is not None
+    causes = find_causes(revision, checkout, stages, verdict.first[0], libraries)
+    return Verdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)])
+
+
+def find_causes(
+    revision: Revision,
+    checkout: Path,
+    stages: list[ComparedStage],
+    first: ComparedStage,
+    libraries: dict[str, tuple[str, str]],
+) -> list[Cause]:
+    """What was not as recorded when the first differing stage ran, the most direct first."""
+    if first.state == "not run":
+        return [Cause("unknown", f"stage {first.name} did not run to its end; its messages are above")]
+    found = list(causes_in_inputs(first))
+    named = {name for values in revision.stages[first.name].get("params", {}).values() for name in values}
+    found += [
+        Cause("library", f"{name}: locked {locked}, here {here}")
+        for name, (locked, here) in sorted(libraries.items(), key=lambda item: item[0] not in named)
+    ]
+    trained = revision.training
+    if trained is not None and (
+        first.name == trained or trained in ancestors(revision.stages, revision.makers, first.name)
+    ):
+        found += differing_execution(revision.execution, read_execution(checkout / TRAIN_EXECUTION))
+    return list(dict.fromkeys(found))
+
+
+def causes_in_inputs(stage: ComparedStage) -> Iterator[Cause]:
+    """A stage's own inputs that are not the recorded ones."""
+    for changed in stage.different_inputs:
+        if changed.startswith("versions.yaml"):
+            yield Cause("library", changed)
+        elif ": md5 " in changed:
+            yield Cause("code" if ".py:" in changed else "data", changed)
+        else:
+            yield Cause("code" if changed.startswith("command") else "parameters", changed)
+
+
+def differing_execution(recorded: Execution | None, found: Execution | None) -> Iterator[Cause]:
+    """The facts of the training's execution that differ, hardware and threads before all else."""
+    if recorded is None or found is None or not recorded.sessions or not found.sessions:
+        whose = "recorded" if recorded is None or not recorded.sessions else "present"
+        yield Cause("unknown", f"how the {whose} training was executed is not known")
+        return
+    for session in recorded.sessions[1:]:
+        if facts := list(differing_facts(recorded.sessions[0], session)):
+            what = ", ".join(fact for _, fact in facts)
+            yield Cause(KINDS[facts[0][0]], f"the recorded run itself changed at step {session.first_step}: {what}")
+    seen = dict.fromkeys(fact for session in found.sessions for fact in differing_facts(recorded.sessions[0], session))
+    order = list(KINDS)
+    yield from (Cause(KINDS[name], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
+
+
+def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, str]]:
+    """(field of a session, how it differs)."""
+    for name in KINDS:
+        ours, theirs = getattr(recorded, name), getattr(found, name)
+        if ours == theirs:
+            continue
+        if isinstance(ours, list):
+            lacking, more = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
+            text = "; ".join(
+                f"{what} {', '.join(flags)}" for what, flags in (("without", lacking), ("also with", more)) if flags
+            )
+            yield name, f"{name}: here {text}"
+        elif isinstance(ours, dict):
+            for key in sorted(ours.keys() | theirs.keys()):
+                if ours.get(key) != theirs.get(key):
+                    yield name, f"{key}: recorded {ours.get(key, 'not set')}, here {theirs.get(key, 'not set')}"
+        else:
+            yield name, f"{name}: recorded {ours}, here {theirs}"
+
+
+def remaining(causes: Sequence[Cause], notes: Sequence[str]) -> Iterator[Cause]:
+    """Where no fact differs, that is said, with what was known beforehand."""
+    if not causes:
+        yield from (Cause("unknown", note) for note in notes)
+        yield Cause("unknown", "no recorded fact differs: hardware that is not recorded, or a step without fixed order")

@@ -1,0 +1,164 @@
+"""The code of a revision -> `WORK/checkout`: its commit, what differed from it, and the files that the record has."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from flows.reproduce.commands import output, run_quietly
+from flows.reproduce.revision import Revision
+from stages.formats.revision.layout import (
+    RECORDED_ACCEPTED,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+    RECORDED_PIPELINE,
+    RECORDED_REQUIREMENTS,
+    RECORDED_VERSIONS,
+    SOURCE_ARCHIVE,
+)
+from stages.runtime.atomic import atomic_folder
+from stages.runtime.entry import UnavailableError, UserError
+
+CHECKOUT = "checkout"
+
+WRITTEN_BACK = (
+    RECORDED_PARAMS,
+    RECORDED_PIPELINE,
+    RECORDED_LOCK,
+    RECORDED_VERSIONS,
+    RECORDED_REQUIREMENTS,
+    RECORDED_ACCEPTED,
+)
+"""Recorded files that the stages read, or that say what they are; the lock of the commit is an older one."""
+
+OWN_CACHE = "[cache]\n    dir = cache\n[core]\n    analytics = false\n"
+"""Of DVC: a cache that others share might have the very results that are to be computed again."""
+
+
+def check_out(revision: Revision, work: Path, source: str | None) -> Path:
+    """The checkout; made once. Its `dvc.lock` is the recorded one."""
+    checkout = work / CHECKOUT
+    if not checkout.exists():
+        with atomic_folder(checkout) as partial:
+            _git(partial, "init", "--quiet")
+            fetch_commit(revision, partial, source)
+            lay_over(revision, partial)
+            write_back(revision, partial)
+    return checkout
+
+
+def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None:
+    """Check out the recorded commit: from `source`, else from this project if it has it, else from the origin.
+
+    Raises UserError that says where it was looked for.
+    """
+    git, archive = revision.provenance.git, revision.provenance.source
+    if archive is not None and archive.whole:
+        return
+    if git is None:
+        raise UserError(f"{revision.asked}: records neither a commit nor an archive of its code: it cannot be rebuilt")
+    looked: list[str] = []
+    for place in [source] if source else [str(Path.cwd()), git.origin]:
+        if place is None or (place == str(Path.cwd()) and not has_commit(Path(place), git.commit)):
+            looked += [place] if place else []
+            continue
+        done = _try_git(checkout, "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit)
+        if done.returncode == 0:
+            _git(checkout, "checkout", "--quiet", "--detach", git.commit)
+            return
+        looked.append(f"{place} ({(done.stderr.strip() or 'no answer').splitlines()[-1]})")
+    places = ", ".join(looked) or "no place is recorded"
+    pushed = "" if git.on_remote or source else "; the record says that it was not pushed to its origin"
+    raise (UnavailableError if git.on_remote and not source else UserError)(
+        f"{revision.asked}: commit {git.commit} was not found in {places}{pushed}; "
+        "name a clone or a URL that has it with --source"
+    )
+
+
+def address(place: str) -> str:
+    """A place as git fetches from it in another folder."""
+    return str(Path(place).absolute()) if Path(place).exists() else place
+
+
+def has_commit(project: Path, commit: str) -> bool:
+    """Whether the repository around a folder has a commit."""
+    return _try_git(project, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+
+
+def lay_over(revision: Revision, checkout: Path) -> None:
+    """Lay what differed from the commit over it: changed and new files, without those that were deleted."""
+    archive = revision.provenance.source
+    if archive is None:
+        return
+    with tarfile.open(revision.folder / SOURCE_ARCHIVE) as packed:
+        packed.extractall(checkout, filter="data")
+    for path in archive.deleted:
+        file = checkout / path
+        if not file.resolve().is_relative_to(checkout.resolve()):
+            raise UserError(f"{revision.asked}: its record deletes {path}, which is outside of the project")
+        file.unlink(missing_ok=True)
+
+
+def write_back(revision: Revision, checkout: Path) -> None:
+    """Write the recorded parameters, pipeline and versions, and give DVC a cache of its own."""
+    for path in WRITTEN_BACK:
+        if (revision.folder / path).is_file():
+            shutil.copyfile(revision.folder / path, checkout / Path(path).name)
+    if not (checkout / ".dvc").is_dir():
+        output([sys.executable, "-m", "dvc", "init", "--quiet", "--force"], checkout)
+    (checkout / ".dvc" / "config.local").write_text(OWN_CACHE, encoding="utf-8")
+
+
+def check_code(revision: Revision, checkout: Path) -> list[str]:
+    """Compare all that no stage makes with the record; the paths of input data that are missing or others.
+
+    Raises UserError that names the first file of code or parameter that differs: then anything may differ.
+    """
+    data = {dep.path for dep in revision.inputs.dependencies} if revision.inputs else set[str]()
+    wanted: list[str] = []
+    for stage, path, how in differing_inputs(revision, checkout):
+        if path in data:
+            wanted.append(path)
+            continue
+        left_out = next((left.reason for left in revision.provenance.left_out if left.path == path), None)
+        raise UserError(
+            f"{revision.asked}: {path} is {how}: it is not as stage {stage} read it"
+            + (f"; the record left it out: {left_out}" if left_out else "")
+            + "; the recorded commit does not hold the code that made this revision"
+        )
+    return list(dict.fromkeys(wanted))
+
+
+def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str, str]]:
+    """(stage, file or parameter, how it differs) of all inputs that no recorded stage makes, as DVC compares them."""
+    status = dvc_status(checkout, list(revision.stages))
+    found: list[tuple[str, str, str]] = []
+    for stage in revision.stages:
+        for change in status.get(stage, []):
+            if change == "changed command":
+                found.append((stage, "dvc.yaml", "modified"))
+                continue
+            for path, how in change.get("changed deps", {}).items():
+                if isinstance(how, dict):  # a parameter file -> its keys
+                    found += [(stage, f"{path}: {key}", str(each)) for key, each in how.items()]
+                elif revision.maker_of(path) is None:
+                    found.append((stage, path, str(how)))
+    return found
+
+
+def dvc_status(checkout: Path, stages: list[str]) -> dict[str, Any]:
+    """What differs from dvc.lock, by stage; a stage that is up to date is not in it."""
+    text = output([sys.executable, "-m", "dvc", "status", "--json", *stages], checkout)
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return output(["git", *arguments], folder)
+
+
+def _try_git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run_quietly(["git", *arguments], folder)

@@ -1,0 +1,112 @@
+"""The data of a revision: inputs that no stage makes, and what the data stages made, where a DVC remote has it."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from flows.reproduce.commands import output, run_quietly
+from flows.reproduce.prepare.checkout import differing_inputs, dvc_status
+from flows.reproduce.revision import Revision
+from stages.formats.revision.inputs import Dependency
+from stages.formats.revision.layout import RECORDED_DATA, record_path
+from stages.runtime.entry import UserError
+
+LOCK = "dvc.lock"
+
+
+def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: Path | None) -> list[str]:
+    """Bring input data into the checkout, each file checked by its hash; a line for each.
+
+    It is looked for in the revision itself, in `given`, and in the DVC remote. Raises UserError that names what is
+    needed and its hash where its bytes are nowhere.
+    """
+    lines = []
+    for path in wanted:
+        for place, copied in suppliers(revision, checkout, path, given):
+            if copied and not differs(revision, checkout, path):
+                lines.append(f"{path}: from {place}")
+                break
+        else:
+            raise UserError(missing_input(revision, path, given))
+    return lines
+
+
+def suppliers(revision: Revision, checkout: Path, path: str, given: Path | None) -> Iterator[tuple[str, bool]]:
+    """Each place that may have an input, and whether something was copied from there into the checkout."""
+    yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout / path)
+    if given is not None:
+        inside = given / path
+        yield str(given), copied(inside if inside.exists() else given, checkout / path)
+    pulled = run_quietly([sys.executable, "-m", "dvc", "pull", "--quiet", path], checkout)
+    yield "the DVC remote", pulled.returncode == 0 and (checkout / path).exists()
+
+
+def copied(source: Path, target: Path) -> bool:
+    """Copy a file or folder in place of another one; False where there is nothing to copy."""
+    if not source.exists():
+        return False
+    if target.is_dir():
+        shutil.rmtree(target)
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
+    return True
+
+
+def differs(revision: Revision, checkout: Path, path: str) -> bool:
+    """Whether an input is missing in the checkout, or has other content than recorded."""
+    return any(found == path for _, found, _ in differing_inputs(revision, checkout))
+
+
+def missing_input(revision: Revision, path: str, given: Path | None) -> str:
+    """What is needed, its hash, and where the record says that it is."""
+    dependencies = revision.inputs.dependencies if revision.inputs else []
+    dep: Dependency | None = next((dep for dep in dependencies if dep.path == path), None)
+    hashes = f" (DVC's md5 {dep.md5}, {dep.bytes} bytes)" if dep else ""
+    places = [f"{place.kind} {place.address or ''}".strip() for place in dep.places] if dep else []
+    known = f"; the record names {', '.join(places)}" if places else ""
+    if given is not None:
+        return f"{path}{hashes}: {given} does not hold it with the recorded content{known}"
+    return (
+        f"{path}{hashes}: this input is neither in the revision nor in a DVC remote{known}; "
+        f"name a folder that holds {path}, or the file itself, with --data"
+    )
+
+
+def restore_data(revision: Revision, checkout: Path, *, from_scratch: bool) -> list[str]:
+    """Let the checkout's dvc.lock have only the data stages whose results a DVC remote has; their names.
+
+    All other stages count as never run, so that they are computed.
+    """
+    restored = [] if from_scratch else pulled(revision, checkout)
+    lock = checkout / LOCK
+    if restored:
+        with lock.open("w", encoding="utf-8") as file:
+            YAML(typ="safe").dump(
+                {"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in restored}}, file
+            )
+    else:
+        lock.unlink()
+    return restored
+
+
+def pulled(revision: Revision, checkout: Path) -> list[str]:
+    """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull`."""
+    stages = revision.data_stages
+    if not stages or not output([sys.executable, "-m", "dvc", "remote", "list"], checkout).strip():
+        return []
+    print("      pulling the data from the DVC remote", flush=True)
+    run_quietly([sys.executable, "-m", "dvc", "pull", "--quiet", "--allow-missing", *stages], checkout)
+    # Small reports are in no cache of DVC; the revision has them.
+    for out, stage in revision.makers.items():
+        report = revision.folder / record_path(out)
+        if stage in stages and report.exists():
+            copied(report, checkout / out)
+    differing = dvc_status(checkout, stages)
+    return [stage for stage in stages if stage not in differing]

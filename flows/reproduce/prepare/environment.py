@@ -1,0 +1,139 @@
+"""The interpreter that computes: this one if it has the locked versions, else a virtual environment made from them."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from flows.project.versions import groups, locked_versions, normalised
+from flows.reproduce.commands import Commands, output
+from flows.reproduce.revision import Revision
+from stages.formats.revision.layout import RECORDED_REQUIREMENTS, RECORDED_VERSIONS
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+VENV, READY = "venv", "ready"
+
+PROBE = Path(__file__).with_name("probe.py")
+
+SHOWN = 4
+"""Differing versions that a message names."""
+
+
+class Machine(BaseModel):
+    """What `probe.py` found of an interpreter and its machine."""
+
+    model_config = ConfigDict(frozen=True)
+
+    python: str
+    versions: dict[str, str]
+    """Library, its name normalised (PEP 503) -> version without build tag."""
+    flags: list[str]
+    """The processor's instructions, as torch names them."""
+    system: str
+    accelerators: list[str]
+    """GPUs that torch finds."""
+    cpu_capability: str | None
+    """What torch's own kernels use; None without torch."""
+    cores: int | None
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """What the stages are run by."""
+
+    python: Path
+    machine: Machine
+    different: dict[str, tuple[str, str]]
+    """Library -> (locked version, version here), of those that differ."""
+    how: str
+    """Where it is from, in words."""
+
+
+def choose_interpreter(
+    revision: Revision, checkout: Path, commands: Commands, *, python: Path | None, this_environment: bool
+) -> Interpreter:
+    """The interpreter; a virtual environment is made only where it is needed.
+
+    Raises UserError where `python` has other versions than the locked ones, unless `this_environment` allows it.
+    """
+    locked = needed_versions(revision, checkout)
+    own = python or Path(sys.executable)
+    machine = probe(own)
+    different = differing(locked, machine.versions)
+    named = "that interpreter" if python else "the running interpreter"
+    if not different:
+        return Interpreter(own, machine, {}, f"{named} has all {len(locked)} locked versions")
+    if this_environment:
+        require_present_versions(checkout, different)
+        return Interpreter(own, machine, different, f"{named}, as asked, although it differs: {in_words(different)}")
+    if python:
+        raise UserError(
+            f"{python} has other versions than the revision's lock: {in_words(different)}; "
+            "leave --python away for an environment with the locked ones, or use it as it is with --this-environment"
+        )
+    made = make_environment(revision, checkout.parent, commands)
+    machine = probe(made)
+    return Interpreter(
+        made, machine, differing(locked, machine.versions), f"{checkout.parent / VENV}, made from the lock"
+    )
+
+
+def needed_versions(revision: Revision, checkout: Path) -> dict[str, str]:
+    """The pins of the recorded lock, without what only tests and benchmarks need."""
+    pyproject = checkout / "pyproject.toml"
+    development = groups(pyproject).get("dev", set()) if pyproject.exists() else set[str]()
+    pins = locked_versions(revision.folder / RECORDED_REQUIREMENTS)
+    return {name: version for name, version in pins.items() if name not in development}
+
+
+def probe(python: Path) -> Machine:
+    """Ask an interpreter. Raises UserError where it is none."""
+    try:
+        text = output([str(python), "-I", str(PROBE)], Path.cwd())
+    except OSError as error:
+        raise UserError(f"{python}: {error.strerror}; --python names an interpreter of Python") from None
+    return Machine.model_validate(json.loads(text))
+
+
+def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Library -> (locked, installed) where they differ."""
+    found = {name: (version, installed.get(name, "not installed")) for name, version in locked.items()}
+    return {name: (pinned, here) for name, (pinned, here) in found.items() if pinned.split("+")[0] != here}
+
+
+def in_words(different: Mapping[str, tuple[str, str]]) -> str:
+    """`torch 2.13.0 -> 2.14.0, ...`, the first few."""
+    more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+    return ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN]) + more
+
+
+def make_environment(revision: Revision, work: Path, commands: Commands) -> Path:
+    """A virtual environment with the locked versions; the same command completes one that was left half made."""
+    folder = work / VENV
+    python = folder / "bin" / "python"
+    if not (folder / READY).exists():
+        print(
+            "      installing the revision's requirements.lock into an environment of its own (minutes, once)",
+            flush=True,
+        )
+        lock = revision.folder / RECORDED_REQUIREMENTS
+        output([sys.executable, "-m", "venv", str(folder)], work)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(lock)]
+        commands.shown.append("python -m venv venv && venv/bin/python -m pip install -r requirements.lock")
+        output(install, work)
+        (folder / READY).touch()
+    return python
+
+
+def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, str]]) -> None:
+    """Let the checkout's versions.yaml name the versions that are here: the stages refuse to run with others."""
+    path = checkout / Path(RECORDED_VERSIONS).name
+    versions: dict[str, str] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    here = {name: different[normalised(name)][1] for name in versions if normalised(name) in different}
+    if here:
+        atomic_write(path, "".join(f"{name}: {value}\n" for name, value in sorted((versions | here).items())))

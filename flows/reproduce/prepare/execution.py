@@ -1,0 +1,154 @@
+"""The recorded execution of the training -> the environment of this one, as far as this machine has what it needs."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from flows.environment import STATE_DIR
+from flows.reproduce.prepare.environment import Interpreter, Machine
+from flows.reproduce.revision import Revision
+from stages.formats.revision.execution import Session
+from stages.runtime.atomic import atomic_write
+
+LAUNCH = "launch.yaml"
+
+COMPUTING = (
+    *("PARROTFLOW_", "OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "TORCH", "PYTORCH_"),
+    *("CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "ACCELERATE_"),
+)
+"""How variables begin that may change a result. Those of this shell do not count, only the recorded ones."""
+
+HARMLESS = {
+    f"PARROTFLOW_{name}" for name in ("WORKERS", "STAGES_AT_ONCE", "SHARD_CACHE_GB", "RESTARTS", "GRACE_SECONDS")
+}
+"""These change how long it takes, nothing else."""
+
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+ISA_LEVELS = (
+    ("AVX512_CORE_AMX", "amx_bf16"),
+    ("AVX512_CORE_FP16", "avx512_fp16"),
+    ("AVX512_CORE_BF16", "avx512_bf16"),
+    ("AVX512_CORE_VNNI", "avx512_vnni"),
+    ("AVX512_CORE", "avx512_f"),
+    ("AVX2", "avx2"),
+)
+"""oneDNN's names of instruction sets, the newest first, and the flag that stands for each (its manual, "CPU Dispatcher
+Control")."""
+
+
+def environment_of(
+    revision: Revision, interpreter: Interpreter, checkout: Path, settings: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The variables for the stages, and a line for each recorded fact that this machine lacks or the user changes."""
+    values = neutral_environment(interpreter, checkout)
+    if not needs_token(revision):
+        for name in SECRETS:
+            values.pop(name, None)
+    sessions = revision.execution.sessions if revision.execution else []
+    if not sessions:
+        notes = ["the record does not say how the training was executed: this machine's defaults are used"]
+    else:
+        recorded, notes = recorded_settings(sessions[0], interpreter.machine, checkout.parent)
+        values |= recorded
+        notes += [*changes_within(sessions), *missing(sessions[0], interpreter.machine)]
+    for name, value in settings.items():
+        notes.append(f"as asked: {name}={value} (recorded: {values.get(name, 'not set')})")
+        values[name] = value
+    return values, notes
+
+
+def neutral_environment(interpreter: Interpreter, checkout: Path) -> dict[str, str]:
+    """This shell's variables without those that may change a result, and without this project's own folders."""
+    home = str(STATE_DIR.absolute())
+    values = {
+        name: value
+        for name, value in os.environ.items()
+        if (not name.startswith(COMPUTING) or name in HARMLESS) and not value.startswith(home)
+    }
+    own = str(interpreter.python.absolute().parent)
+    path = [own, *(part for part in values.get("PATH", "").split(os.pathsep) if part != own)]
+    # The trackers that the parameters name get nothing sent: a reproduction is not one of the runs.
+    values |= {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
+    return values | {"PATH": os.pathsep.join(path), "PYTHONPATH": str(checkout)}
+
+
+def needs_token(revision: Revision) -> bool:
+    """Whether the data comes from the Hub: else the recorded code, which is someone else's, gets no token."""
+    sources = revision.inputs.sources if revision.inputs else []
+    return any(place.kind == "hub" for source in sources for place in source.places)
+
+
+def recorded_settings(session: Session, machine: Machine, work: Path) -> tuple[dict[str, str], list[str]]:
+    """The variables that let the training run as recorded, and what they cannot do here."""
+    notes: list[str] = []
+    values = session.environment | session.isa_limits
+    values["OMP_NUM_THREADS"] = str(session.threads_per_process)
+    values["PARROTFLOW_MICRO_BATCH"] = str(session.micro_batch_size)
+    values["PARROTFLOW_COMPILE"] = "on" if session.compiled else "off"
+    if session.compiled and session.device_type == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
+        notes.append("the recorded run was compiled; there is no C++ compiler here, so this one is not")
+        values["PARROTFLOW_COMPILE"] = "off"
+    if session.launch is not None and can_launch(session, machine):
+        atomic_write(work / LAUNCH, session.launch)
+        values["PARROTFLOW_LAUNCH"] = str(work / LAUNCH)
+    elif session.launch is not None:
+        notes.append(
+            f"the recorded run had {session.processes} processes on {session.machines} machines ({session.device}); "
+            "this machine cannot launch that: its own default is used"
+        )
+    if session.device_type == "cpu" and not session.isa_limits and (limits := limits_for(session, machine)):
+        values |= limits
+        shown = ", ".join(f"{name}={value}" for name, value in limits.items())
+        notes.append(f"this processor has more vector instructions than the recorded one; limited by {shown}")
+    return values, notes
+
+
+def can_launch(session: Session, machine: Machine) -> bool:
+    """Whether this machine alone can start the recorded processes."""
+    if session.machines > 1:
+        return False
+    return session.device_type == "cpu" or session.processes <= len(machine.accelerators)
+
+
+def limits_for(session: Session, machine: Machine) -> dict[str, str]:
+    """Limits that keep the libraries to the recorded processor's instructions; empty where it had all of this one's."""
+    extra = [flag for _, flag in ISA_LEVELS if flag in machine.flags and flag not in session.cpu_flags]
+    level = next((name for name, flag in ISA_LEVELS if flag in session.cpu_flags), None)
+    if not extra or level is None:
+        return {}
+    limits = {"ONEDNN_MAX_CPU_ISA": level}
+    if session.cpu_capability != machine.cpu_capability and session.cpu_capability in ("AVX2", "AVX512"):
+        limits["ATEN_CPU_CAPABILITY"] = session.cpu_capability.lower()
+    if level == "AVX2":
+        limits["MKL_ENABLE_INSTRUCTIONS"] = level
+    return limits
+
+
+def changes_within(sessions: list[Session]) -> Iterator[str]:
+    """A recorded run that was continued under other settings cannot be repeated by one set of settings."""
+    first = sessions[0].model_dump(exclude={"first_step", "last_step"})
+    for session in sessions[1:]:
+        other = session.model_dump(exclude={"first_step", "last_step"})
+        if changed := [name for name in first if first[name] != other[name]]:
+            yield (
+                f"the recorded run was continued at step {session.first_step} with another {', '.join(changed)}; "
+                "this one keeps those it began with, so its last bits may differ"
+            )
+
+
+def missing(session: Session, machine: Machine) -> Iterator[str]:
+    """What the recorded machine had and this one has not."""
+    if session.device_type == "cuda":
+        if session.device not in machine.accelerators:
+            here = ", ".join(machine.accelerators) or "no GPU"
+            yield f"the recorded run had {session.device}; this machine has {here}: expect other last bits"
+        return
+    if lacking := sorted(set(session.cpu_flags) - set(machine.flags)):
+        yield f"this processor lacks {', '.join(lacking)}, which {session.device} has: expect other last bits"
+    if machine.cores and session.threads_per_process > machine.cores:
+        yield f"{session.threads_per_process} threads a process on {machine.cores} cores: as recorded, but slower"
+    recorded = session.versions.get("python", machine.python)
+    if recorded.split(".")[:2] != machine.python.split(".")[:2]:
+        yield f"the recorded Python is {recorded}, this one {machine.python}"

@@ -1,0 +1,110 @@
+"""A published revision -> `WORK/revision`: from a folder, an archive, or the Hugging Face Hub."""
+
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flows.environment import STATE_DIR
+from flows.reproduce.revision import Revision, read_revision, require_consistent
+from stages.formats.revision.layout import MAIN, PROVENANCE
+from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.verify import verify_files
+from stages.runtime.atomic import atomic_folder
+from stages.runtime.entry import UserError, first_line
+from stages.runtime.hub import explained
+
+WORK = STATE_DIR / "reproduce"
+"""Here each revision has the folder in which it is reproduced."""
+
+FETCHED = "revision"
+
+HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
+
+OF_THE_CLIENT = ".cache"
+"""What the Hub's client leaves in a folder."""
+
+
+def work_folder(asked: str, found: Path, given: Path | None) -> Path:
+    """Where a revision is reproduced. Raises UserError where what the user names is damaged or no revision."""
+    provenance = read_provenance(found / PROVENANCE)
+    if provenance is None:
+        raise UserError(f"{asked}: holds no {PROVENANCE} that can be read, so it is no revision of parrotflow")
+    require_intact(asked, found)
+    return (given or WORK / provenance.revision).absolute()
+
+
+def keep(asked: str, found: Path, work: Path) -> Revision:
+    """Copy the revision into the work folder, unless it is there, and read it.
+
+    Raises UserError that names the file where it is damaged or is not what its record says.
+    """
+    kept = work / FETCHED
+    if not kept.exists():
+        with atomic_folder(kept) as partial:
+            shutil.copytree(found, partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    elif (kept / PROVENANCE).read_bytes() != (found / PROVENANCE).read_bytes():
+        raise UserError(
+            f"{work}: another revision, or another publication of this one, is reproduced there; "
+            "choose another folder with --folder, or delete that one"
+        )
+    require_intact(asked, kept)
+    revision = read_revision(asked, kept)
+    require_consistent(revision)
+    return revision
+
+
+def require_intact(asked: str, folder: Path) -> None:
+    """Raise UserError that names the files that are not as they were published."""
+    faults = verify_files(folder)
+    if faults:
+        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; fetch it again")
+
+
+@contextmanager
+def opened(asked: str) -> Iterator[Path]:
+    """A folder with the files of the revision that a user names, for as long as they are copied."""
+    path = Path(asked)
+    if path.is_dir():
+        # `published/NAME` is where the revisions are; `main` is the current one.
+        yield path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN
+    elif path.is_file():
+        with TemporaryDirectory() as temporary:
+            yield unpacked(path, Path(temporary))
+    elif found := HUB_NAME.fullmatch(asked):
+        with TemporaryDirectory() as temporary:
+            yield downloaded(found["repository"], found["revision"] or MAIN, Path(temporary))
+    else:
+        raise UserError(f"{asked}: no folder, no archive, and no owner/name@revision of the Hub")
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    """The folder of the revision in an archive. Members that would be written elsewhere are refused."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(folder)  # leaves out `..` and roots by itself
+        else:
+            with tarfile.open(archive) as packed_tar:
+                packed_tar.extractall(folder, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
+        raise UserError(f"{archive}: not an archive that can be unpacked: {first_line(error)}") from None
+    found = sorted(folder.rglob(PROVENANCE), key=lambda path: len(path.parts))
+    if not found:
+        raise UserError(f"{archive}: holds no {PROVENANCE}, so it is no revision of parrotflow")
+    return found[0].parent
+
+
+def downloaded(repository: str, revision: str, folder: Path) -> Path:
+    """The files of a revision on the Hub: of a tag, a branch or a commit. Raises as `explained` does."""
+    from huggingface_hub import snapshot_download
+
+    with explained(f"{repository}@{revision}"):
+        snapshot_download(repository, revision=revision, local_dir=folder)
+    shutil.rmtree(folder / OF_THE_CLIENT, ignore_errors=True)
+    return folder

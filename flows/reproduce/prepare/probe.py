@@ -1,0 +1,41 @@
+"""Run by the interpreter of a reproduction: its libraries and its processor, as one line of JSON.
+
+Not imported: another environment need not have this project. The standard library only, and torch where it is there.
+"""
+
+import json
+import os
+import platform
+import re
+import sys
+from importlib.metadata import distributions
+
+
+def probe() -> dict[str, object]:
+    """Versions by normalised name (PEP 503) without build tags, the processor's instructions, what torch finds."""
+    found: dict[str, object] = {
+        "python": platform.python_version(),
+        "versions": {
+            re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(): item.version.split("+")[0]
+            for item in reversed(list(distributions()))
+            if item.metadata["Name"]
+        },
+        "flags": [],
+        "system": f"{platform.system()} {platform.machine()}",
+        "accelerators": [],
+        "cpu_capability": None,
+        "cores": None,
+    }
+    try:
+        import torch
+    except ImportError:
+        return found
+    found["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    found["flags"] = sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True)
+    found["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found["accelerators"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return found
+
+
+if __name__ == "__main__":
+    json.dump(probe(), sys.stdout)

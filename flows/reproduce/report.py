@@ -1,0 +1,176 @@
+"""What a reproduction says: lines in the terminal while it works, and a page of HTML that can go with a paper."""
+
+import datetime
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.reproduce.commands import Commands
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, EQUAL, NOT_REPRODUCED, Verdict
+from flows.reproduce.prepare.environment import Interpreter
+from flows.reproduce.revision import Revision
+from flows.reproduce.segment import Segment
+from stages.formats.html import filled_template
+from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
+from stages.runtime.entry import UserError
+
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
+
+EXPLANATIONS = {
+    BIT_IDENTICAL: "every output that was computed has the bytes of the recorded one",
+    EQUAL: "the bytes differ, and the evaluation agrees with the published one within its 95 % intervals",
+    NOT_REPRODUCED: "the result is not the published one",
+}
+
+NOTHING = "-"
+"""In a table: not known."""
+
+WIDTH = 12
+"""Of a step's name in the terminal."""
+
+
+@dataclass
+class Story:
+    """What was checked so far; each step is printed as it happens."""
+
+    revision: Revision
+    work: Path
+    commands: Commands
+    steps: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def say(self, name: str, text: str) -> None:
+        """A step that is done."""
+        self.steps.append((name, text))
+        print(f"{name:<{WIDTH}} {text}", flush=True)
+
+    def note(self, text: str) -> None:
+        """Something that is not as recorded, before anything is computed."""
+        self.notes.append(text)
+        print(f"{'':<{WIDTH}} note: {text}", flush=True)
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """The comparison and the verdict for the terminal."""
+    width = max((len(stage.name) for stage in verdict.stages), default=0)
+    lines = [""]
+    for stage in verdict.stages:
+        lines.append(f"{stage.name:<{width}}  {stage.state}")
+        lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
+    for one in verdict.sets:
+        published = (
+            f"published {one.published:g} bits per byte [{one.published_interval[0]:g}, {one.published_interval[1]:g}]"
+        )
+        lines.append(f"{one.name}: {published}, found {one.found:g}: {one.reason}")
+    lines += ["", f"{verdict.result}: {EXPLANATIONS[verdict.result]}"]
+    if verdict.first is not None:
+        stage, difference = verdict.first
+        what = f"{stage.name}: {difference}" if difference else f"{stage.name} did not run"
+        lines.append(f"first difference: {what}")
+    lines += [f"likely cause: {cause.kind}: {cause.fact}" for cause in verdict.causes]
+    return lines
+
+
+def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, verdict: Verdict) -> str:
+    """The page of a reproduction."""
+    return page(
+        story,
+        checkout,
+        interpreter,
+        verdict=verdict,
+        result=verdict.result,
+        explanation=EXPLANATIONS[verdict.result],
+        segment=None,
+        segment_facts={},
+        found_weights=found_weights(checkout),
+    )
+
+
+def segment_page(
+    story: Story, checkout: Path, interpreter: Interpreter, segment: Segment, facts: dict[str, Any], *, equal: bool
+) -> str:
+    """The page of one segment."""
+    steps = f"steps {segment.first} to {segment.last} of the training"
+    return page(
+        story,
+        checkout,
+        interpreter,
+        verdict=None,
+        result=BIT_IDENTICAL if equal else NOT_REPRODUCED,
+        explanation=f"{steps} end in {'the recorded' if equal else 'another'} state",
+        segment=segment,
+        segment_facts=facts,
+        found_weights=None,
+    )
+
+
+def page(story: Story, checkout: Path, interpreter: Interpreter, **values: Any) -> str:
+    """Fill the template."""
+    revision = story.revision
+    found = read_execution(checkout / TRAIN_EXECUTION)
+    return filled_template(
+        TEMPLATE,
+        {},
+        revision=revision,
+        provenance=revision.provenance,
+        steps=story.steps,
+        notes=story.notes,
+        commands=story.commands.shown,
+        minutes=f"{story.seconds / 60:.1f} minutes" if story.seconds >= 90 else f"{story.seconds:.0f} seconds",
+        machine=interpreter.machine,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        facts=machine_rows(
+            revision.execution.sessions if revision.execution else [], found.sessions if found else [], interpreter
+        ),
+        **values,
+    )
+
+
+def found_weights(checkout: Path) -> str | None:
+    """The sha256 of the rebuilt weights; None where there are none."""
+    try:
+        return weights_sha256(checkout / MODEL)
+    except UserError:
+        return None
+
+
+def machine_rows(recorded: list[Session], found: list[Session], interpreter: Interpreter) -> list[tuple[str, str, str]]:
+    """(fact, recorded, here) of the training's execution."""
+    old, new = (sessions[0] if sessions else None for sessions in (recorded, found))
+    rows = [(label, shown(old, name), shown(new, name)) for name, label in FACTS.items()]
+    libraries = sorted({*(old.versions if old else {}), *(new.versions if new else {})})
+    here = new.versions if new else {"python": interpreter.machine.python, **interpreter.machine.versions}
+    return rows + [
+        (name, old.versions.get(name, NOTHING) if old else NOTHING, here.get(name, NOTHING)) for name in libraries
+    ]
+
+
+FACTS = {
+    "device": "processor or GPU",
+    "cpu_capability": "torch's kernels",
+    "cpu_flags": "vector instructions",
+    "isa_limits": "limits on instructions",
+    "processes": "processes",
+    "threads_per_process": "threads a process",
+    "distributed": "distributed",
+    "precision": "precision",
+    "compiled": "compiled",
+    "micro_batch_size": "micro-batch",
+    "gradient_accumulation_steps": "gradient accumulation",
+    "environment": "environment",
+}
+"""Field of a session -> what the page calls it."""
+
+
+def shown(session: Session | None, name: str) -> str:
+    """A field of a session in a table."""
+    if session is None:
+        return NOTHING
+    value = getattr(session, name)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={one}" for key, one in sorted(value.items())) or "none"
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

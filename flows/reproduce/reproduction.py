@@ -1,0 +1,214 @@
+"""`parrotflow reproduce REV`, from the published revision to the verdict.
+
+    WORK/revision/      the revision, as fetched and checked
+    WORK/checkout/      its code at the recorded commit; here everything is computed
+    WORK/venv/          an environment with the locked versions, where this one has others
+    WORK/prepared.json  how it was prepared: a reproduction that was killed continues only in the same way
+
+WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is kept: the same command continues.
+"""
+
+import shlex
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from flows.reproduce.commands import Commands, only_reproduction_in
+from flows.reproduce.compare.verdict import judge
+from flows.reproduce.prepare.checkout import check_code, check_out
+from flows.reproduce.prepare.data import restore_data, supply_inputs
+from flows.reproduce.prepare.environment import Interpreter, choose_interpreter
+from flows.reproduce.prepare.execution import environment_of
+from flows.reproduce.prepare.fetch import keep, opened, work_folder
+from flows.reproduce.report import Story, segment_page, verdict_lines, verdict_page
+from flows.reproduce.revision import Revision
+from flows.reproduce.segment import (
+    DIFFERENT,
+    EQUAL,
+    checkpoint_folder,
+    find_segment,
+    read_segment_report,
+    segment_command,
+)
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+PREPARED = "prepared.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for: the options of the command."""
+
+    revision: str
+    folder: Path | None = None
+    source: str | None = None
+    data: Path | None = None
+    from_scratch: bool = False
+    python: Path | None = None
+    this_environment: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    key: Path | None = None
+    segment: str | None = None
+    checkpoints: Path | None = None
+    report: Path | None = None
+
+
+class Prepared(BaseModel):
+    """How a work folder was prepared."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: dict[str, str]
+    from_scratch: bool
+    python: str
+    restored: list[str]
+    """Data stages whose outputs were pulled, not computed."""
+
+
+def reproduce(request: Request) -> int:
+    """Rebuild a revision and compare. The exit code: 0 where it was reproduced, 1 where it was not.
+
+    Raises UserError where it cannot be tried: the revision is damaged, or something that it needs is nowhere.
+    """
+    began = time.monotonic()
+    with ExitStack() as held:
+        with opened(request.revision) as found:
+            work = work_folder(request.revision, found, request.folder)
+            commands = held.enter_context(only_reproduction_in(work))
+            revision = keep(request.revision, found, work)
+        story = Story(revision, work, commands)
+        story.say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
+
+        checkout = check_out(revision, work, request.source)
+        story.say("code", describe_code(revision, checkout))
+        interpreter, prepared = prepare(request, revision, checkout, commands, story)
+
+        environment, notes = environment_of(revision, interpreter, checkout, request.settings)
+        story.say("execution", describe_execution(revision))
+        for note in notes:
+            story.note(note)
+
+        if request.segment is not None:
+            return check_segment(request, revision, checkout, interpreter, environment, story)
+        run_stages(list(revision.stages), checkout, interpreter, environment, commands)
+
+        verdict = judge(revision, checkout, prepared.restored, interpreter.different, notes)
+        story.seconds = time.monotonic() - began
+        for line in verdict_lines(verdict):
+            print(line, flush=True)
+        if request.report:
+            atomic_write(request.report, verdict_page(story, checkout, interpreter, verdict))
+            print(f"report: {request.report}", flush=True)
+        return verdict.exit_code
+
+
+def prepare(
+    request: Request, revision: Revision, checkout: Path, commands: Commands, story: Story
+) -> tuple[Interpreter, Prepared]:
+    """The interpreter and the data. What an earlier start of the same command prepared is used as it is."""
+    file = checkout.parent / PREPARED
+    before = Prepared.model_validate_json(file.read_bytes()) if file.exists() else None
+    wanted = check_code(revision, checkout) if before is None else []
+    interpreter = choose_interpreter(
+        revision, checkout, commands, python=request.python, this_environment=request.this_environment
+    )
+    story.say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
+    if before is None:
+        supplied = supply_inputs(revision, checkout, wanted, request.data)
+        restored = restore_data(revision, checkout, from_scratch=request.from_scratch)
+        for line in supplied:
+            story.note(line)
+    else:
+        restored = before.restored
+    now = Prepared(
+        settings=dict(request.settings),
+        from_scratch=request.from_scratch,
+        python=str(interpreter.python),
+        restored=restored,
+    )
+    if before is not None and before != now:
+        raise UserError(
+            f"{checkout.parent}: the reproduction there was begun with other options (--set, --from-scratch or the "
+            "interpreter): repeat those, or choose another folder with --folder"
+        )
+    atomic_write(file, now.model_dump_json(indent=2) + "\n")
+    story.say("data", describe_data(revision, restored))
+    return interpreter, now
+
+
+def run_stages(
+    stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str], commands: Commands
+) -> None:
+    """Run stages with the checkout's own command. Raises UserError where one fails."""
+    if (checkout / "flows" / "cli.py").is_file():
+        arguments = ["-m", "flows.cli", "run", "--wait", *stages]
+    else:
+        arguments = ["-m", "dvc", "repro", *stages]
+    code = commands.run(
+        [str(interpreter.python), *arguments], checkout, environment, show=shlex.join(["python", *arguments])
+    )
+    if code:
+        raise UserError(f"the stages did not all run (exit code {code}, see above); the same command continues there")
+
+
+def check_segment(
+    request: Request,
+    revision: Revision,
+    checkout: Path,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    story: Story,
+) -> int:
+    """Compute one segment of the training again; 0 where its end is the recorded one, 1 where it is not."""
+    assert request.segment is not None
+    began = time.monotonic()
+    checkpoints = checkpoint_folder(revision, request.checkpoints)
+    segment = find_segment(revision, checkpoints, request.segment)
+    if revision.data_stages:
+        run_stages(revision.data_stages, checkout, interpreter, environment, story.commands)
+    result = checkout.parent / f"segment-{segment.first}-{segment.last}.json"
+    result.unlink(missing_ok=True)
+    command = segment_command(revision, interpreter.python, segment, checkpoints, result)
+    code = story.commands.run(command, checkout, environment, show=shlex.join(["python", *command[1:]]))
+    if code not in (EQUAL, DIFFERENT):
+        raise UserError(f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above)")
+    story.seconds = time.monotonic() - began
+    outcome = "bit-identical" if code == EQUAL else "not reproduced"
+    print(f"\n{outcome}: steps {segment.first} to {segment.last} of the training", flush=True)
+    if request.report:
+        page = segment_page(story, checkout, interpreter, segment, read_segment_report(result), equal=code == EQUAL)
+        atomic_write(request.report, page)
+        print(f"report: {request.report}", flush=True)
+    return code
+
+
+def describe_code(revision: Revision, checkout: Path) -> str:
+    """Where the code is from."""
+    git, archive = revision.provenance.git, revision.provenance.source
+    commit = "an archive of the whole project" if git is None or (archive and archive.whole) else f"commit {git.commit}"
+    files = len(archive.files) + len(archive.deleted) if archive and not archive.whole else 0
+    changed = f" with {files} files as they were changed" if files else ""
+    return f"{commit}{changed}, in {checkout}"
+
+
+def describe_execution(revision: Revision) -> str:
+    """How the training was executed, on one line."""
+    if revision.execution is None or not revision.execution.sessions:
+        return "not recorded"
+    session = revision.execution.sessions[0]
+    processes = f"{session.processes} process{'es' if session.processes > 1 else ''}"
+    return f"{session.device}, {processes} of {session.threads_per_process} threads, {session.precision}, as recorded"
+
+
+def describe_data(revision: Revision, restored: list[str]) -> str:
+    """What is pulled, and what is computed."""
+    computed = [stage for stage in revision.data_stages if stage not in restored]
+    parts = [
+        f"{what}: {', '.join(stages)}" for what, stages in (("pulled", restored), ("computed", computed)) if stages
+    ]
+    return "; ".join(parts) or "nothing comes before the training"

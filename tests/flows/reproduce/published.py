@@ -1,0 +1,76 @@
+"""A revision made by hand from a project that has run: what publish writes, without its card."""
+
+import shutil
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
+from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.reports import REPORTS
+from stages.formats.revision.execution import TRAIN_EXECUTION
+from stages.formats.revision.inputs import InputListing, write_inputs
+from stages.formats.revision.layout import (
+    EVALUATION,
+    EVALUATION_RECEIPT,
+    EXECUTION,
+    INPUTS,
+    PROVENANCE,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+    RECORDED_PIPELINE,
+    RECORDED_REQUIREMENTS,
+    RECORDED_VERSIONS,
+    revision_name,
+)
+from stages.formats.revision.provenance import GitState, Provenance, SourceArchive, write_provenance
+from stages.runtime.hashes import file_sha256
+from tests.flows.small_pipeline import run
+
+PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_VERSIONS, RECORDED_REQUIREMENTS)
+
+
+def write_revision(
+    project: Path, folder: Path, listing: InputListing | None = None, source: SourceArchive | None = None
+) -> Path:
+    """Write a revision of what is in the project now; publish's own stage is left out."""
+    (folder / "record").mkdir(parents=True)
+    for file in (project / MODEL).glob("*.*"):
+        shutil.copyfile(file, folder / file.name)
+    shutil.copyfile(project / EVALUATE_REPORT, folder / EVALUATION)
+    shutil.copyfile(project / EVALUATE_RECEIPT, folder / EVALUATION_RECEIPT)
+    for path in PLAIN:
+        shutil.copyfile(project / Path(path).name, folder / path)
+    shutil.copytree(project / REPORTS, folder / "record" / REPORTS)
+    (folder / "record" / TRAIN_EXECUTION).unlink(missing_ok=True)
+    if (project / TRAIN_EXECUTION).exists():
+        shutil.copyfile(project / TRAIN_EXECUTION, folder / EXECUTION)
+    lock = YAML(typ="safe", pure=True).load(project / "dvc.lock")
+    lock["stages"].pop("publish", None)
+    YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
+    write_inputs(folder / INPUTS, listing or InputListing(sources=[], dependencies=[]))
+    commit = run(["git", "rev-parse", "HEAD"], project).strip()
+    seal(folder, GitState(commit=commit, dirty=False, changed=[], untracked=0), source)
+    return folder
+
+
+def seal(folder: Path, git: GitState | None, source: SourceArchive | None = None) -> None:
+    """Write the provenance over the files as they are now: whoever forges a file can do this too."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name != PROVENANCE}
+    write_provenance(
+        folder / PROVENANCE,
+        Provenance(
+            revision=revision_name(hashes),
+            files=hashes,
+            weights_sha256=weights_sha256(folder),
+            git=git,
+            source=source,
+            pipeline=[],
+            not_in_lock=[],
+            publish={"name": "tiny"},
+            versions={},
+            training=None,
+            published_from={},
+        ),
+    )

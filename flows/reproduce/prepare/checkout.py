@@ -1,12 +1,15 @@
 """The code of a revision -> `WORK/checkout`: its commit, what differed from it, and the files that the record has."""
 
-import json
+import contextlib
 import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 from typing import Any
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
 
 from flows.reproduce.commands import output, run_quietly
 from flows.reproduce.revision import Revision
@@ -20,7 +23,7 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
 )
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UnavailableError, UserError, first_line
 
 CHECKOUT = "checkout"
 
@@ -151,8 +154,12 @@ def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str,
 
 def dvc_status(checkout: Path, stages: list[str]) -> dict[str, Any]:
     """What differs from dvc.lock, by stage; a stage that is up to date is not in it."""
-    text = output([sys.executable, "-m", "dvc", "status", "--json", *stages], checkout)
-    result: dict[str, Any] = json.loads(text)
+    try:
+        # DVC names stages and files as seen from the current folder.
+        with contextlib.chdir(checkout), Repo() as repo:
+            result: dict[str, Any] = repo.status(targets=stages)
+    except DvcException as error:
+        raise UserError(f"{checkout}: {first_line(error)}") from None
     return result
 
 

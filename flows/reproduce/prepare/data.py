@@ -5,9 +5,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.reproduce.commands import output, run_quietly
+from flows.reproduce.commands import run_quietly
 from flows.reproduce.prepare.checkout import differing_inputs, dvc_status
 from flows.reproduce.revision import Revision
 from stages.formats.revision.inputs import Dependency
@@ -99,8 +100,9 @@ def restore_data(revision: Revision, checkout: Path, *, from_scratch: bool) -> l
 def pulled(revision: Revision, checkout: Path) -> list[str]:
     """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull`."""
     stages = revision.data_stages
-    if not stages or not output([sys.executable, "-m", "dvc", "remote", "list"], checkout).strip():
-        return []
+    with Repo(str(checkout)) as repo:
+        if not stages or not repo.config["remote"]:
+            return []
     print("      pulling the data from the DVC remote", flush=True)
     run_quietly([sys.executable, "-m", "dvc", "pull", "--quiet", "--allow-missing", *stages], checkout)
     # Small reports are in no cache of DVC; the revision has them.

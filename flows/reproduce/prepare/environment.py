@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.project.versions import groups, locked_versions, normalised
 from flows.reproduce.commands import Commands, output
+from flows.reproduce.prepare.probe import probe as probed
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS, RECORDED_VERSIONS
 from stages.runtime.atomic import atomic_write
@@ -93,6 +94,8 @@ def needed_versions(revision: Revision, checkout: Path) -> dict[str, str]:
 
 def probe(python: Path) -> Machine:
     """Ask an interpreter. Raises UserError where it is none."""
+    if python == Path(sys.executable):
+        return Machine.model_validate(probed())
     try:
         text = output([str(python), "-I", str(PROBE)], Path.cwd())
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Run by the interpreter of a reproduction: its libraries and its processor, as one line of JSON.
+"""The libraries of an interpreter, and its processor, as one line of JSON.
 
-Not imported: another environment need not have this project. The standard library only, and torch where it is there.
+Run as a script by another interpreter, which need not have this project: the standard library only, and torch where it
+is there.
 """
 
 import json

@@ -1,0 +1,283 @@
+"""Published revisions of a small real project, reproduced: what is found, and what is said where something differs."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.reproduce.reproduction import Request, reproduce
+from stages.formats.revision.inputs import Dependency, InputListing, Place
+from stages.formats.revision.layout import (
+    EVALUATION,
+    EXECUTION,
+    PROVENANCE,
+    RECORDED_LOCK,
+    RECORDED_REQUIREMENTS,
+    RECORDED_VERSIONS,
+    SOURCE_ARCHIVE,
+)
+from stages.formats.revision.provenance import GitState, SourceArchive, read_provenance
+from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from tests.flows.reproduce.published import seal, write_revision
+from tests.flows.reproduce.small_training import make_training
+from tests.flows.small_pipeline import git, run
+from tests.flows.toy import repro
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        return make_training(tmp_path_factory.mktemp("training") / "project")
+
+
+@pytest.fixture(scope="module")
+def published(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_revision(project, tmp_path_factory.mktemp("published") / "main")
+
+
+@pytest.fixture
+def revision(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One's own copy of the published revision; the current folder is an empty one."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.copytree(published, tmp_path / "main")
+    return tmp_path / "main"
+
+
+def git_state(revision: Path) -> GitState:
+    provenance = read_provenance(revision / PROVENANCE)
+    assert provenance is not None
+    assert provenance.git is not None
+    return provenance.git
+
+
+def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_nothing_more_to_compute(
+    project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    request = Request(str(revision), source=str(project), report=Path("report.html"))
+
+    assert reproduce(request) == 0
+    said = capfd.readouterr().out
+    assert "Running stage 'train'" in said
+    assert "\nbit-identical: " in said
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert "bit-identical" in page
+    assert f"commit <code>{git_state(revision).commit}</code>" in page
+
+    assert reproduce(request) == 0
+    said = capfd.readouterr().out
+    assert "Running stage" not in said
+    assert "\nbit-identical: " in said
+
+
+def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing_step_too(
+    project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce(Request(str(revision), source=str(project), settings={"OMP_NUM_THREADS": "7"})) == 0
+
+    said = capfd.readouterr().out
+    assert "note: as asked: OMP_NUM_THREADS=7 (recorded: 2)" in said
+    assert "\nequal within intervals: " in said
+    assert "first difference: train: model/model.safetensors: bias: recorded " in said
+    assert "2 of 2 tensors differ" in said
+    assert re.search(r"reports/curves/loss\.tsv: step \d, loss: recorded ", said)
+    assert "likely cause: threads: threads_per_process: recorded 2, here 7" in said
+
+
+def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dirty = tmp_path / "dirty"
+    shutil.copytree(project, dirty)
+    (dirty / "train.py").write_text(
+        (dirty / "train.py").read_text().replace("np.float32(step)", "np.float32(step + 1)")
+    )
+    (dirty / "pyproject.toml").unlink()
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    repro(dirty)
+    archive = tmp_path / "source.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(dirty / "train.py", "train.py")
+    source = SourceArchive(
+        sha256=file_sha256(archive),
+        files={"train.py": file_sha256(dirty / "train.py")},
+        whole=False,
+        deleted=["pyproject.toml"],
+    )
+    revision = write_revision(dirty, tmp_path / "main", source=source)
+    shutil.copyfile(archive, revision / SOURCE_ARCHIVE)
+    seal(revision, git_state(revision), source)
+    monkeypatch.chdir(tmp_path)
+
+    assert reproduce(Request("main", source=str(project), folder=tmp_path / "work")) == 0
+
+    assert "\nbit-identical: " in capfd.readouterr().out
+    assert not (tmp_path / "work/checkout/pyproject.toml").exists()
+
+
+def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_result_differs(
+    project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for path in (RECORDED_VERSIONS, RECORDED_REQUIREMENTS, RECORDED_LOCK):
+        text = (revision / path).read_text()
+        assert "2.4.6" in text
+        (revision / path).write_text(text.replace("2.4.6", "1.0.1"))
+    execution = json.loads((revision / EXECUTION).read_text())
+    execution["sessions"][0]["threads_per_process"] = 7
+    (revision / EXECUTION).write_text(json.dumps(execution))
+    seal(revision, git_state(revision))
+    request = Request(str(revision), source=str(project), python=Path(sys.executable))
+
+    with pytest.raises(UserError, match=r"has other versions than the revision's lock: numpy 1\.0\.1 -> 2\.4\.6"):
+        reproduce(request)
+    reproduce(Request(str(revision), source=str(project), this_environment=True))
+
+    said = capfd.readouterr().out
+    assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
+    assert "\nequal within intervals: " in said
+    assert "likely cause: library: versions.yaml: numpy: 1.0.1 -> 2.4.6" in said
+
+
+def test_a_damaged_file_ends_it_by_name(revision: Path) -> None:
+    with (revision / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+
+    with pytest.raises(UserError, match=r"is damaged: model\.safetensors differs from what was published"):
+        reproduce(Request(str(revision)))
+
+
+def forge(revision: Path, file: str) -> None:
+    text = (revision / file).read_text()
+    report = json.loads(text)
+    report["bits_per_byte"] -= 0.01
+    (revision / file).write_text(json.dumps(report))
+
+
+def test_a_forged_evaluation_with_fitting_hashes_contradicts_the_recorded_pipeline(revision: Path) -> None:
+    forge(revision, EVALUATION)
+    seal(revision, git_state(revision))
+
+    with pytest.raises(UserError, match=r"evaluation\.json is not what the pipeline made: .*\(stage evaluate\)"):
+        reproduce(Request(str(revision)))
+
+
+def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_lies_within_its_interval(
+    project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = hashlib.md5((revision / EVALUATION).read_bytes()).hexdigest()
+    forge(revision, EVALUATION)
+    shutil.copyfile(revision / EVALUATION, revision / "record/reports/evaluate.json")
+    after = hashlib.md5((revision / EVALUATION).read_bytes()).hexdigest()
+    lock = (revision / RECORDED_LOCK).read_text()
+    assert before in lock
+    (revision / RECORDED_LOCK).write_text(lock.replace(before, after))
+    seal(revision, git_state(revision))
+
+    assert reproduce(Request(str(revision), source=str(project))) == 1
+
+    said = capfd.readouterr().out
+    assert "\nnot reproduced: " in said
+    assert "first difference: evaluate: reports/evaluate.json: bits_per_byte: recorded " in said
+    assert "the same weights, more apart than rounding explains" in said
+
+
+def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revision: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path / "empty")], check=True)
+
+    with pytest.raises(UserError, match=rf"commit {git_state(revision).commit} was not found in {tmp_path}/empty"):
+        reproduce(Request(str(revision), source=str(tmp_path / "empty")))
+
+
+def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> None:
+    lock = (revision / RECORDED_LOCK).read_text()
+    assert "path: train.py" in lock
+    md5 = hashlib.md5((project / "train.py").read_bytes()).hexdigest()
+    (revision / RECORDED_LOCK).write_text(lock.replace(md5, "a" * 32))
+    seal(revision, git_state(revision))
+
+    with pytest.raises(UserError, match=r"train\.py is modified: it is not as stage train read it"):
+        reproduce(Request(str(revision), source=str(project)))
+
+
+def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_done(
+    project: Path, revision: Path, tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--source", str(project)]
+    environment = os.environ | {"HOLD": str(hold), "PYTHONPATH": str(Path(__file__).parents[3])}
+    first = subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not Path(f"{hold}.reached").exists():
+        assert first.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    hold.unlink()
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Stage 'data' didn't change, skipping" in done.stdout
+    assert "\nbit-identical: " in done.stdout
+
+
+def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(project, mine)
+    run([sys.executable, "-m", "dvc", "remote", "add", "-d", "store", str(tmp_path / "store")], mine)
+    git(mine, "commit", "-qam", "a remote")
+    run([sys.executable, "-m", "dvc", "push", "-q"], mine)
+    write_revision(mine, tmp_path / "main")
+    monkeypatch.chdir(tmp_path)
+
+    assert reproduce(Request("main", source=str(mine))) == 0
+    said = capfd.readouterr().out
+    assert "pulled: data" in said
+    assert "Running stage 'data'" not in said
+    assert "data      restored" in said
+    assert "\nbit-identical: " in said
+    with pytest.raises(UserError, match=r"was begun with other options"):
+        reproduce(Request("main", source=str(mine), from_scratch=True))
+
+
+def test_input_data_that_is_nowhere_is_named_with_its_hash_and_can_be_supplied(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(project, mine)
+    (mine / "corpus.txt").write_text("1.5 2.5 3.5")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    repro(mine)
+    md5 = hashlib.md5((mine / "corpus.txt").read_bytes()).hexdigest()
+    dependency = Dependency(
+        path="corpus.txt", md5=md5, bytes=11, files={}, not_listed=0, places=[Place(kind="local", address=None)]
+    )
+    write_revision(mine, tmp_path / "main", InputListing(sources=[], dependencies=[dependency]))
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UserError, match=rf"corpus\.txt \(DVC's md5 {md5}, 11 bytes\): this input is neither"):
+        reproduce(Request("main", source=str(project)))
+    with pytest.raises(UserError, match=r"does not hold it with the recorded content"):
+        reproduce(Request("main", source=str(project), data=project))
+    assert reproduce(Request("main", source=str(project), data=mine)) == 0
+
+    said = capfd.readouterr().out
+    assert f"corpus.txt: from {mine}" in said
+    assert "\nbit-identical: " in said

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.reproduce.commands import Commands
-from flows.reproduce.compare.verdict import BIT_IDENTICAL, EQUAL, NOT_REPRODUCED, Verdict
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, EQUAL, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
 from flows.reproduce.prepare.environment import Interpreter
 from flows.reproduce.revision import Revision
-from flows.reproduce.segment import Segment
 from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
+from stages.formats.revision.segment import SegmentReport
 from stages.runtime.entry import UserError
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -35,7 +35,6 @@ class Story:
     """What was checked so far; each step is printed as it happens."""
 
     revision: Revision
-    work: Path
     commands: Commands
     steps: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -83,25 +82,20 @@ def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, verdict
         result=verdict.result,
         explanation=EXPLANATIONS[verdict.result],
         segment=None,
-        segment_facts={},
         found_weights=found_weights(checkout),
     )
 
 
-def segment_page(
-    story: Story, checkout: Path, interpreter: Interpreter, segment: Segment, facts: dict[str, Any], *, equal: bool
-) -> str:
+def segment_page(story: Story, checkout: Path, interpreter: Interpreter, segment: SegmentReport) -> str:
     """The page of one segment."""
-    steps = f"steps {segment.first} to {segment.last} of the training"
     return page(
         story,
         checkout,
         interpreter,
         verdict=None,
-        result=BIT_IDENTICAL if equal else NOT_REPRODUCED,
-        explanation=f"{steps} end in {'the recorded' if equal else 'another'} state",
+        result=BIT_IDENTICAL if segment.verdict == "equal" else NOT_REPRODUCED,
+        explanation=segment.reason,
         segment=segment,
-        segment_facts=facts,
         found_weights=None,
     )
 
@@ -170,7 +164,7 @@ def shown(session: Session | None, name: str) -> str:
         return NOTHING
     value = getattr(session, name)
     if isinstance(value, dict):
-        return ", ".join(f"{key}={one}" for key, one in sorted(value.items())) or "none"
+        return ", ".join(f"{k}={v}" for k, v in sorted(value.items()) if k not in FIELDS_OF_THEIR_OWN) or "none"
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

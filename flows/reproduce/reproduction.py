@@ -23,17 +23,17 @@ from flows.reproduce.prepare.checkout import check_code, check_out
 from flows.reproduce.prepare.data import restore_data, supply_inputs
 from flows.reproduce.prepare.environment import Interpreter, choose_interpreter
 from flows.reproduce.prepare.execution import environment_of
-from flows.reproduce.prepare.fetch import keep, opened, work_folder
-from flows.reproduce.report import Story, segment_page, verdict_lines, verdict_page
+from flows.reproduce.prepare.fetch import check_signature, keep, opened, work_folder
+from flows.reproduce.report import WIDTH, Story, segment_page, verdict_lines, verdict_page
 from flows.reproduce.revision import Revision
 from flows.reproduce.segment import (
     DIFFERENT,
     EQUAL,
     checkpoint_folder,
     find_segment,
-    read_segment_report,
     segment_command,
 )
+from stages.formats.revision.segment import read_segment_report
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -81,11 +81,13 @@ def reproduce(request: Request) -> int:
             work = work_folder(request.revision, found, request.folder)
             commands = held.enter_context(only_reproduction_in(work))
             revision = keep(request.revision, found, work)
-        story = Story(revision, work, commands)
+        story = Story(revision, commands)
         story.say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
+        story.say("signature", check_signature(request.revision, revision.folder, request.key))
 
-        checkout = check_out(revision, work, request.source)
-        story.say("code", describe_code(revision, checkout))
+        checkout = check_out(revision, request.source)
+        story.say("code", describe_code(revision))
+        print(f"{'':<{WIDTH}} in {checkout}", flush=True)
         interpreter, prepared = prepare(request, revision, checkout, commands, story)
 
         environment, notes = environment_of(revision, interpreter, checkout, request.settings)
@@ -111,7 +113,7 @@ def prepare(
     request: Request, revision: Revision, checkout: Path, commands: Commands, story: Story
 ) -> tuple[Interpreter, Prepared]:
     """The interpreter and the data. What an earlier start of the same command prepared is used as it is."""
-    file = checkout.parent / PREPARED
+    file = revision.work / PREPARED
     before = Prepared.model_validate_json(file.read_bytes()) if file.exists() else None
     wanted = check_code(revision, checkout) if before is None else []
     interpreter = choose_interpreter(
@@ -133,7 +135,7 @@ def prepare(
     )
     if before is not None and before != now:
         raise UserError(
-            f"{checkout.parent}: the reproduction there was begun with other options (--set, --from-scratch or the "
+            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch or the "
             "interpreter): repeat those, or choose another folder with --folder"
         )
     atomic_write(file, now.model_dump_json(indent=2) + "\n")
@@ -171,7 +173,7 @@ def check_segment(
     segment = find_segment(revision, checkpoints, request.segment)
     if revision.data_stages:
         run_stages(revision.data_stages, checkout, interpreter, environment, story.commands)
-    result = checkout.parent / f"segment-{segment.first}-{segment.last}.json"
+    result = revision.work / f"segment-{segment.first}-{segment.last}.json"
     result.unlink(missing_ok=True)
     command = segment_command(revision, interpreter.python, segment, checkpoints, result)
     code = story.commands.run(command, checkout, environment, show=shlex.join(["python", *command[1:]]))
@@ -181,19 +183,19 @@ def check_segment(
     outcome = "bit-identical" if code == EQUAL else "not reproduced"
     print(f"\n{outcome}: steps {segment.first} to {segment.last} of the training", flush=True)
     if request.report:
-        page = segment_page(story, checkout, interpreter, segment, read_segment_report(result), equal=code == EQUAL)
+        page = segment_page(story, checkout, interpreter, read_segment_report(result))
         atomic_write(request.report, page)
         print(f"report: {request.report}", flush=True)
     return code
 
 
-def describe_code(revision: Revision, checkout: Path) -> str:
+def describe_code(revision: Revision) -> str:
     """Where the code is from."""
     git, archive = revision.provenance.git, revision.provenance.source
     commit = "an archive of the whole project" if git is None or (archive and archive.whole) else f"commit {git.commit}"
     files = len(archive.files) + len(archive.deleted) if archive and not archive.whole else 0
     changed = f" with {files} files as they were changed" if files else ""
-    return f"{commit}{changed}, in {checkout}"
+    return f"{commit}{changed}; every file as the stages read it"
 
 
 def describe_execution(revision: Revision) -> str:
@@ -201,8 +203,9 @@ def describe_execution(revision: Revision) -> str:
     if revision.execution is None or not revision.execution.sessions:
         return "not recorded"
     session = revision.execution.sessions[0]
-    processes = f"{session.processes} process{'es' if session.processes > 1 else ''}"
-    return f"{session.device}, {processes} of {session.threads_per_process} threads, {session.precision}, as recorded"
+    counts = ((session.processes, "process", "es"), (session.threads_per_process, "thread", "s"))
+    processes, threads = (f"{count} {noun}{plural if count > 1 else ''}" for count, noun, plural in counts)
+    return f"{session.device}, {processes} of {threads}, {session.precision}, as recorded"
 
 
 def describe_data(revision: Revision, restored: list[str]) -> str:

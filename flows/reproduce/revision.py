@@ -53,6 +53,11 @@ class Revision:
     inputs: InputListing | None
 
     @property
+    def work(self) -> Path:
+        """The folder in which it is reproduced."""
+        return self.folder.parent
+
+    @property
     def name(self) -> str:
         """The hash that it is called by."""
         return self.provenance.revision

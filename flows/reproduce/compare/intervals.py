@@ -76,7 +76,8 @@ def compare_set(
         equal, reason = False, "measured on other documents"
     elif same_weights:
         equal = abs(ours - theirs) <= ROUNDING * abs(ours)
-        reason = "the same weights, " + ("equal but for rounding" if equal else "more apart than rounding explains")
+        apart = "equal but for rounding" if equal else "more apart than rounding explains"
+        reason = f"the same weights, {'equal' if ours == theirs else apart}"
     else:
         equal = low <= theirs <= high and found_low <= ours <= found_high
         reason = "each within the other's interval" if equal else "not within each other's intervals"

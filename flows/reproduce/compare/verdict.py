@@ -34,6 +34,9 @@ KINDS: dict[str, Kind] = {
 }
 """What a field of a session speaks of."""
 
+FIELDS_OF_THEIR_OWN = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICRO_BATCH"}
+"""Variables whose effect another field of a session has: whether they were set does not matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -145,7 +148,7 @@ def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, st
             yield name, f"{name}: here {text}"
         elif isinstance(ours, dict):
             for key in sorted(ours.keys() | theirs.keys()):
-                if ours.get(key) != theirs.get(key):
+                if ours.get(key) != theirs.get(key) and key not in FIELDS_OF_THEIR_OWN:
                     yield name, f"{key}: recorded {ours.get(key, 'not set')}, here {theirs.get(key, 'not set')}"
         else:
             yield name, f"{name}: recorded {ours}, here {theirs}"

@@ -37,20 +37,23 @@ WRITTEN_BACK = (
 )
 """Recorded files that the stages read, or that say what they are; the lock of the commit is an older one."""
 
-OWN_CACHE = "[cache]\n    dir = cache\n[core]\n    analytics = false\n"
+OWN_CACHE = "[cache]\n    dir = cache\n"
 """Of DVC: a cache that others share might have the very results that are to be computed again."""
 
 
-def check_out(revision: Revision, work: Path, source: str | None) -> Path:
-    """The checkout; made once. Its `dvc.lock` is the recorded one."""
-    checkout = work / CHECKOUT
+def check_out(revision: Revision, source: str | None) -> Path:
+    """The project's folder in the checkout; made once. Its `dvc.lock` is the recorded one."""
+    checkout, git, archive = revision.work / CHECKOUT, revision.provenance.git, revision.provenance.source
+    # An archive of the whole project has no other folders of the repository.
+    folder = git.folder if git is not None and not (archive and archive.whole) else ""
     if not checkout.exists():
         with atomic_folder(checkout) as partial:
             _git(partial, "init", "--quiet")
-            fetch_commit(revision, partial, source)
-            lay_over(revision, partial)
-            write_back(revision, partial)
-    return checkout
+            if archive is None or not archive.whole:
+                fetch_commit(revision, partial, source)
+            lay_over(revision, partial / folder)
+            write_back(revision, partial / folder)
+    return checkout / folder
 
 
 def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None:
@@ -58,9 +61,7 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
 
     Raises UserError that says where it was looked for.
     """
-    git, archive = revision.provenance.git, revision.provenance.source
-    if archive is not None and archive.whole:
-        return
+    git = revision.provenance.git
     if git is None:
         raise UserError(f"{revision.asked}: records neither a commit nor an archive of its code: it cannot be rebuilt")
     looked: list[str] = []
@@ -92,7 +93,7 @@ def has_commit(project: Path, commit: str) -> bool:
 
 
 def lay_over(revision: Revision, checkout: Path) -> None:
-    """Lay what differed from the commit over it: changed and new files, without those that were deleted."""
+    """Lay the source archive over the project: what differed from the commit, without files that were deleted."""
     archive = revision.provenance.source
     if archive is None:
         return
@@ -112,7 +113,11 @@ def write_back(revision: Revision, checkout: Path) -> None:
             shutil.copyfile(revision.folder / path, checkout / Path(path).name)
     if not (checkout / ".dvc").is_dir():
         output([sys.executable, "-m", "dvc", "init", "--quiet", "--force"], checkout)
-    (checkout / ".dvc" / "config.local").write_text(OWN_CACHE, encoding="utf-8")
+    remote = revision.inputs.remote if revision.inputs else None
+    known = f"[core]\n    remote = recorded\n['remote \"recorded\"']\n    url = {remote}\n" if remote else ""
+    with contextlib.chdir(checkout), Repo() as repo:
+        config = OWN_CACHE if repo.config["remote"] else OWN_CACHE + known
+    (checkout / ".dvc" / "config.local").write_text(config, encoding="utf-8")
 
 
 def check_code(revision: Revision, checkout: Path) -> list[str]:

@@ -21,8 +21,8 @@ LOCK = "dvc.lock"
 def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: Path | None) -> list[str]:
     """Bring input data into the checkout, each file checked by its hash; a line for each.
 
-    It is looked for in the revision itself, in `given`, and in the DVC remote. Raises UserError that names what is
-    needed and its hash where its bytes are nowhere.
+    It is looked for in the revision itself, in the current folder, in `given`, and in the DVC remote. Raises UserError
+    that names what is needed and its hash where its bytes are nowhere.
     """
     lines = []
     for path in wanted:
@@ -38,6 +38,8 @@ def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: 
 def suppliers(revision: Revision, checkout: Path, path: str, given: Path | None) -> Iterator[tuple[str, bool]]:
     """Each place that may have an input, and whether something was copied from there into the checkout."""
     yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout / path)
+    if Path.cwd() != checkout:
+        yield "this project", copied(Path.cwd() / path, checkout / path)
     if given is not None:
         inside = given / path
         yield str(given), copied(inside if inside.exists() else given, checkout / path)

@@ -77,19 +77,20 @@ def choose_interpreter(
             f"{python} has other versions than the revision's lock: {in_words(different)}; "
             "leave --python away for an environment with the locked ones, or use it as it is with --this-environment"
         )
-    made = make_environment(revision, checkout.parent, commands)
+    made = make_environment(revision, commands)
     machine = probe(made)
     return Interpreter(
-        made, machine, differing(locked, machine.versions), f"{checkout.parent / VENV}, made from the lock"
+        made, machine, differing(locked, machine.versions), f"{revision.work / VENV}, made from the lock"
     )
 
 
 def needed_versions(revision: Revision, checkout: Path) -> dict[str, str]:
-    """The pins of the recorded lock, without what only tests and benchmarks need."""
+    """The pins of the recorded lock, without the optional groups: tests, benchmarks, signatures."""
     pyproject = checkout / "pyproject.toml"
-    development = groups(pyproject).get("dev", set()) if pyproject.exists() else set[str]()
+    named = groups(pyproject) if pyproject.exists() else {}
+    optional = {library for name, libraries in named.items() if name != "run" for library in libraries}
     pins = locked_versions(revision.folder / RECORDED_REQUIREMENTS)
-    return {name: version for name, version in pins.items() if name not in development}
+    return {name: version for name, version in pins.items() if name not in optional}
 
 
 def probe(python: Path) -> Machine:
@@ -115,9 +116,9 @@ def in_words(different: Mapping[str, tuple[str, str]]) -> str:
     return ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN]) + more
 
 
-def make_environment(revision: Revision, work: Path, commands: Commands) -> Path:
+def make_environment(revision: Revision, commands: Commands) -> Path:
     """A virtual environment with the locked versions; the same command completes one that was left half made."""
-    folder = work / VENV
+    folder = revision.work / VENV
     python = folder / "bin" / "python"
     if not (folder / READY).exists():
         print(
@@ -125,10 +126,10 @@ def make_environment(revision: Revision, work: Path, commands: Commands) -> Path
             flush=True,
         )
         lock = revision.folder / RECORDED_REQUIREMENTS
-        output([sys.executable, "-m", "venv", str(folder)], work)
+        output([sys.executable, "-m", "venv", str(folder)], revision.work)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(lock)]
         commands.shown.append("python -m venv venv && venv/bin/python -m pip install -r requirements.lock")
-        output(install, work)
+        output(install, revision.work)
         (folder / READY).touch()
     return python
 

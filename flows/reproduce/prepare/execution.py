@@ -50,7 +50,7 @@ def environment_of(
     if not sessions:
         notes = ["the record does not say how the training was executed: this machine's defaults are used"]
     else:
-        recorded, notes = recorded_settings(sessions[0], interpreter.machine, checkout.parent)
+        recorded, notes = recorded_settings(sessions[0], interpreter.machine, revision.work)
         values |= recorded
         notes += [*changes_within(sessions), *missing(sessions[0], interpreter.machine)]
     for name, value in settings.items():
@@ -85,7 +85,8 @@ def recorded_settings(session: Session, machine: Machine, work: Path) -> tuple[d
     notes: list[str] = []
     values = session.environment | session.isa_limits
     values["OMP_NUM_THREADS"] = str(session.threads_per_process)
-    values["PARROTFLOW_MICRO_BATCH"] = str(session.micro_batch_size)
+    if session.device_type != "cpu":  # there it follows from the memory that was free
+        values["PARROTFLOW_MICRO_BATCH"] = str(session.micro_batch_size)
     values["PARROTFLOW_COMPILE"] = "on" if session.compiled else "off"
     if session.compiled and session.device_type == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
         notes.append("the recorded run was compiled; there is no C++ compiler here, so this one is not")

@@ -1,5 +1,6 @@
 """A published revision -> `WORK/revision`: from a folder, an archive, or the Hugging Face Hub."""
 
+import os
 import re
 import shutil
 import tarfile
@@ -11,8 +12,9 @@ from tempfile import TemporaryDirectory
 
 from flows.environment import STATE_DIR
 from flows.reproduce.revision import Revision, read_revision, require_consistent
-from stages.formats.revision.layout import MAIN, PROVENANCE
+from stages.formats.revision.layout import MAIN, PROVENANCE, SIGNATURE
 from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError, first_line
@@ -64,6 +66,20 @@ def require_intact(asked: str, folder: Path) -> None:
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; fetch it again")
+
+
+def check_signature(asked: str, folder: Path, key: Path | None) -> str:
+    """What is known of the signature, in words.
+
+    Raises UserError where it is not valid, and where `key` is named and the revision is not signed.
+    """
+    if key is None and not os.environ.get(TRUSTED_KEY):
+        there = (folder / SIGNATURE).is_file()
+        return "there, not checked: name the publisher's public key with --key" if there else "none"
+    found = verify_signature(folder, key)
+    if found.state == "invalid" or (found.state != "valid" and key is not None):
+        raise UserError(f"{asked}: {found}")
+    return str(found)
 
 
 @contextmanager

@@ -60,7 +60,6 @@ def test_the_recorded_settings_become_variables(tmp_path: Path) -> None:
     assert values == {
         "OMP_WAIT_POLICY": "passive",
         "OMP_NUM_THREADS": "2",
-        "PARROTFLOW_MICRO_BATCH": "4",
         "PARROTFLOW_COMPILE": "off",
         "PARROTFLOW_LAUNCH": str(tmp_path / "launch.yaml"),
     }

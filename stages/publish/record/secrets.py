@@ -54,10 +54,7 @@ def forms() -> tuple[tuple[str, re.Pattern[str]], ...]:
     # Half a second of imports, needed only where something is published for the first time.
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
-    detectors: list[Any] = [
-        detector
-        for detector in get_mapping_from_secret_type_to_class().values()
-        if detector.__name__ not in BY_ENTROPY_OR_NAME
-    ]
+    detectors: list[Any] = list(get_mapping_from_secret_type_to_class().values())
+    detectors = [detector for detector in detectors if detector.__name__ not in BY_ENTROPY_OR_NAME]
     found = [(str(detector.secret_type), pattern) for detector in detectors for pattern in detector.denylist]
     return (("Hugging Face token", HUB_TOKEN), *found)

@@ -13,7 +13,7 @@ from stages.formats.revision.inputs import MOST_FILES, Amount, Dependency, Input
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import Stages, outside_deps, recorded_section
-from stages.publish.record.git import files_of_dvc, public_url
+from stages.publish.record.git import files_of_dvc, printable, public_url
 from stages.publish.record.source import md5_of
 
 DVC_CONFIGS = (Path(".dvc/config"), Path(".dvc/config.local"))
@@ -95,7 +95,7 @@ def dependency(dep: Mapping[str, Any], places: Mapping[str, Place], *, inside: b
         path=dep["path"],
         md5=dep.get("md5", ""),
         bytes=dep.get("size", 0),
-        files={} if edited else {file.as_posix(): hashes[file].sha256 for file in list(hashes)[:MOST_FILES]},
+        files={} if edited else {printable(str(file)): hashes[file].sha256 for file in list(hashes)[:MOST_FILES]},
         not_listed=0 if edited else max(0, len(hashes) - MOST_FILES),
         edited=edited,
         places=[Place(kind="local")] if edited else sorted(known, key=lambda place: place.kind),

@@ -63,7 +63,6 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     reports, edited_reports = reports_of(stages)
 
     contents = settings(stages) | reports
-    require_no_secret(contents)
     if source.archive:
         contents[SOURCE_ARCHIVE] = source.content
     for path, content in contents.items():
@@ -73,6 +72,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     if execution:
         write_execution(execution, folder / EXECUTION)
     files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
+    require_no_secret(files)
     files |= dict(data_inside(listing))
 
     provenance = Provenance(
@@ -129,10 +129,10 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
     return reports, edited
 
 
-def require_no_secret(contents: dict[str, bytes]) -> None:
-    """Raise UserError where a file of the record holds a credential."""
-    for path, content in contents.items():
-        if secret := find_secret(content):
+def require_no_secret(files: dict[str, Path]) -> None:
+    """Raise UserError where a file of the record holds a credential. Those of the archive were looked at before."""
+    for path, file in files.items():
+        if path != SOURCE_ARCHIVE and (secret := find_secret(file.read_bytes())):
             raise UserError(
                 f"{path.partition('/')[2]}: holds what looks like a credential ({secret}), and would be published: "
                 "take it out, and give it in an environment variable"
@@ -143,7 +143,8 @@ def data_inside(listing: InputListing) -> Iterator[tuple[str, Path]]:
     """Path in the revision -> file, of the data that `publish.include_data` puts there."""
     for dependency in listing.dependencies:
         if any(place.kind == "record" for place in dependency.places):
-            yield from ((f"{RECORDED_DATA}/{path}", Path(path)) for path in dependency.files)
+            inside = (path for path in dependency.files if Path(path).is_file())
+            yield from ((f"{RECORDED_DATA}/{path}", Path(path)) for path in inside)
 
 
 def read_versions(path: Path) -> dict[str, str]:

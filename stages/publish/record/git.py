@@ -33,7 +33,7 @@ def observe_git(written: Sequence[str]) -> GitState | None:
     return GitState(
         commit=commit.strip(),
         dirty=bool(entries),
-        changed=changed[:CHANGED_SHOWN],
+        changed=[printable(path) for path in changed[:CHANGED_SHOWN]],
         untracked=len(entries) - len(changed),
         origin=origin,
         on_remote=on_remote,
@@ -55,6 +55,11 @@ def remote_of(commit: str) -> tuple[str | None, bool]:
             found = run_git("for-each-ref", "--contains", commit, "--count=1", f"refs/remotes/{remote}")
             return url, bool(found)
     return None, False
+
+
+def printable(path: str) -> str:
+    """A path as JSON can hold it: bytes that are not UTF-8 are written out, e.g. `\\udce9`."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def public_url(url: str) -> str | None:

@@ -27,16 +27,22 @@ HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 """Of the Hugging Face Hub, for which detect-secrets has no detector."""
 
 
-def find_secret(content: bytes) -> str | None:
+OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S|://[^/\s@]+@")
+"""In DVC's configuration: a credential by its name, or in a URL."""
+
+
+def find_secret(content: bytes, *, by_name: bool = False) -> str | None:
     """What kind of credential a file holds, and in which line; None where it holds none that is known by its form.
 
-    Forms are those of detect-secrets, and the values of this process's own secret variables.
+    Forms are those of detect-secrets, and the values of this process's own secret variables. `by_name` also finds them
+    by their names, as in a configuration.
     """
     text = content.decode("utf-8", "replace")
     for name, value in os.environ.items():
         if NAMES.search(name) and len(value) >= SHORTEST and value in text:
             return f"the value of {name}, line {_line(text, text.index(value))}"
-    for kind, pattern in forms():
+    by_names = (("Credential in a configuration", OF_A_CONFIGURATION),) if by_name else ()
+    for kind, pattern in (*by_names, *forms()):
         for match in pattern.finditer(text):
             line = _line(text, match.start())
             if ALLOWED not in text.splitlines()[line - 1]:

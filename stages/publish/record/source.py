@@ -63,24 +63,29 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
         if git.is_written(path, written) or not (asked or path in ran):
             continue
         content = version_that_ran(path, ran.get(path))
-        if content is None and path not in ran:
-            deleted.append(path)
+        reason = None
+        if asked and Path(path).is_symlink():
+            reason = "is a link"
+        elif asked and Path(path).is_dir():
+            reason = "is a folder of another repository"
+        elif content is None and path in ran:
+            reason = EDITED
         elif content is None:
-            left_out.append(LeftOut(path=path, reason=EDITED))
+            deleted.append(path)
         elif asked and (whole or content != git.committed(path)):
-            if reason := why_not(Path(path), content):
-                left_out.append(LeftOut(path=path, reason=reason))
-            else:
-                kept[path] = content
+            reason = why_not(path, content)
+            kept |= {} if reason else {path: content}
+        if reason:
+            left_out.append(LeftOut(path=git.printable(path), reason=reason))
     deleted = [] if whole else deleted
     if not kept and not deleted:
         return Source(b"", None, left_out)
     packed = pack(kept)
     archive = SourceArchive(
         sha256=hashlib.sha256(packed).hexdigest(),
-        files={path: hashlib.sha256(content).hexdigest() for path, content in kept.items()},
+        files={git.printable(path): hashlib.sha256(content).hexdigest() for path, content in kept.items()},
         whole=whole,
-        deleted=deleted,
+        deleted=[git.printable(path) for path in deleted],
     )
     return Source(packed, archive, left_out)
 
@@ -108,15 +113,13 @@ def md5_of(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def why_not(path: Path, content: bytes) -> str | None:
+def why_not(path: str, content: bytes) -> str | None:
     """Why a file may not be archived; None if it may."""
-    if path.is_symlink():
-        return "is a link"
-    if any(fnmatch(path.name, pattern) for pattern in PRIVATE):
+    if any(fnmatch(Path(path).name, pattern) for pattern in PRIVATE):
         return "a file of this name may hold credentials"
     if len(content) > LARGEST:
         return f"larger than {LARGEST} bytes"
-    secret = find_secret(content)
+    secret = find_secret(content, by_name=path.startswith(".dvc/"))
     return secret and f"holds what looks like a credential: {secret}"
 
 

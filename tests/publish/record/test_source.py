@@ -1,4 +1,5 @@
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,11 @@ def test_code_that_ran_and_was_deleted_since_is_in_the_commit_and_nothing_is_del
         (".env", "A=1\n", "a file of this name may hold credentials"),
         ("settings/server.pem", "", "a file of this name may hold credentials"),
         ("stages/table.py", "x" * 1_000_001, "larger than 1000000 bytes"),
+        (
+            ".dvc/config",
+            "[core]\n    remote = store\n    access_key_id = me\n",
+            "holds what looks like a credential: Credential in a configuration, line 3",
+        ),
     ],
 )
 def test_what_may_be_secret_or_is_too_large_is_left_out_and_named(path: str, text: str, reason: str) -> None:
@@ -152,6 +158,36 @@ def test_a_link_is_not_followed(project: Path) -> None:
 
     assert source.archive is None
     assert source.left_out[0].reason == "is a link"
+
+
+def test_a_name_that_is_not_utf_8_is_written_out(project: Path) -> None:
+    name = os.fsdecode(b"stages/\xe9.py")
+    write({name: "x = 1\n"})
+
+    source = archived({"train": stage([name])})
+
+    assert source.archive is not None
+    assert list(source.archive.files) == ["stages/\\udce9.py"]
+    assert list(unpacked(source).values()) == ["x = 1\n"]
+
+
+def test_a_repository_in_the_repository_is_named_and_not_deleted() -> None:
+    write({"library/a.py": "1"})
+    for arguments in (
+        ["init", "-q", "library"],
+        ["-C", "library", "add", "-A"],
+        ["-C", "library", "commit", "-qm", "a"],
+    ):
+        git(*arguments)
+    git("add", "library")
+    git("commit", "-qm", "with a library")
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    git("-C", "library", "commit", "-q", "--allow-empty", "-m", "b")
+
+    source = archived({})
+
+    assert source.archive is None
+    assert [(left.path, left.reason) for left in source.left_out] == [("library", "is a folder of another repository")]
 
 
 def test_the_archive_is_the_same_whenever_and_wherever_it_is_made() -> None:

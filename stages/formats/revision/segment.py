@@ -44,7 +44,7 @@ class SegmentReport(BaseModel):
     """In the order of steps, up to the first one that differs."""
     differences: list[Difference] = []
     seconds: float
-    """Of the whole command."""
+    """Of the command, after its imports."""
 
 
 def write_segment_report(path: Path, report: SegmentReport) -> None:

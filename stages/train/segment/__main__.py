@@ -26,7 +26,7 @@ from stages.runtime.versions import require_locked
 from stages.train.launch.launcher import launch
 from stages.train.params import TrainParams
 from stages.train.segment.plan import Segment, checkpoint_name, plan, prepare
-from stages.train.segment.task import FOUND, REASON, Found
+from stages.train.segment.task import FOUND, Found, reason_of
 from stages.train.segment.verdict import judge, print_verdict
 
 WORKER = "stages.train.segment.worker"
@@ -85,7 +85,7 @@ def recompute(segment: Segment, settings: dict[str, str]) -> list[Found]:
             print(f"computing the steps {piece.first + 1} to {piece.last} again", flush=True)
             code = launch(launch_config(), params.model_copy(update={"precision": piece.session.precision}), WORKER)
             if code == EXIT_USER_ERROR:
-                raise UserError((task.scratch / REASON).read_text(encoding="utf-8"))
+                raise UserError(reason_of(task))
             if code:
                 sys.exit(code)
             found.append(Found.model_validate_json((task.scratch / FOUND).read_bytes()))

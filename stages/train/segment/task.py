@@ -49,3 +49,9 @@ class Found(BaseModel):
 def given_task() -> Task:
     """The task of this worker."""
     return Task.model_validate_json(os.environ[VARIABLE])
+
+
+def reason_of(task: Task) -> str:
+    """Why the workers of a task could not do it."""
+    file = task.scratch / REASON
+    return file.read_text(encoding="utf-8") if file.exists() else "the steps could not be computed; see above"

@@ -175,7 +175,7 @@ def check_segment(
         run_stages(revision.data_stages, checkout, interpreter, environment, story.commands)
     result = revision.work / f"segment-{segment.first}-{segment.last}.json"
     result.unlink(missing_ok=True)
-    command = segment_command(revision, interpreter.python, segment, checkpoints, result)
+    command = segment_command(revision, interpreter.python, segment, checkpoints, request.settings, result)
     code = story.commands.run(command, checkout, environment, show=shlex.join(["python", *command[1:]]))
     if code not in (EQUAL, DIFFERENT):
         raise UserError(f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above)")

@@ -1,6 +1,7 @@
 """`--segment`: only the steps between two recorded checkpoints are computed again, by the training's own module."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +61,10 @@ def kept_steps(folder: Path) -> set[int]:
     return {int(match[1]) for match in found if match}
 
 
-def segment_command(revision: Revision, python: Path, segment: Segment, checkpoints: Path, report: Path) -> list[str]:
-    """The command of the module `segment` in the training's package."""
+def segment_command(
+    revision: Revision, python: Path, segment: Segment, checkpoints: Path, settings: Mapping[str, str], report: Path
+) -> list[str]:
+    """The command of the module `segment` in the training's package; it sets what is recorded, and then `settings`."""
     training = revision.training
     command = str(revision.stages[training]["cmd"]) if training else ""
     module = command.removeprefix("python -m ").split()
@@ -69,4 +72,5 @@ def segment_command(revision: Revision, python: Path, segment: Segment, checkpoi
         raise UserError(f"{revision.asked}: its training is `{command}`, which cannot compute a segment")
     steps = ["--from", str(segment.first), "--to", str(segment.last)]
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
-    return [str(python), "-m", f"{module[0]}.segment", *files, *steps, "--report", str(report)]
+    asked = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return [str(python), "-m", f"{module[0]}.segment", *files, *steps, *asked, "--report", str(report)]

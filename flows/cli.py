@@ -216,7 +216,7 @@ def reproduce(
     report
         Write a page of HTML about it, e.g. to go with a paper.
     from_scratch
-        Compute the data too, also where a DVC remote has it.
+        Compute the data too, instead of taking it from a DVC remote or from this project's cache.
     segment
         Compute only the steps between two kept checkpoints again: the K-th segment, or FROM-TO in steps.
     checkpoints

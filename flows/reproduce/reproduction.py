@@ -86,9 +86,16 @@ def reproduce(request: Request) -> int:
         story.say("signature", check_signature(request.revision, revision.folder, request.key))
 
         checkout = check_out(revision, request.source)
+        before = read_prepared(revision)
+        # Afterwards dvc.lock is that of this reproduction, which says nothing of the recorded code.
+        wanted = check_code(revision, checkout) if before is None else []
         story.say("code", describe_code(revision))
         print(f"{'':<{WIDTH}} in {checkout}", flush=True)
-        interpreter, prepared = prepare(request, revision, checkout, commands, story)
+        interpreter = choose_interpreter(
+            revision, checkout, commands, python=request.python, this_environment=request.this_environment
+        )
+        story.say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
+        prepared = prepare_data(request, revision, checkout, interpreter, before, wanted, story)
 
         environment, notes = environment_of(revision, interpreter, checkout, request.settings)
         story.say("execution", describe_execution(revision))
@@ -109,22 +116,29 @@ def reproduce(request: Request) -> int:
         return verdict.exit_code
 
 
-def prepare(
-    request: Request, revision: Revision, checkout: Path, commands: Commands, story: Story
-) -> tuple[Interpreter, Prepared]:
-    """The interpreter and the data. What an earlier start of the same command prepared is used as it is."""
+def read_prepared(revision: Revision) -> Prepared | None:
+    """What an earlier start of the same command prepared; None the first time."""
     file = revision.work / PREPARED
-    before = Prepared.model_validate_json(file.read_bytes()) if file.exists() else None
-    wanted = check_code(revision, checkout) if before is None else []
-    interpreter = choose_interpreter(
-        revision, checkout, commands, python=request.python, this_environment=request.this_environment
-    )
-    story.say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
+    return Prepared.model_validate_json(file.read_bytes()) if file.exists() else None
+
+
+def prepare_data(
+    request: Request,
+    revision: Revision,
+    checkout: Path,
+    interpreter: Interpreter,
+    before: Prepared | None,
+    wanted: list[str],
+    story: Story,
+) -> Prepared:
+    """Bring the `wanted` inputs and the data that can be pulled into the checkout, the first time.
+
+    Raises UserError where an earlier start had other options: its results would be taken for those of this one.
+    """
     if before is None:
-        supplied = supply_inputs(revision, checkout, wanted, request.data)
-        restored = restore_data(revision, checkout, from_scratch=request.from_scratch)
-        for line in supplied:
+        for line in supply_inputs(revision, checkout, wanted, request.data):
             story.note(line)
+        restored = restore_data(revision, checkout, from_scratch=request.from_scratch)
     else:
         restored = before.restored
     now = Prepared(
@@ -138,9 +152,9 @@ def prepare(
             f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch or the "
             "interpreter): repeat those, or choose another folder with --folder"
         )
-    atomic_write(file, now.model_dump_json(indent=2) + "\n")
+    atomic_write(revision.work / PREPARED, now.model_dump_json(indent=2) + "\n")
     story.say("data", describe_data(revision, restored))
-    return interpreter, now
+    return now
 
 
 def run_stages(

@@ -40,6 +40,9 @@ WRITTEN_BACK = (
 OWN_CACHE = "[cache]\n    dir = cache\n"
 """Of DVC: a cache that others share might have the very results that are to be computed again."""
 
+THIS_PROJECT, RECORDED = "this-project", "recorded"
+"""Names of DVC remotes in the checkout: the cache of the project in which the command runs, and the recorded remote."""
+
 
 def check_out(revision: Revision, source: str | None) -> Path:
     """The project's folder in the checkout; made once. Its `dvc.lock` is the recorded one."""
@@ -113,11 +116,19 @@ def write_back(revision: Revision, checkout: Path) -> None:
             shutil.copyfile(revision.folder / path, checkout / Path(path).name)
     if not (checkout / ".dvc").is_dir():
         output([sys.executable, "-m", "dvc", "init", "--quiet", "--force"], checkout)
-    remote = revision.inputs.remote if revision.inputs else None
-    known = f"[core]\n    remote = recorded\n['remote \"recorded\"']\n    url = {remote}\n" if remote else ""
-    with contextlib.chdir(checkout), Repo() as repo:
-        config = OWN_CACHE if repo.config["remote"] else OWN_CACHE + known
-    (checkout / ".dvc" / "config.local").write_text(config, encoding="utf-8")
+    remotes = {THIS_PROJECT: cache_of_this_project(), RECORDED: revision.inputs.remote if revision.inputs else None}
+    # Verified: DVC would else believe that a local remote's files are what their names say.
+    config = [f"['remote \"{name}\"']\n    url = {url}\n    verify = true\n" for name, url in remotes.items() if url]
+    (checkout / ".dvc" / "config.local").write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+
+
+def cache_of_this_project() -> str | None:
+    """DVC's cache of the project in which the command runs; None where there is none."""
+    try:
+        with Repo() as repo:
+            return str(repo.cache.local_cache_dir)
+    except DvcException:
+        return None
 
 
 def check_code(revision: Revision, checkout: Path) -> list[str]:

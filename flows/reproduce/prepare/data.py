@@ -9,7 +9,7 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.prepare.checkout import differing_inputs, dvc_status
+from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_status
 from flows.reproduce.revision import Revision
 from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
@@ -43,8 +43,7 @@ def suppliers(revision: Revision, checkout: Path, path: str, given: Path | None)
     if given is not None:
         inside = given / path
         yield str(given), copied(inside if inside.exists() else given, checkout / path)
-    pulled = run_quietly([sys.executable, "-m", "dvc", "pull", "--quiet", path], checkout)
-    yield "the DVC remote", pulled.returncode == 0 and (checkout / path).exists()
+    yield "the DVC remote", pull(checkout, [path]) and (checkout / path).exists()
 
 
 def copied(source: Path, target: Path) -> bool:
@@ -100,13 +99,10 @@ def restore_data(revision: Revision, checkout: Path, *, from_scratch: bool) -> l
 
 
 def pulled(revision: Revision, checkout: Path) -> list[str]:
-    """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull`."""
+    """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull` from each remote."""
     stages = revision.data_stages
-    with Repo(str(checkout)) as repo:
-        if not stages or not repo.config["remote"]:
-            return []
-    print("      pulling the data from the DVC remote", flush=True)
-    run_quietly([sys.executable, "-m", "dvc", "pull", "--quiet", "--allow-missing", *stages], checkout)
+    if not stages or not pull(checkout, stages):
+        return []
     # Small reports are in no cache of DVC; the revision has them.
     for out, stage in revision.makers.items():
         report = revision.folder / record_path(out)
@@ -114,3 +110,14 @@ def pulled(revision: Revision, checkout: Path) -> list[str]:
             copied(report, checkout / out)
     differing = dvc_status(checkout, stages)
     return [stage for stage in stages if stage not in differing]
+
+
+def pull(checkout: Path, targets: list[str]) -> bool:
+    """`dvc pull` of files or stages from each remote that is known; False where none is."""
+    with Repo(str(checkout)) as repo:
+        default = repo.config["core"].get("remote")
+        remotes = [name for name in (THIS_PROJECT, default, RECORDED) if name in repo.config["remote"]]
+    for remote in remotes:
+        command = ["pull", "--quiet", "--allow-missing", "--remote", remote, *targets]
+        run_quietly([sys.executable, "-m", "dvc", *command], checkout)
+    return bool(remotes)

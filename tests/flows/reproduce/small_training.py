@@ -97,7 +97,7 @@ def make_training(folder: Path) -> Path:
     files = {"dvc.yaml": DVC_YAML, "data.py": DATA, "train.py": TRAIN, "evaluate.py": EVALUATE}
     files |= {"corpus.txt": " ".join(f"{math.sin(number):.9f}" for number in range(999)), "params.yaml": "steps: 9\n"}
     files |= {name: (ROOT / name).read_text() for name in ("versions.yaml", "requirements.lock", "pyproject.toml")}
-    files |= {".gitignore": "/data/\n/model/\n/reports/\n"}
+    files |= {"notes.txt": "of the commit", ".gitignore": "/data/\n/model/\n/reports/\n"}
     for name, text in files.items():
         (folder / name).write_text(text)
     make_repository(folder)

@@ -103,7 +103,7 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
     (dirty / "train.py").write_text(
         (dirty / "train.py").read_text().replace("np.float32(step)", "np.float32(step + 1)")
     )
-    (dirty / "pyproject.toml").unlink()
+    (dirty / "notes.txt").unlink()
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     repro(dirty)
     archive = tmp_path / "source.tar.gz"
@@ -113,7 +113,7 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
         sha256=file_sha256(archive),
         files={"train.py": file_sha256(dirty / "train.py")},
         whole=False,
-        deleted=["pyproject.toml"],
+        deleted=["notes.txt"],
     )
     revision = write_revision(dirty, tmp_path / "main", source=source)
     shutil.copyfile(archive, revision / SOURCE_ARCHIVE)
@@ -123,7 +123,7 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
     assert reproduce(Request("main", source=str(project), folder=tmp_path / "work")) == 0
 
     assert "\nbit-identical: " in capfd.readouterr().out
-    assert not (tmp_path / "work/checkout/pyproject.toml").exists()
+    assert not (tmp_path / "work/checkout/notes.txt").exists()
 
 
 def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_result_differs(

@@ -72,7 +72,7 @@ def comparison(found: Comparison) -> str:
     """What differs, by section; a metric with its difference."""
     one, other = found.revisions
     paired = []
-    if found.paired is not None:
+    if found.paired is not None and found.paired.interval_95 != (0, 0):  # else of the same weights
         low, high = found.paired.interval_95
         paired = [
             ("difference", f"{found.paired.difference:+.6g}", f"95 % interval {low:+.6g} to {high:+.6g}"),

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -126,6 +127,23 @@ def test_remove_keeps_what_main_leads_to_and_says_what_becomes_free(three: list[
     assert text.startswith(f"removed {three[0]}: ")
     assert sorted(path.name for path in (PUBLISHED / "revisions").iterdir()) == sorted(three[1:])
     assert (MAIN / "tokenizer.json").is_file()
+
+
+def test_a_removal_that_was_killed_leaves_no_revision_and_is_finished_by_the_next(
+    three: list[str], published: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_: os.kill(os.getpid(), 9))
+        child = os.fork()
+        if child == 0:
+            published("remove", three[0])
+        os.waitpid(child, 0)
+
+    revisions = PUBLISHED / "revisions"
+    assert list(revisions.glob(".*"))
+    assert [name in text for text in [published("list")] for name in three] == [False, True, True]
+    published("remove", three[1])
+    assert [path.name for path in revisions.iterdir()] == [three[2]]
 
 
 def used() -> int:

@@ -8,14 +8,15 @@ import fcntl
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
+from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS, RUNS, step_name
 from stages.formats.revision.provenance import read_provenance
 from stages.formats.revision.receipt import Receipt
 from stages.publish.gate import Gate, published_evaluation
+from stages.publish.hub.steps import Step, exported_steps, run_of_model
 from stages.publish.registry.history import Why, record_move
 from stages.publish.revision import Revision
 from stages.runtime.atomic import atomic_folder, flush_to_disk
@@ -29,22 +30,50 @@ NO_LINK = {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt:
-    """Store a revision below `location`, unless it is there, and let `main` lead to it.
+    """Store a revision and the exported steps of its run below `location`, and let `main` lead to the revision.
 
-    Raises RefusedError if what `main` leads to now is better, UserError if a revision of that name has other content.
+    What is there already is not written again. Raises RefusedError if what `main` leads to now is better, UserError if
+    a revision of that name has other content.
     """
     kept = location / REVISIONS / revision.name
     with only_writer(location):
         before = main_of(location)
         if before not in (None, revision.name):
             gate.check_not_worse(published_evaluation(location / MAIN), location.as_posix())
+        stored = stored_files(location)
         if kept.is_dir():
             require_intact(kept, revision.sha256)
         else:
             index = read_provenance(revision.files[PROVENANCE])
-            store(revision.files, index.files if index else revision.sha256, kept, stored_files(location))
+            store(revision.files, index.files if index else revision.sha256, kept, stored)
+        run, steps = run_of_model(), exported_steps()
+        folders = store_steps(location / RUNS / run, steps, stored) if run else {}
+        if steps and not run:
+            print("exported steps are not published: how these weights were trained is not recorded (train_execution)")
         move_main(location, revision.name, "published")
-    return Receipt(destination="folder", location=location.as_posix(), revision=revision.name, sha256=revision.sha256)
+    return Receipt(
+        destination="folder",
+        location=location.as_posix(),
+        revision=revision.name,
+        run=run,
+        steps={step: folder.relative_to(location).as_posix() for step, folder in folders.items()},
+        sha256=revision.sha256,
+    )
+
+
+def store_steps(run: Path, steps: Sequence[Step], stored: dict[str, list[Path]]) -> dict[int, Path]:
+    """Store the exported steps of a run, unless they are there; step -> its folder.
+
+    Other hardware may have trained other weights in a run of the same name: the last ones published are kept.
+    """
+    folders = {step.number: run / step_name(step.number) for step in steps}
+    for step in steps:
+        folder = folders[step.number]
+        if not is_intact(folder, step.content.sha256):
+            if folder.exists():
+                print(f"{folder}: replaced, for the same run has made other weights")
+            store(step.content.files, step.content.sha256, folder, stored)
+    return folders
 
 
 @contextmanager
@@ -125,12 +154,17 @@ def copy(source: Path, target: Path) -> None:
 
 def require_intact(folder: Path, sha256: Mapping[str, str]) -> None:
     """Compare each file with its sha256. Raises UserError that names the first that differs."""
-    for path, expected in sha256.items():
-        if not (folder / path).is_file() or file_sha256(folder / path) != expected:
-            raise UserError(
-                f"{folder / path}: differs from what was published as this revision; delete {folder} and run "
-                "`dvc repro -f publish`"
-            )
+    wrong = next((path for path in sha256 if not is_intact(folder, {path: sha256[path]})), None)
+    if wrong is not None:
+        raise UserError(
+            f"{folder / wrong}: differs from what was published as this revision; delete {folder} and run "
+            "`dvc repro -f publish`"
+        )
+
+
+def is_intact(folder: Path, sha256: Mapping[str, str]) -> bool:
+    """Whether each file is there and has its sha256."""
+    return all((folder / path).is_file() and file_sha256(folder / path) == sha256[path] for path in sha256)
 
 
 def link(path: Path, target: Path) -> None:

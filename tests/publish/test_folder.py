@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.formats.revision.layout import is_observed
+from stages.formats.model_folder import weights_sha256
+from stages.formats.revision.execution import Execution, write_execution
+from stages.formats.revision.layout import is_observed, step_name
 from stages.publish.__main__ import main
 from stages.publish.registry.history import read_moves
+from stages.publish.registry.local import Folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes
@@ -213,6 +216,56 @@ def test_a_move_that_a_crash_prevented_is_not_in_the_history(project: Path, monk
     os.chdir(project)
     main()
     assert [move.to for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [first, MAIN.resolve().name]
+
+
+def export_step(number: int, seed: int) -> None:
+    """Let the training have exported a model after that many steps, and have recorded its run."""
+    Path("model").rename("whole")
+    write_model(Path(), seed)
+    for tokenizer in Path("model").glob("tokenizer*"):
+        tokenizer.unlink()
+    Path("model").rename(Path("whole", step_name(number)))
+    Path("whole").rename("model")
+    write_execution(Execution(weights_sha256=weights_sha256(), fingerprint="f" * 64, sessions=[], checkpoints={}))
+
+
+def test_exported_steps_are_published_with_their_run_and_load_by_path(project: Path) -> None:
+    export_step(2, seed=1)
+    export_step(3, seed=0)  # the last one is the model itself
+
+    first, second = two_revisions()
+
+    run = PUBLISHED / "runs" / ("f" * 16)
+    assert receipt()["steps"] == {
+        "2": "runs/ffffffffffffffff/step-00000002",
+        "3": "runs/ffffffffffffffff/step-00000003",
+    }
+    for folder in sorted(run.iterdir()):
+        assert AutoTokenizer.from_pretrained(folder).eos_token == "<|endoftext|>"
+        assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
+        assert (folder / "tokenizer.json").samefile(run / "step-00000002/tokenizer.json")
+    assert (run / "step-00000003/model.safetensors").samefile(second / "model.safetensors")
+    assert not (run / "step-00000002/model.safetensors").samefile(second / "model.safetensors")
+    assert f'from_pretrained("PATH/runs/{"f" * 16}/step-00000002")' in (MAIN / "README.md").read_text()
+
+    registry = Folder(PUBLISHED)
+    assert list(registry.steps(second.name)) == [2, 3]
+    assert registry.freed_by_removing(first.name) < (first / "model.safetensors").stat().st_size
+    registry.remove(first.name)
+    assert run.is_dir()
+    registry.remove(second.name)
+    assert not run.exists()
+
+
+def test_steps_of_an_unknown_run_are_not_published(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export_step(2, seed=1)
+    Path("reports/train_execution.json").unlink()
+
+    main()
+
+    assert "exported steps are not published" in capsys.readouterr().out
+    assert not (PUBLISHED / "runs").exists()
+    assert "step-00000002" not in (MAIN / "README.md").read_text()
 
 
 def test_what_is_missing_is_named(project: Path) -> None:

@@ -52,7 +52,8 @@ def parameters(inputs: Inputs) -> str:
 
 def software(inputs: Inputs) -> str:
     """The library versions that training ran with, else those that dvc.lock records."""
-    versions = inputs.execution.sessions[-1].versions if inputs.execution else inputs.recorded.versions
+    sessions = inputs.execution.sessions if inputs.execution else []
+    versions = sessions[-1].versions if sessions else inputs.recorded.versions
     if not versions:
         return "The library versions of the training are not recorded in dvc.lock.\n"
     return table(("library", "version"), sorted(versions.items()))
@@ -60,7 +61,7 @@ def software(inputs: Inputs) -> str:
 
 def hardware(inputs: Inputs) -> str:
     """What the training ran on and how long; said to be unknown where the report belongs to another run."""
-    if inputs.execution is not None:
+    if inputs.execution is not None and inputs.execution.sessions:
         heading = ("steps", "device", "instructions", "processes", "threads of each", "precision", "compiled")
         where = table(heading, map(session, inputs.execution.sessions))
     elif inputs.facts is not None:

@@ -228,7 +228,7 @@ ROOMS_BY_FLOOR = (
     {"flows.dvc_repo"},
     {"flows.plan"},
     {"flows.project"},
-    {"flows.run", "flows.show", "flows.reproduce"},
+    {"flows.run", "flows.show", "flows.reproduce", "flows.experiments"},
     {"flows.pipeline", "flows.scheduled", "flows.deploy"},
     {"flows.cli"},
 )

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flows.plan.params import check_params
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
-from stages.runtime.dotted import value_at
+from stages.runtime.dotted import flatten, value_at
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
@@ -55,6 +55,17 @@ def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: P
     text = _with_values(params_file.read_text(encoding="utf-8"), values)
     _refuse_faults(text, params_file)
     return text
+
+
+def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
+    """The values of one choice by their dotted keys; a value that is replaced whole stays one. Raises UserError."""
+    check_word(f"{group}={choice}", groups(conf))
+    values = _composed({}, [f"+{group}={choice}"], conf)
+    flat = flatten(values)
+    for dotted in _replaced_whole(conf):
+        if (whole := value_at(values, dotted)) is not None:
+            flat = {key: value for key, value in flat.items() if not key.startswith(f"{dotted}.")} | {dotted: whole}
+    return flat
 
 
 def check_word(word: str, known: dict[str, list[str]]) -> None:

@@ -1,0 +1,193 @@
+"""The cells of an experiment: each combination of levels with each seed is one run of the pipeline.
+
+A cell's id follows from what it changes of params.yaml, not from its position: a level or a seed added to the file
+leaves all other cells as they were.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.experiments.experiment import Axis, Experiment, Overrides, SettingName, experiment_path
+from flows.plan.params import section_models
+from flows.project.compose import preset
+from stages.runtime.dotted import differences, value_at
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+
+ID_DIGITS = 8
+LONGEST_LABEL = 60
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_KEYWORDS = {"null", "true", "false", "nan", "inf"}
+"""Texts that need no quotes in Hydra's grammar, and those that it would take for something else."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    id: str
+    """Derived from the overrides."""
+    name: str
+    """Of its DVC experiment; ends with the id."""
+    levels: dict[str, str]
+    """Axis -> level."""
+    seed: int
+    overrides: Overrides
+    """Dotted key -> value; what is given as a mapping replaces the one in params.yaml whole."""
+
+    def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """params.yaml's values with the overrides. Raises UserError on a key that leads nowhere."""
+        changed = deepcopy(dict(values))
+        for key, value in self.overrides.items():
+            section, _, last = key.rpartition(".")
+            within = value_at(changed, section)
+            if not isinstance(within, dict):
+                raise UserError(f"{key}: {PARAMS_FILE} has no `{section}`")
+            within[last] = deepcopy(value)
+        return changed
+
+
+def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]:
+    """The cells of one size, in the order of the file, seeds last, each checked against the sections of params.yaml.
+
+    Raises UserError that names the file, the cell, the key, its value and what is allowed.
+    """
+    path = experiment_path(name)
+    setting = getattr(experiment.settings, size)
+    axes = experiment.axes | setting.axes
+    explicit = setting.cells if setting.cells is not None else experiment.cells
+    try:
+        combined = combinations(axes, experiment.zip) if explicit is None else [_known(cell, axes) for cell in explicit]
+        base = _resolved(experiment.base) | _resolved(setting.base)
+        values = read_params_file()
+        seeds = setting.seeds or experiment.seeds.values
+        cells = []
+        for levels in combined:
+            overrides = base | _joined({axis: _resolved(axes[axis][level]) for axis, level in levels.items()})
+            for seed in seeds:
+                cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    _check(path, cells, values)
+    return cells
+
+
+def combinations(axes: Mapping[str, Axis], zipped: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """Each combination of levels, the last axis fastest; axes that are zipped advance together."""
+    groups: list[list[dict[str, str]]] = []
+    for axis in axes:
+        together = next((group for group in zipped if axis in group), [axis])
+        if axis != together[0]:
+            continue
+        lengths = {len(axes[member]) for member in together}
+        if len(lengths) > 1:
+            counts = ", ".join(f"{member} has {len(axes[member])}" for member in together)
+            raise UserError(f"zip: axes that advance together need as many levels each: {counts}")
+        levels_together = zip(*(axes[member] for member in together), strict=True)
+        groups.append([dict(zip(together, names, strict=True)) for names in levels_together])
+    return [
+        {axis: part[axis] for axis in axes for part in parts if axis in part} for parts in itertools.product(*groups)
+    ]
+
+
+def _known(levels: Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:
+    if levels.keys() != axes.keys():
+        raise UserError(f"cells: {dict(levels)}: give a level for each of {', '.join(axes)}")
+    for axis, level in levels.items():
+        if level not in axes[axis]:
+            raise UserError(f"cells: {axis} has no level `{level}`; there are {', '.join(axes[axis])}")
+    return {axis: levels[axis] for axis in axes}
+
+
+def _resolved(overrides: Overrides) -> Overrides:
+    """With the choices of conf/ replaced by their values; later keys win over earlier ones."""
+    resolved: Overrides = {}
+    for key, value in overrides.items():
+        resolved |= {key: value} if "." in key else preset(key, str(value))
+    return resolved
+
+
+def _joined(by_axis: Mapping[str, Overrides]) -> Overrides:
+    joined: Overrides = {}
+    owner: dict[str, str] = {}
+    for axis, overrides in by_axis.items():
+        for key in overrides:
+            if key in owner:
+                raise UserError(f"axes {owner[key]} and {axis} both set {key}")
+            owner[key] = axis
+        joined |= overrides
+    return joined
+
+
+def _cell(name: str, levels: dict[str, str], seed: int, overrides: Overrides) -> Cell:
+    content = json.dumps(overrides, sort_keys=True, separators=(",", ":"))
+    digits = hashlib.sha256(content.encode()).hexdigest()[:ID_DIGITS]
+    label = re.sub(r"[^A-Za-z0-9]+", "-", "-".join([Path(name).stem, *levels.values(), f"seed{seed}"])).strip("-")
+    return Cell(digits, f"{label[:LONGEST_LABEL]}-{digits}", levels, seed, overrides)
+
+
+def _check(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) -> None:
+    models = section_models()
+    checked: set[tuple[str, str]] = set()
+    names: dict[str, str] = {}
+    for cell in cells:
+        where = f"{path}: cell {', '.join(cell.levels.values())}, seed {cell.seed}"
+        if cell.id in names:
+            raise UserError(f"{where}: the same run as {names[cell.id]}; let their levels or seeds differ")
+        names[cell.id] = f"cell {', '.join(cell.levels.values())}, seed {cell.seed}"
+        try:
+            changed = cell.params(values)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        for section, model in models.items():
+            content = json.dumps(changed.get(section), sort_keys=True)
+            if section in {key.split(".")[0] for key in cell.overrides} and (section, content) not in checked:
+                checked.add((section, content))
+                try:
+                    check_section(section, changed[section], model, path)
+                except UserError as error:
+                    raise UserError(f"{error} (cell {', '.join(cell.levels.values())}, seed {cell.seed})") from None
+
+
+def queue_command(cell: Cell, targets: Sequence[str], values: Mapping[str, Any]) -> str:
+    """The shell command that queues a cell as a DVC experiment, from params.yaml as it is now."""
+    words = ["dvc", "exp", "run", "--queue", "--name", cell.name]
+    for word in set_params(values, cell.params(values)):
+        words += ["-S", word]
+    return shlex.join([*words, *targets])
+
+
+def set_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What `dvc exp run -S` is to be given, in Hydra's grammar, to make `new` out of `old`."""
+    words = []
+    for key, _, value in differences("", old, new):
+        section, _, last = key.rpartition(".")
+        if last not in value_at(new, section):
+            words.append(f"~{key}")
+        elif last in (value_at(old, section) or {}):
+            words.append(f"{key}={_hydra(value)}")
+        else:
+            words.append(f"+{key}={_hydra(value)}")
+    return words
+
+
+def _hydra(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_hydra(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra, value))}]"
+    if not isinstance(value, str):
+        return repr(value) if isinstance(value, float) else json.dumps(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
+        return value
+    # A backslash is only a backslash, but before a quote, and at the end, where one follows.
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and r"\'"), value) + "'"

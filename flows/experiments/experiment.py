@@ -1,0 +1,344 @@
+"""The experiment file, `experiments/NAME.yaml`: a question, the runs that answer it, and what is made of their results.
+
+Read as params.yaml is: every key known, every value of its type, and one message for each fault.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from flows.experiments.expressions import parse
+from stages.runtime.entry import UserError
+from stages.runtime.section import Section, read_params_file
+
+EXPERIMENTS = Path("experiments")
+
+Overrides = dict[str, Any]
+"""What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
+
+Axis = dict[str, Overrides]
+"""The levels of an axis, each a name with its overrides."""
+
+Where = dict[str, str]
+"""Only runs of these levels: axis -> level."""
+
+AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
+CurveColumn = Annotated[str, Field(pattern=r"^[^:\s]+\.(tsv|csv):[^:\s]+$")]
+
+
+class Seeds(Section):
+    """Repetitions: every cell of the grid runs once for each seed."""
+
+    keys: Annotated[list[str], Field(min_length=1)]
+    """The parameters that get the seed."""
+    values: Annotated[list[int], Field(min_length=1)]
+    """The seeds."""
+
+
+class Metric(Section):
+    """A number of each run, read from a report or computed from other metrics."""
+
+    label: str
+    """In tables and figures."""
+    unit: str
+    """Empty for a number without one."""
+    better: Literal["lower", "higher"] | None
+    """Null: neither, and no value is marked as the best."""
+    decimals: Annotated[int, Field(ge=0, le=12)]
+    """Digits after the point."""
+    source: ReportKey | None = None
+    """FILE:KEY of a JSON report."""
+    formula: str | None = None
+    """Arithmetic over other metrics: `6 * parameters * tokens`."""
+    interval: ReportKey | None = None
+    """FILE:KEY of the run's own 95 % interval, [low, high]: that of the held-out documents, not of the seeds."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Metric":
+        if (self.source is None) == (self.formula is None):
+            raise ValueError("give either `source` or `formula`")
+        return self
+
+
+class Curve(Section):
+    """A number of each run over its steps."""
+
+    label: str
+    """Of the vertical axis."""
+    unit: str
+    """Empty for a number without one."""
+    source: CurveColumn
+    """FILE:COLUMN of a table; its first column is the horizontal axis."""
+    x_label: str
+    """Of the horizontal axis."""
+
+
+class Fit(Section):
+    """A power law y = a x^-b, or y = a x^-b + c, through the runs."""
+
+    x: Name
+    """A metric, such as compute."""
+    y: Name
+    """A metric, such as the loss."""
+    offset: bool
+    """With the constant c, an irreducible loss."""
+    where: Where = Field(default_factory=dict)
+    """Only these runs."""
+
+
+class Comparison(Section):
+    """Paired differences per seed: each level of an axis against one of them, Holm-corrected together."""
+
+    caption: str
+    """What is compared."""
+    axis: AxisName
+    """Whose levels are compared, at equal levels of all other axes."""
+    baseline: str
+    """The level against which the others are compared."""
+    metrics: Annotated[list[Name], Field(min_length=1)]
+    """Compared numbers."""
+    where: Where = Field(default_factory=dict)
+    """Only these runs."""
+
+
+class Table(Section):
+    """Means over seeds: a row for each combination of levels, a column for each metric."""
+
+    caption: str
+    """What the table shows."""
+    rows: Annotated[list[AxisName], Field(min_length=1)]
+    """Axes whose levels are the rows."""
+    across: AxisName | None = None
+    """An axis whose levels are columns beside each other; the best is then marked in each row."""
+    metrics: Annotated[list[Name], Field(min_length=1)]
+    """Columns."""
+    spread: Literal["sd", "interval_95"]
+    """Behind each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
+    data_interval: bool = False
+    """Also the runs' own intervals of the metrics that have one."""
+    where: Where = Field(default_factory=dict)
+    """Only these runs."""
+
+
+class CurvesFigure(Section):
+    """Curves of the mean over seeds, with a band from the lowest to the highest seed."""
+
+    kind: Literal["curves"]
+    caption: str
+    """What the figure shows."""
+    curve: Name
+    """One of `curves`."""
+    by: AxisName
+    """A line for each level."""
+    where: Where = Field(default_factory=dict)
+    """Only these runs."""
+    log: list[Literal["x", "y"]] = Field(default_factory=list)
+    """Logarithmic axes."""
+
+
+class PointsFigure(Section):
+    """A point for each run: one metric against another, such as the loss against compute."""
+
+    kind: Literal["points"]
+    caption: str
+    """What the figure shows."""
+    x: Name
+    """A metric."""
+    y: Name
+    """A metric."""
+    by: AxisName
+    """A marker for each level."""
+    fit: Name | None = None
+    """One of `fits`, drawn with its 95 % band."""
+    where: Where = Field(default_factory=dict)
+    """Only these runs."""
+    log: list[Literal["x", "y"]] = Field(default_factory=list)
+    """Logarithmic axes."""
+
+
+Figure = Annotated[CurvesFigure | PointsFigure, Field(discriminator="kind")]
+
+
+class Claim(Section):
+    """A sentence of the paper, and the condition under which it holds."""
+
+    says: str
+    """In words."""
+    holds_if: str
+    """For example `difference(bits_per_byte, recipe=["Muon", "AdamW"]).high < 0`."""
+
+
+CLAIM_FUNCTIONS = ("runs", "difference", "fit")
+CLAIM_FIELDS = ("mean", "sd", "low", "high", "n", "p", "a", "b", "c", "b_low", "b_high")
+
+
+class Setting(Section):
+    """One size of the experiment: what it changes of the rest of the file."""
+
+    minutes: Annotated[float, Field(gt=0)] | None
+    """Planned time on 2 cores; null: it needs other hardware."""
+    base: Overrides = Field(default_factory=dict)
+    """Added to `base`."""
+    axes: dict[AxisName, Axis] = Field(default_factory=dict)
+    """In place of the axes of the same name."""
+    cells: list[Where] | None = None
+    """In place of `cells`."""
+    seeds: list[int] | None = None
+    """In place of `seeds.values`."""
+
+
+class Settings(Section):
+    """The two sizes in which every experiment exists."""
+
+    small: Setting
+    """Completes on 2 cores."""
+    full: Setting
+    """That of the paper."""
+
+
+SettingName = Literal["small", "full"]
+
+
+class Experiment(Section):
+    """An experiment file."""
+
+    question: str
+    """What the runs are to answer."""
+    targets: Annotated[list[str], Field(min_length=1)]
+    """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
+    base: Overrides = Field(default_factory=dict)
+    """Changes of params.yaml that all runs share."""
+    axes: Annotated[dict[AxisName, Axis], Field(min_length=1)]
+    """What differs between runs. `{param: KEY, values: [...]}` is short for a level for each value."""
+    zip: list[list[AxisName]] = Field(default_factory=list)
+    """Axes that advance together, first level with first level; all others are combined with each other."""
+    cells: list[Where] | None = None
+    """In place of combinations: exactly these cells, each with a level for each axis."""
+    seeds: Seeds
+    """Repetitions."""
+    metrics: Annotated[dict[Name, Metric], Field(min_length=1)]
+    """Numbers of a run."""
+    curves: dict[Name, Curve] = Field(default_factory=dict)
+    """Numbers over the steps of a run."""
+    fits: dict[Name, Fit] = Field(default_factory=dict)
+    """Power laws."""
+    comparisons: dict[Name, Comparison] = Field(default_factory=dict)
+    """Paired differences."""
+    tables: dict[Name, Table] = Field(default_factory=dict)
+    """Means over seeds."""
+    figures: dict[Name, Figure] = Field(default_factory=dict)
+    """Plots."""
+    claims: list[Claim] = Field(default_factory=list)
+    """Sentences that are checked."""
+    settings: Settings
+    """Its sizes."""
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _settings_with_levels(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: setting | {"axes": levels_of(setting["axes"])}
+            if isinstance(setting, dict) and "axes" in setting
+            else setting
+            for name, setting in value.items()
+        }
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _axes_with_levels(cls, value: Any) -> Any:
+        return levels_of(value)
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> "Experiment":
+        for place, name, known in self._references():
+            if name not in known:
+                raise ValueError(f"{place}: no `{name}`; there are {', '.join(known) or 'none'}")
+        for name, metric in self.metrics.items():
+            others = [other for other, item in self.metrics.items() if item.formula is None]
+            _in_place(f"metrics.{name}.formula", metric.formula or "0", others)
+        for number, claim in enumerate(self.claims):
+            known = [*self.metrics, *self.fits]
+            _in_place(f"claims.{number}.holds_if", claim.holds_if, known, CLAIM_FUNCTIONS, CLAIM_FIELDS)
+        return self
+
+    def _references(self) -> list[tuple[str, str, Any]]:
+        found: list[tuple[str, str, Any]] = []
+        axes = self.axes
+        found += [(f"settings.{size}.axes", axis, axes) for size, s in self.settings for axis in s.axes]
+        found += [("zip", axis, axes) for group in self.zip for axis in group]
+        described: list[tuple[str, Any]] = [
+            (f"{kind}.{name}", item)
+            for kind in ("fits", "comparisons", "tables", "figures")
+            for name, item in getattr(self, kind).items()
+        ]
+        for place, item in described:
+            values = item.model_dump()
+            found += [(f"{place}.where", axis, axes) for axis in values["where"]]
+            found += [(f"{place}.{key}", values[key], axes) for key in ("axis", "across", "by") if values.get(key)]
+            found += [(f"{place}.rows", axis, axes) for axis in values.get("rows", ())]
+            found += [(f"{place}.metrics", name, self.metrics) for name in values.get("metrics", ())]
+            found += [(f"{place}.{key}", values[key], self.metrics) for key in ("x", "y") if key in values]
+            found += [(f"{place}.curve", values["curve"], self.curves)] if "curve" in values else []
+            found += [(f"{place}.fit", values["fit"], self.fits)] if values.get("fit") else []
+        return found
+
+
+def levels_of(axes: Any) -> Any:
+    """The axes with `{param: KEY, values: [...]}` written as levels."""
+    if not isinstance(axes, dict):
+        return axes
+    return {
+        name: {str(value): {axis["param"]: value} for value in axis["values"]}
+        if isinstance(axis, dict) and axis.keys() == {"param", "values"} and isinstance(axis["values"], list)
+        else axis
+        for name, axis in axes.items()
+    }
+
+
+def _in_place(place: str, text: str, *allowed: Any) -> None:
+    try:
+        parse(text, *allowed)
+    except ValueError as error:
+        raise ValueError(f"{place} = {text!r}: {error}") from None
+
+
+def experiment_path(name: str) -> Path:
+    """The file of an experiment, given by its name or its path."""
+    return EXPERIMENTS / f"{Path(name).stem}.yaml" if not name.endswith((".yaml", ".yml")) else Path(name)
+
+
+def read_experiment(name: str) -> Experiment:
+    """Read and check an experiment's file. Raises UserError that names each bad key, its value and what is allowed."""
+    path = experiment_path(name)
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in EXPERIMENTS.glob("*.yaml")))
+        raise UserError(f"{path}: not found; {EXPERIMENTS}/ has {there or 'no experiment'}")
+    try:
+        values = json.dumps(read_params_file(path))
+    except TypeError as error:  # a date, which YAML knows and JSON does not
+        raise UserError(f"{path}: {error}; write it in quotes") from None
+    try:
+        return Experiment.model_validate_json(values)
+    except ValidationError as error:
+        raise UserError("\n".join(_describe(path, line) for line in error.errors())) from None
+
+
+def _describe(path: Path, line: Any) -> str:
+    key = ".".join(str(part) for part in line["loc"])
+    place = f"{path}: {key}" if key else str(path)
+    match line["type"]:
+        case "extra_forbidden":
+            return f"{place}: unknown key (value {line['input']!r}); correct its name or remove it"
+        case "missing":
+            return f"{place}: missing"
+        case "value_error":
+            return f"{place}: {re.sub(r'^Value error, ', '', line['msg'])}"
+        case _:
+            return f"{place} = {line['input']!r}: {line['msg']}"

@@ -1,0 +1,50 @@
+"""Small expressions in an experiment's file, for formulas and claims: Python's syntax, of which little is allowed.
+
+Numbers, texts, names, arithmetic, comparisons, `and`, `or`, `not`, calls of given functions, and given fields of what
+they return. What is not in that list is refused before anything is evaluated, so that a file cannot run code.
+"""
+
+import ast
+from collections.abc import Collection, Mapping
+from typing import Any
+
+ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.List, ast.Load, ast.Name)
+OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.Not, ast.And, ast.Or)
+COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def parse(text: str, names: Collection[str], functions: Collection[str] = (), fields: Collection[str] = ()) -> ast.expr:
+    """The expression, with everything in it allowed. Raises ValueError that says what is not."""
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"not an expression: {error.msg}") from None
+    called = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
+    for node in ast.walk(body):
+        if isinstance(node, ast.Name):
+            known, what = (functions, "function") if id(node) in called else (names, "name")
+            _require(node.id, known, what)
+        elif isinstance(node, ast.Attribute):
+            _require(node.attr, fields, "field")
+        elif isinstance(node, ast.Constant):
+            if type(node.value) not in (int, float, str):
+                raise ValueError(f"{node.value!r} is neither a number nor a text")
+        elif not isinstance(node, ALLOWED + OPERATORS + COMPARISONS):
+            raise ValueError(f"`{type(node).__name__}` is not allowed here")
+    return body
+
+
+def _require(name: str, known: Collection[str], what: str) -> None:
+    if name not in known:
+        raise ValueError(f"no {what} `{name}`; there are {', '.join(known) or 'none'}")
+
+
+def evaluate(body: ast.expr, values: Mapping[str, Any]) -> Any:
+    """The value of a parsed expression, given that of each name and function."""
+    return eval(compile(ast.Expression(body), "<expression>", "eval"), {"__builtins__": {}}, dict(values))
+
+
+def names_in(body: ast.expr) -> set[str]:
+    """The names that an expression uses; not those of functions."""
+    called = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
+    return {node.id for node in ast.walk(body) if isinstance(node, ast.Name) and id(node) not in called}

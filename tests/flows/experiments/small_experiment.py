@@ -1,0 +1,90 @@
+"""A small experiment over two parameters, as a file's values and as params.yaml beside it."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.experiments.cells import Cell, cells_of
+from flows.experiments.experiment import Experiment, read_experiment
+
+EXPERIMENT: dict[str, Any] = {
+    "question": "Does b help?",
+    "targets": ["train"],
+    "axes": {
+        "size": {"small": {"model.width": 1}, "large": {"model.width": 4}},
+        "recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}},
+    },
+    "seeds": {"keys": ["model.seed"], "values": [0, 1, 2]},
+    "metrics": {
+        "loss": {
+            "label": "loss",
+            "unit": "nats",
+            "better": "lower",
+            "decimals": 2,
+            "source": "scores.json:loss",
+            "interval": "scores.json:interval",
+        },
+        "cost": {"label": "cost", "unit": "", "better": None, "decimals": 1, "source": "scores.json:cost"},
+        "double": {"label": "double cost", "unit": "", "better": None, "decimals": 1, "formula": "2 * cost"},
+    },
+    "curves": {"held_out": {"label": "loss", "unit": "nats", "source": "curve.tsv:loss", "x_label": "step"}},
+    "fits": {"law": {"x": "cost", "y": "loss", "offset": False, "where": {"recipe": "a"}}},
+    "comparisons": {"recipes": {"caption": "b against a", "axis": "recipe", "baseline": "a", "metrics": ["loss"]}},
+    "tables": {
+        "main": {
+            "caption": "All & every run.",
+            "rows": ["size", "recipe"],
+            "metrics": ["cost", "loss"],
+            "spread": "sd",
+        },
+        "wide": {
+            "caption": "Recipes beside each other.",
+            "rows": ["size"],
+            "across": "recipe",
+            "metrics": ["loss"],
+            "spread": "interval_95",
+            "data_interval": True,
+        },
+    },
+    "figures": {
+        "curves": {
+            "kind": "curves",
+            "caption": "Curves.",
+            "curve": "held_out",
+            "by": "recipe",
+            "where": {"size": "small"},
+        },
+        "points": {
+            "kind": "points",
+            "caption": "Loss against cost.",
+            "x": "cost",
+            "y": "loss",
+            "by": "size",
+            "fit": "law",
+            "where": {"recipe": "a"},
+            "log": ["x", "y"],
+        },
+    },
+    "claims": [
+        {"says": "b is better.", "holds_if": 'difference(loss, recipe=["b", "a"], size="small").high < 0'},
+        {"says": "Cost helps.", "holds_if": "fit(law).b_low > 0 and runs(loss, recipe='a', size='large').n >= 3"},
+    ],
+    "settings": {"small": {"minutes": 1}, "full": {"minutes": None, "seeds": [0, 1, 2, 3]}},
+}
+
+PARAMS: dict[str, Any] = {"model": {"width": 2, "name": "a", "seed": 0}, "other": {"rate": 0.5}}
+
+
+def write_experiment(folder: Path, **changes: Any) -> None:
+    """Write `experiments/toy.yaml` with some keys replaced, and params.yaml, into the current project."""
+    (folder / "experiments").mkdir(exist_ok=True)
+    (folder / "experiments/toy.yaml").write_text(yaml.safe_dump(EXPERIMENT | changes, sort_keys=False))
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS, sort_keys=False))
+
+
+def small_experiment(folder: Path, **changes: Any) -> tuple[Experiment, list[Cell]]:
+    """The experiment with its 12 cells: sizes small and large, recipes a and b, seeds 0 to 2."""
+    write_experiment(folder, **changes)
+    experiment = read_experiment("toy")
+    return experiment, cells_of("toy", experiment, "small")

@@ -1,0 +1,154 @@
+"""From an experiment's file to runs, and to the commands that queue them."""
+
+import itertools
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dvc.utils.hydra import apply_overrides
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.experiments.cells import Cell, cells_of, queue_command, set_params
+from flows.experiments.experiment import read_experiment
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
+from tests.flows.experiments.small_experiment import EXPERIMENT, PARAMS, small_experiment, write_experiment
+from tests.small_project import ROOT
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_axes_are_combined_and_each_combination_runs_with_each_seed(tmp_path: Path) -> None:
+    _, cells = small_experiment(tmp_path)
+
+    assert [(*cell.levels.values(), cell.seed) for cell in cells[:4]] == [
+        ("small", "a", 0),
+        ("small", "a", 1),
+        ("small", "a", 2),
+        ("small", "b", 0),
+    ]
+    assert len(cells) == 12
+    assert cells[3].overrides == {"model.width": 1, "model.name": "b", "model.seed": 0}
+
+
+def test_zipped_axes_advance_together_and_a_list_gives_exactly_its_cells(tmp_path: Path) -> None:
+    _, zipped = small_experiment(tmp_path, zip=[["size", "recipe"]])
+    _, listed = small_experiment(tmp_path, cells=[{"size": "large", "recipe": "a"}])
+
+    assert {tuple(cell.levels.values()) for cell in zipped} == {("small", "a"), ("large", "b")}
+    assert [(*cell.levels.values(), cell.seed) for cell in listed] == [("large", "a", seed) for seed in range(3)]
+
+
+def test_a_level_or_a_seed_that_is_added_leaves_the_ids_of_the_other_cells(tmp_path: Path) -> None:
+    _, before = small_experiment(tmp_path)
+    axes = EXPERIMENT["axes"] | {"size": {"tiny": {"model.width": 0}} | EXPERIMENT["axes"]["size"]}
+    _, after = small_experiment(tmp_path, axes=axes, seeds={"keys": ["model.seed"], "values": [3, 2, 1, 0]})
+
+    assert {cell.id for cell in before} < {cell.id for cell in after}
+    assert len(after) == 24
+    assert {cell.name for cell in before} < {cell.name for cell in after}
+
+
+def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None:
+    _, cells = small_experiment(tmp_path, axes={"width": {"param": "model.width", "values": [1, 2]}}, comparisons={},
+                                tables={}, figures={}, claims=[], fits={})  # fmt: skip
+
+    assert [cell.levels["width"] for cell in cells[::3]] == ["1", "2"]
+    assert cells[3].overrides["model.width"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": {"modle.width": 1}}, "cell small, a, seed 0: modle.width: params.yaml has no `modle`"),
+        ({"axes": {"size": {"s": {"model.width": 1}}, "recipe": {"a": {"model.width": 2}}}}, "both set model.width"),
+        (
+            {"axes": {"size": {"s": {}}, "recipe": {"a": {}, "b": {}}}, "zip": [["size", "recipe"]]},
+            "size has 1, recipe has 2",
+        ),
+        ({"axes": {"size": {"s": {}}, "recipe": {"a": {}, "b": {}}}}, "the same run as cell s, a, seed 0"),
+        ({"cells": [{"size": "small"}]}, "give a level for each of size, recipe"),
+        ({"cells": [{"size": "huge", "recipe": "a"}]}, "size has no level `huge`; there are small, large"),
+        ({"base": {"mood": "good"}}, "mood=good: no such group"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_before_anything_runs(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_experiment(tmp_path, **changes)
+
+    with pytest.raises(UserError, match=r"^experiments/toy\.yaml: ") as error:
+        cells_of("toy", read_experiment("toy"), "small")
+
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ({"train.max_steps": "many"}, "train.max_steps = 'many': Input should be a valid integer"),
+        ({"train.optimizer.nam": "muon"}, "train.optimizer.nam: unknown parameter"),
+    ],
+)
+def test_values_are_checked_by_the_sections_of_params_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: dict[str, Any], message: str
+) -> None:
+    write_experiment(tmp_path, base=override, axes=EXPERIMENT["axes"] | {"size": {"small": {}, "large": {}}})
+    file = tmp_path / "experiments/toy.yaml"
+    values = yaml.safe_load(file.read_text()) | {"axes": {"size": {"small": {}}, "recipe": {"a": {}}}}
+    values["seeds"]["keys"] = ["train.seed"]
+    file.write_text(yaml.safe_dump(values, sort_keys=False))
+    monkeypatch.chdir(ROOT)
+
+    with pytest.raises(UserError) as error:
+        cells_of(str(file), read_experiment(str(file)), "small")
+
+    assert message in str(error.value)
+    assert "(cell small, a, seed 0)" in str(error.value)
+
+
+def applied(words: list[str], values: dict[str, Any], folder: Path) -> Any:
+    """params.yaml after DVC has applied what `-S` was given."""
+    file = folder / "params.yaml"
+    file.write_text(yaml.safe_dump(values, sort_keys=False))
+    apply_overrides(file, words)
+    return yaml.safe_load(file.read_text())
+
+
+def test_dvc_makes_of_the_commands_exactly_the_params_of_the_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    values = read_params_file()
+    cells = cells_of("codeparrot", read_experiment("codeparrot"), "full")  # replaces train.model whole
+
+    for cell in cells:
+        words = shlex.split(queue_command(cell, ["evaluate"], values))
+        given = [word for before, word in itertools.pairwise(words) if before == "-S"]
+
+        assert applied(given, values, tmp_path) == cell.params(values)
+        assert words[:6] == ["dvc", "exp", "run", "--queue", "--name", cell.name]
+        assert words[-1] == "evaluate"
+
+
+TEXTS = st.text("ab'\" ,:=\\[{$~1\u00e9", max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(-1e6, 1e6) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("pqr"), inner, min_size=1, max_size=2),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(value=VALUES.filter(lambda value: "${" not in str(value)))
+def test_any_value_of_a_parameter_reaches_dvc_as_it_is(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    cell = Cell("1", "n", {}, 0, {"model.name": value})
+    new = cell.params(PARAMS)
+
+    assert applied(set_params(PARAMS, new), PARAMS, tmp_path_factory.getbasetemp()) == new

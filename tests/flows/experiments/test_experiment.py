@@ -1,0 +1,81 @@
+"""An experiment's file is refused with the key, the value and what is allowed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.experiments.cells import cells_of
+from flows.experiments.experiment import EXPERIMENTS, read_experiment
+from stages.runtime.entry import UserError
+from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
+from tests.small_project import ROOT, changed
+
+SHIPPED = sorted(path.stem for path in (ROOT / EXPERIMENTS).glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"color": "red"}, "experiments/toy.yaml: color: unknown key (value 'red')"),
+        ({"question": 3}, "experiments/toy.yaml: question = 3: Input should be a valid string"),
+        ({"seeds": {"keys": [], "values": [1]}}, "seeds.keys = []"),
+        ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"better": "less"}}}, "metrics.loss.better = 'less'"),
+        ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"formula": "1"}}}, "give either `source` or `formula`"),
+        ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"source": "scores"}}}, "metrics.loss.source = 'scores'"),
+        ({"zip": [["size", "depth"]]}, "zip: no `depth`; there are size, recipe"),
+        (changed({"tables": EXPERIMENT["tables"]}, tables__main__rows=["depth"]), "tables.main.rows: no `depth`"),
+        (
+            changed({"figures": EXPERIMENT["figures"]}, figures__points__fit="x"),
+            "figures.points.fit: no `x`; there are law",
+        ),
+        (
+            {"claims": [{"says": "?", "holds_if": "mean(loss) < 1"}]},
+            "claims.0.holds_if = 'mean(loss) < 1': no function `mean`",
+        ),
+        ({"claims": [{"says": "?", "holds_if": "runs(loss).keys"}]}, "no field `keys`"),
+        ({"claims": [{"says": "?", "holds_if": "[x for x in (1,)]"}]}, "`ListComp` is not allowed here"),
+        ({"claims": [{"says": "?", "holds_if": "1 <"}]}, "not an expression"),
+    ],
+)
+def test_a_fault_is_named_with_the_file_the_key_the_value_and_what_is_allowed(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_experiment(tmp_path, **changes)
+
+    with pytest.raises(UserError) as error:
+        read_experiment("toy")
+
+    assert message in str(error.value)
+    assert str(error.value).startswith("experiments/toy.yaml: ")
+
+
+def test_a_missing_file_is_answered_with_those_that_exist(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+
+    with pytest.raises(UserError, match=r"experiments/other\.yaml: not found; experiments/ has toy"):
+        read_experiment("other")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_experiments_are_valid_in_both_sizes_and_the_small_one_is_planned_for_20_minutes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    experiment = read_experiment(name)
+
+    small, full = (cells_of(name, experiment, size) for size in ("small", "full"))
+
+    assert small
+    assert full
+    assert experiment.settings.small.minutes is not None
+    assert experiment.settings.small.minutes <= 20
+
+
+def test_the_shipped_questions_are_those_of_a_paper() -> None:
+    assert SHIPPED == ["ablation", "codeparrot", "optimizers", "scaling"]

@@ -1,0 +1,160 @@
+"""Intervals, tests and fits agree with scipy, with examples printed in books, and with their definitions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from flows.experiments.statistics import (
+    SIGNIFICANT,
+    estimate,
+    fit_power_law,
+    holm,
+    is_best,
+    paired_difference,
+)
+
+MAIZE = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+"""Darwin's crossed minus self-fertilised plants, in eighths of an inch (Fisher, The Design of Experiments, § 17)."""
+
+SLEEP_1 = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+SLEEP_2 = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+"""Hours of sleep that two drugs added (Student 1908, The Probable Error of a Mean), R's example of the test."""
+
+NUMBERS = st.floats(-1e3, 1e3).map(lambda value: round(value, 3))
+
+
+def test_the_mean_and_its_interval_are_those_of_fishers_maize() -> None:
+    found = estimate(MAIZE)
+
+    assert found.mean == pytest.approx(20.933, abs=5e-4)
+    assert found.sd == pytest.approx(37.744, abs=5e-4)
+    assert (found.low, found.high) == (pytest.approx(0.03, abs=5e-3), pytest.approx(41.84, abs=5e-3))
+
+
+def test_the_paired_test_is_that_of_students_sleep_data() -> None:
+    found = paired_difference(SLEEP_1, SLEEP_2)
+
+    assert found.mean == pytest.approx(-1.58)
+    assert found.p == pytest.approx(0.002833, abs=5e-7)
+    assert (found.low, found.high) == (pytest.approx(-2.4598858, abs=5e-8), pytest.approx(-0.7001142, abs=5e-8))
+
+
+def test_holm_gives_the_values_of_a_worked_example() -> None:
+    # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm") in R; the example of the Holm-Bonferroni method in encyclopedias.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=8))
+def test_the_interval_is_scipys(values: list[float]) -> None:
+    found, interval = estimate(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
+
+    assert [found.low, found.high] == pytest.approx([interval.low, interval.high], abs=1e-6, nan_ok=True)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=8))
+def test_the_paired_test_is_scipys(pairs: list[tuple[float, float]]) -> None:
+    own, other = zip(*pairs, strict=True)
+    found = paired_difference(own, other)
+
+    if found.sd and found.sd > 1e-9:  # where no pair differs from the others scipy divides zero by zero
+        assert found.p == pytest.approx(stats.ttest_rel(own, other).pvalue, rel=1e-6)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=7))
+def test_holm_rejects_what_its_procedure_rejects_one_after_the_other(p_values: list[float]) -> None:
+    rejected = set()
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[index] * (len(p_values) - rank) >= SIGNIFICANT:
+            break
+        rejected.add(int(index))
+
+    assert {index for index, p in enumerate(holm(p_values)) if p is not None and p < SIGNIFICANT} == rejected
+
+
+@given(st.lists(st.floats(0, 1) | st.none(), max_size=7))
+def test_holm_leaves_out_what_was_not_tested_and_never_lowers_a_p_value(p_values: list[float | None]) -> None:
+    for before, after in zip(p_values, holm(p_values), strict=True):
+        assert (before is None) == (after is None)
+        assert before is None or (after is not None and before <= after <= 1)
+
+
+def test_one_seed_has_a_mean_and_no_interval_and_no_test() -> None:
+    assert (estimate([3.0]).mean, estimate([3.0]).low, estimate([3.0]).sd) == (3.0, None, None)
+    assert paired_difference([1.0], [2.0]).p is None
+
+
+def test_the_best_is_named_only_where_it_is_significantly_better_than_each_other() -> None:
+    good, close, bad = [1.0, 1.1, 1.2], [1.01, 1.05, 1.22], [2.01, 2.08, 2.2]
+
+    assert is_best(good, [bad], lower=True)
+    assert not is_best(good, [bad], lower=False)
+    assert not is_best(good, [bad, close], lower=True)
+    assert not is_best(good, [bad[:2]], lower=True)  # a run is missing
+    assert not is_best([1.0], [[2.0]], lower=True)
+    assert not is_best(good, [], lower=True)
+
+
+def test_many_rivals_make_the_best_harder_to_name() -> None:
+    own, other = [1.00, 1.01, 1.03], [1.10, 1.16, 1.21]
+    p = paired_difference(own, other).p
+
+    assert p is not None
+    assert SIGNIFICANT / 2 < p < SIGNIFICANT
+    assert is_best(own, [other], lower=True)
+    assert not is_best(own, [other, other], lower=True)
+
+
+def law(a: float, b: float, c: float, noise: float, seed: int = 0) -> list[tuple[float, list[float]]]:
+    generator = np.random.default_rng(seed)
+    return [(x, list((a * x**-b + c) * np.exp(noise * generator.normal(size=3)))) for x in (1.0, 3.0, 10.0, 40.0, 90.0)]
+
+
+def test_the_fit_without_an_offset_is_scipys_regression_of_the_logarithms() -> None:
+    groups = law(5, 0.2, 0, 0.05)
+    found = fit_power_law(groups, offset=False)
+    x, y = zip(*((x, y) for x, ys in groups for y in ys), strict=True)
+    line = stats.linregress(np.log(x), np.log(y))
+
+    assert (found.b, np.log(found.a)) == (pytest.approx(-line.slope), pytest.approx(line.intercept))
+    assert (found.n, found.c) == (15, 0.0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(a=st.floats(1, 10), b=st.floats(0.1, 1), c=st.floats(0.3, 3))
+def test_a_law_without_noise_is_found(a: float, b: float, c: float) -> None:
+    with_offset = fit_power_law(law(a, b, c, 0), offset=True, resamples=2)
+    without = fit_power_law(law(a, b, 0, 0), offset=False, resamples=2)
+
+    assert (without.a, without.b) == (pytest.approx(a), pytest.approx(b))
+    assert (with_offset.a, with_offset.b, with_offset.c) == pytest.approx((a, b, c), rel=1e-3)
+    x = np.array([2.0, 20.0])
+    for curve in with_offset.band(x):
+        assert curve == pytest.approx(a * x**-b + c, rel=1e-3)
+
+
+def test_about_95_of_100_intervals_of_the_exponent_hold_the_true_one() -> None:
+    fits = [fit_power_law(law(5, 0.2, 0, 0.05, seed), offset=False, resamples=200) for seed in range(200)]
+
+    assert 180 <= sum(fit.b_low <= 0.2 <= fit.b_high for fit in fits) <= 198
+
+
+def test_the_same_runs_give_the_same_interval() -> None:
+    assert (
+        fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_low
+        == fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_low
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "offset", "message"),
+    [
+        ([(1.0, [2.0]), (2.0, [1.0])], False, "needs 3 different x"),
+        ([(1.0, [2.0]), (2.0, [1.0]), (3.0, [0.5])], True, "with an offset needs 4 different x"),
+        ([(1.0, [2.0]), (2.0, [0.0]), (3.0, [0.5])], False, "needs positive values"),
+    ],
+)
+def test_too_little_for_a_law_is_refused(groups: list[tuple[float, list[float]]], offset: bool, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit_power_law(groups, offset=offset)

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import cyclopts
 
@@ -258,6 +258,75 @@ def reproduce(
             )
         )
     )
+
+
+@app.command
+def table(
+    name: str,
+    *,
+    size: Literal["small", "full"] = "small",
+    commands: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+) -> None:
+    """Make an experiment's tables and figures from the runs that there are, and check its claims.
+
+    Parameters
+    ----------
+    name
+        Of a file in experiments/, or its path.
+    size
+        Which of its settings.
+    commands
+        Only print the commands that queue the missing runs as DVC experiments.
+    check
+        Write nothing: compare the tables that are kept with what the runs give now. Exits with 1 if one differs.
+    """
+    from flows.experiments import results as made
+
+    if commands:
+        print("\n".join(made.commands(name, size)))
+        return
+    results = made.compute(name, size)
+    if check:
+        compared = made.check(name, size, results)
+        for kept, row, column, verdict, values in compared:
+            if verdict != "equal":
+                print(f"{kept}, {row}, {column}: {verdict}: {values}")
+        print(f"{sum(verdict == 'equal' for *_, verdict, _ in compared)} of {len(compared)} entries are equal")
+        if any(verdict in ("different", "gone", "new") for *_, verdict, _ in compared):
+            raise SystemExit(1)
+        return
+    written = made.write_results(name, size, results)
+    print("\n".join([*made.summary(results), *map(str, written)]))
+
+
+@app.command
+def cell(table: str, row: str, column: str) -> None:
+    """Show the runs behind one entry of a table: params, DVC experiment, commit.
+
+    Parameters
+    ----------
+    table
+        EXPERIMENT/TABLE, or the path of the table in any form.
+    row
+        Its levels, or a part of them that no other row has.
+    column
+        Its heading, or a part of it that no other column has.
+    """
+    from flows.experiments.rendering import printed
+    from flows.experiments.stored import find_entry, find_table
+
+    found = find_table(table)
+    levels, heading, entry = find_entry(found, row, column)
+    print(f"{found.experiment}/{found.name}, {levels}, {heading}: {printed(entry)}")
+    for run in entry.runs:
+        value = "" if run.value is None else f" {run.value:.6g}"
+        print(f"  seed {run.seed}: {run.state}{value} {run.message}".rstrip())
+        if run.state == "failed" and run.experiment:
+            print(f"    dvc queue logs {run.experiment}")
+        elif run.commit:
+            print(f"    experiment {run.experiment}, commit {run.commit}")
+            print(f"    params.yaml of sha256 {run.params_sha256}: git show {run.commit[:10]}:params.yaml")
 
 
 @app.command

@@ -170,7 +170,7 @@ class Claim(Section):
     says: str
     """In words."""
     holds_if: str
-    """For example `difference(bits_per_byte, recipe=["Muon", "AdamW"]).high < 0`."""
+    """For example `difference(loss, recipe=["Muon", "AdamW"]).high < 0`."""
 
 
 CLAIM_FUNCTIONS = ("runs", "difference", "fit")
@@ -237,6 +237,17 @@ class Experiment(Section):
     """Sentences that are checked."""
     settings: Settings
     """Its sizes."""
+
+    @property
+    def reports(self) -> set[str]:
+        """The JSON files that its metrics are read from."""
+        locations = [location for metric in self.metrics.values() for location in (metric.source, metric.interval)]
+        return {location.partition(":")[0] for location in locations if location}
+
+    @property
+    def curve_sources(self) -> set[str]:
+        """FILE:COLUMN of its curves."""
+        return {curve.source for curve in self.curves.values()}
 
     @field_validator("settings", mode="before")
     @classmethod

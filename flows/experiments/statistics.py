@@ -150,7 +150,7 @@ def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) ->
     """(resamples, n) of one group's values."""
     n, mean = len(log_y), log_y.mean()
     stretched = mean + (log_y - mean) * (n / max(1, n - 1)) ** 0.5
-    return stretched[generator.integers(0, n, size=(resamples, n))]
+    return np.asarray(stretched[generator.integers(0, n, size=(resamples, n))])
 
 
 def _fit(log_x: Values, log_y: Values) -> Values:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -48,6 +48,7 @@ def test_holm_gives_the_values_of_a_worked_example() -> None:
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8))
 def test_the_interval_is_scipys(values: list[float]) -> None:
+    assume(max(values) - min(values) > 0.01)  # scipy warns of lost digits
     found, interval = estimate(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
 
     assert [found.low, found.high] == pytest.approx([interval.low, interval.high], abs=1e-6, nan_ok=True)

@@ -1,0 +1,86 @@
+"""DVC's experiments as data: what `dvc exp show` shows, without the rows of the workspace and of the baselines."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dvc.api import DVCFileSystem
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.repo.experiments.serialize import ExpRange
+from dvc.repo.experiments.show import show
+from dvc.repo.experiments.utils import exp_refs
+
+from flows.dvc_repo.internals import open_repo
+from stages.runtime.entry import UserError
+
+
+@dataclass(frozen=True)
+class DvcExperiment:
+    """One experiment."""
+
+    name: str
+    state: str
+    """`success`, `failed`, `running` or `queued`, in DVC's words."""
+    commit: str
+    """Of its results; of its queue's entry where it has none."""
+    baseline: str
+    """The commit that it was started from."""
+    ended: str
+    """ISO 8601; empty where it has no results."""
+    params: dict[str, Any]
+    """params.yaml's values, and those of other files of parameters by the file's name."""
+
+
+def dvc_experiments(prefix: str) -> list[DvcExperiment]:
+    """The experiments whose name begins so, of all baselines, the oldest first; also those without a result."""
+    with open_repo() as repo:
+        found = [
+            _experiment(state.rev, held)
+            for state in show(repo, revs=_baselines(repo), hide_workspace=True, sha_only=True)
+            for held in state.experiments or ()
+            if _name(held).startswith(prefix)
+        ]
+    return sorted(found, key=lambda item: (item.ended, item.name))
+
+
+def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
+    """The text of each file at a commit, from git or DVC's cache; a file that is not there is left out."""
+    files = DVCFileSystem(url=".", rev=commit)
+    return {path: files.read_text(path, encoding="utf-8") for path in paths if files.exists(path)}
+
+
+def _baselines(repo: Repo) -> list[str]:
+    queue = repo.experiments.celery_queue
+    waiting = [*queue.iter_queued(), *queue.iter_active(), *(failed.entry for failed in queue.iter_failed())]
+    commits = {ref.baseline_sha for ref in exp_refs(repo.scm)} | {entry.baseline_rev for entry in waiting}
+    return sorted(commit for commit in commits if commit)
+
+
+def _name(held: ExpRange) -> str:
+    return held.name or held.revs[0].name or ""
+
+
+def _experiment(baseline: str, held: ExpRange) -> DvcExperiment:
+    newest = held.revs[0]
+    data = newest.data
+    read = {file: content["data"] for file, content in (data.params if data else {}).items() if "data" in content}
+    return DvcExperiment(
+        name=_name(held),
+        state=held.executor.state if held.executor else "success",
+        commit=newest.rev,
+        baseline=baseline,
+        ended=data.timestamp.isoformat() if data and data.timestamp else "",
+        params=read,
+    )
+
+
+def written_by(targets: Iterable[str]) -> set[Path]:
+    """What the target stages and those that they need write. Raises UserError on an unknown stage."""
+    with open_repo() as repo:
+        try:
+            stages = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
+        except DvcException as error:
+            raise UserError(f"targets: {error}") from None
+        return {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}

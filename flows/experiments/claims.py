@@ -1,0 +1,124 @@
+"""Claims: sentences of the paper with a condition on the runs that is checked.
+
+    runs(METRIC, AXIS="LEVEL", ...)                     .mean .sd .low .high .n of the seeds
+    difference(METRIC, AXIS=["LEVEL", "BASELINE"], ...) the same of the paired differences, and .p
+    fit(NAME)                                           .a .b .c, and .b_low .b_high, the interval of the exponent
+
+.low and .high bound 95 %. A claim that needs a missing run, or an interval of one seed, is neither true nor false.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from flows.experiments.experiment import CLAIM_FIELDS, CLAIM_FUNCTIONS
+from flows.experiments.expressions import evaluate, parse
+from flows.experiments.rows import Row, Tidy, paired_by_seed
+from flows.experiments.statistics import Difference, Estimate, PowerLaw, estimate, fit_power_law, paired_difference
+from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:
+    from flows.experiments.experiment import Claim, Experiment
+
+EstimateT = TypeVar("EstimateT", bound=Estimate)
+
+Answer = Literal["holds", "does not hold", "cannot be said"]
+
+
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim with what the runs say of it."""
+
+    says: str
+    holds_if: str
+    answer: Answer
+    because: str
+    """What is missing, or the values that were compared."""
+
+
+class MissingError(Exception):
+    """What a claim needs is not there."""
+
+
+def fit_of(experiment: "Experiment", name: str, data: Tidy) -> PowerLaw:
+    """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
+    fit = experiment.fits[name]
+    groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for row in data.select(fit.where):
+        if fit.x in row.metrics and fit.y in row.metrics:
+            groups.setdefault(tuple(row.levels.values()), []).append((row.metrics[fit.x], row.metrics[fit.y]))
+    means = [(sum(x for x, _ in points) / len(points), [y for _, y in points]) for points in groups.values()]
+    return fit_power_law(means, offset=fit.offset)
+
+
+def check_claims(experiment: "Experiment", data: Tidy) -> list[CheckedClaim]:
+    """Each claim of the file. Raises UserError on a level that the grid does not have."""
+    return [_checked(experiment, number, claim, data) for number, claim in enumerate(experiment.claims)]
+
+
+def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) -> CheckedClaim:
+    names = [*experiment.metrics, *experiment.fits]
+    body = parse(claim.holds_if, names, CLAIM_FUNCTIONS, CLAIM_FIELDS)
+    used: list[str] = []
+
+    def runs(metric: str, **levels: str) -> Estimate:
+        return noted(estimate(_values(_selected(data, levels), metric)))
+
+    def difference(metric: str, **levels: str | list[str]) -> Difference:
+        own, base = (
+            _selected(data, {axis: level[side] if isinstance(level, list) else level for axis, level in levels.items()})
+            for side in range(2)
+        )
+        for rows in (own, base):
+            _values(rows, metric)
+        return noted(paired_difference(*paired_by_seed(own, base, metric)))
+
+    def fit(name: str) -> PowerLaw:
+        absent = [row.label for row in data.select(experiment.fits[name].where) if row.state != "finished"]
+        if absent:
+            raise MissingError(f"missing: {'; '.join(absent)}")
+        try:
+            law = fit_of(experiment, name, data)
+        except ValueError as error:
+            raise MissingError(str(error)) from None
+        used.append(f"b {law.b:.4g} [{law.b_low:.4g}, {law.b_high:.4g}]")
+        return law
+
+    def noted(found: EstimateT) -> EstimateT:
+        bounds = f" [{found.low:.4g}, {found.high:.4g}]" if found.low is not None else ""
+        used.append(f"{found.mean:.4g}{bounds}, n = {found.n}")
+        return found
+
+    values = {name: name for name in names} | {"runs": runs, "difference": difference, "fit": fit}
+    answer: Answer
+    try:
+        answer = "holds" if evaluate(body, values) else "does not hold"
+        because = "; ".join(used)
+    except MissingError as error:
+        answer, because = "cannot be said", str(error)
+    except (TypeError, AttributeError, ArithmeticError, KeyError, IndexError, UserError) as error:
+        if any("None" in str(part) for part in error.args) and used:
+            answer, because = "cannot be said", f"one seed has no interval ({'; '.join(used)})"
+        else:
+            raise UserError(f"claims.{number}.holds_if = {claim.holds_if!r}: {error}") from None
+    return CheckedClaim(claim.says, claim.holds_if, answer, because)
+
+
+def _selected(data: Tidy, levels: Mapping[str, str]) -> list[Row]:
+    for axis, level in levels.items():
+        if not data.rows or axis not in data.rows[0].levels:
+            raise UserError(f"no axis `{axis}`; there are {', '.join(data.rows[0].levels) if data.rows else 'none'}")
+        if level not in data.levels(axis):
+            raise UserError(f"{axis} has no level `{level}`; there are {', '.join(data.levels(axis))}")
+    rows = data.select(levels)
+    if len({row.seed for row in rows}) < len(rows):
+        open_axes = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
+        raise UserError(f"say which level of {', '.join(open_axes)}")
+    return rows
+
+
+def _values(rows: list[Row], metric: str) -> list[float]:
+    absent = [f"{row.label} ({row.state})" for row in rows if metric not in row.metrics]
+    if absent or not rows:
+        raise MissingError(f"missing: {'; '.join(absent) or metric}")
+    return [row.metrics[metric] for row in rows]

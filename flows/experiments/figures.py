@@ -1,0 +1,156 @@
+"""Figures for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data."""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from flows.experiments.rows import Row, Tidy
+from flows.experiments.statistics import PowerLaw
+from flows.experiments.tables import heading
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:
+    from flows.experiments.experiment import CurvesFigure, Experiment, PointsFigure
+
+COLUMN_INCHES = 3.25
+"""A column of the usual two-column layouts."""
+
+STYLE: Mapping[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "pdf.fonttype": 42,  # TrueType, embedded; many venues refuse the default, Type 3
+    "svg.hashsalt": "parrotflow",  # else ids are random
+    "savefig.dpi": 300,
+}
+
+LOOKS = (
+    ("#000000", "-", "o"),
+    ("#0072b2", "--", "s"),
+    ("#d55e00", "-.", "^"),
+    ("#56b4e9", ":", "D"),
+    ("#cc79a7", (0, (5, 1, 1, 1, 1, 1)), "v"),
+    ("#bbbbbb", (0, (8, 2)), "P"),
+)
+"""Colour (Okabe and Ito's, which colour-blind readers can tell apart, dark to light), line and marker of each level."""
+
+METADATA: Mapping[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+}
+"""No time and no version in the files."""
+
+
+def write_figure(
+    folder: Path, experiment: "Experiment", name: str, data: Tidy, fits: Mapping[str, PowerLaw]
+) -> list[Path]:
+    """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
+    figure = experiment.figures[name]
+    rows = [row for row in data.select(figure.where) if row.state == "finished"]
+    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
+    with mpl.rc_context(settings):
+        canvas = Canvas(figsize=(COLUMN_INCHES, COLUMN_INCHES * 0.72), layout="constrained")
+        axes = canvas.subplots()
+        if figure.kind == "curves":
+            drawn = _draw_curves(axes, experiment, name, figure, rows, data.levels(figure.by))
+        else:
+            drawn = _draw_points(axes, experiment, figure, rows, data.levels(figure.by), fits)
+        paths = {form: folder / f"{name}.{form}" for form in METADATA}
+        if not drawn:
+            for path in paths.values():
+                path.unlink(missing_ok=True)  # of runs that are no longer there
+            return []
+        for axis in figure.log:
+            getattr(axes, f"set_{axis}scale")("log")
+            _plain_ticks(getattr(axes, f"{axis}axis"))
+        axes.legend()
+        return [_save(canvas, path, form) for form, path in paths.items()]
+
+
+def _save(canvas: Canvas, path: Path, form: str) -> Path:
+    content = BytesIO()
+    canvas.savefig(content, format=form, metadata=METADATA[form])
+    atomic_write(path, content.getvalue())
+    return path
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10 instead of 10^0: a figure often spans less than a decade."""
+    axis.set_major_locator(mpl.ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(mpl.ticker.NullFormatter())
+
+
+def _label(level: str) -> str:
+    """A level as matplotlib prints it: `$` would begin a formula, and a name that begins with `_` would be hidden."""
+    return level.replace("$", r"\$").replace("_", " _", level.startswith("_"))
+
+
+def _draw_curves(
+    axes: Any, experiment: "Experiment", name: str, figure: "CurvesFigure", rows: Sequence[Row], levels: Sequence[str]
+) -> bool:
+    """The mean over seeds, and a band from the lowest to the highest one."""
+    curve = experiment.curves[figure.curve]
+    drawn = False
+    for level, (colour, line, _) in zip(levels, cycle(LOOKS), strict=False):
+        own = [row for row in rows if row.levels[figure.by] == level and figure.curve in row.curves]
+        if not own:
+            continue
+        if len({row.seed for row in own}) < len(own):
+            mixed = [axis for axis in own[0].levels if len({row.levels[axis] for row in own}) > 1]
+            raise UserError(
+                f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`"
+            )
+        shared = set.intersection(*({x for x, _ in row.curves[figure.curve]} for row in own))
+        steps = sorted(shared)
+        values = np.array([[dict(row.curves[figure.curve])[step] for step in steps] for row in own])
+        seeds = f" ({len(own)} seeds)" if len(own) > 1 else " (1 seed)"
+        axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+        drawn = True
+    unit = f" ({curve.unit})" if curve.unit else ""
+    axes.set(xlabel=curve.x_label, ylabel=f"{curve.label}{unit}")
+    return drawn
+
+
+def _draw_points(
+    axes: Any,
+    experiment: "Experiment",
+    figure: "PointsFigure",
+    rows: Sequence[Row],
+    levels: Sequence[str],
+    fits: Mapping[str, PowerLaw],
+) -> bool:
+    """A marker for each run, and the fit with its band."""
+    known = [row for row in rows if figure.x in row.metrics and figure.y in row.metrics]
+    for level, (colour, _, marker) in zip(levels, cycle(LOOKS), strict=False):
+        own = [row for row in known if row.levels[figure.by] == level]
+        if own:
+            points = [(row.metrics[figure.x], row.metrics[figure.y]) for row in own]
+            xs, ys = zip(*points, strict=True)
+            axes.plot(xs, ys, marker, color=colour, markerfacecolor="none", label=_label(level))
+    law = fits.get(figure.fit or "")
+    if known and law is not None:
+        ends = [row.metrics[figure.x] for row in known]
+        x = np.geomspace(min(ends), max(ends), 100)
+        middle, low, high = law.band(x)
+        offset = f" + {law.c:.3g}" if law.c else ""
+        label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
+        axes.plot(x, middle, color="#444444", linewidth=0.8, label=f"{label}, 95 % interval")
+        axes.fill_between(x, low, high, color="#444444", alpha=0.2, linewidth=0)
+    axes.set(xlabel=heading(experiment.metrics[figure.x]), ylabel=heading(experiment.metrics[figure.y]))
+    return bool(known)

@@ -1,0 +1,124 @@
+"""A table in four forms from one source: LaTeX (booktabs), Markdown, HTML and CSV."""
+
+import csv
+import io
+import re
+from itertools import groupby
+from pathlib import Path
+
+from flows.experiments.stored import Entry, StoredTable
+from stages.formats.html import filled_template
+from stages.formats.markdown import escape as escape_markdown
+from stages.runtime.atomic import atomic_write
+
+TEMPLATE = Path(__file__).with_name("table.html.jinja")
+
+LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "Δ": "$\\Delta$",
+    "±": "$\\pm$",
+    "\u2212": "$-$",
+    "—": "---",
+}
+"""What pdfLaTeX would not print as it is."""
+
+FORMS = ("tex", "md", "html", "csv")
+
+
+def write_forms(folder: Path, table: StoredTable) -> list[Path]:
+    """Write all forms beside each other."""
+    paths = [folder / f"{table.name}.{form}" for form in FORMS]
+    for path, text in zip(paths, (tex(table), markdown(table), html(table), table_csv(table)), strict=True):
+        atomic_write(path, text)
+    return paths
+
+
+def printed(entry: Entry) -> str:
+    """An entry in one line, without its mark: `1.51 ± 0.02 (2/3)`."""
+    count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
+    return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
+
+
+def markdown(table: StoredTable) -> str:
+    """A Markdown table with its caption above and its footnotes below; the best in bold."""
+
+    def text(entry: Entry) -> str:
+        plain = printed(entry)
+        return f"**{entry.text}**{plain[len(entry.text) :]}" if entry.best else plain
+
+    titles = [*map(escape_markdown, table.row_headings), *(escape_markdown(column.heading) for column in table.columns)]
+    lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        lines.append([*map(escape_markdown, levels), *(text(entry).replace("|", "\\|") for entry in entries)])
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.footnotes)
+    return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
+
+
+def html(table: StoredTable) -> str:
+    """A page with the table."""
+    return filled_template(TEMPLATE, {"printed": printed}, table=table)
+
+
+def table_csv(table: StoredTable) -> str:
+    """Numbers for programs, in full: for each column the value, sd, bounds of the interval, n and the mark."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    parts = ("value", "sd", "low", "high", "n", "expected", "best")
+    lines.writerow([*table.row_headings, *(f"{column.heading} {part}" for column in table.columns for part in parts)])
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        lines.writerow([*levels, *(getattr(entry, part) for entry in entries for part in parts)])
+    return text.getvalue()
+
+
+def tex(table: StoredTable) -> str:
+    """A LaTeX table; the document needs \\usepackage{booktabs}."""
+    names, label = len(table.row_headings), f"{table.experiment}-{table.name}".replace("_", "-")
+    lines = [
+        f"% Each entry leads to its runs: parrotflow cell {table.experiment}/{table.name} ROW COLUMN ({table.size})",
+        "\\begin{table}[t]",
+        "  \\centering",
+        f"  \\caption{{{escape_tex(table.caption)}}}",
+        f"  \\label{{tab:{label}}}",
+        f"  \\begin{{tabular}}{{{'l' * names}{'r' * len(table.columns)}}}",
+        "    \\toprule",
+    ]
+    if any(column.group for column in table.columns):
+        lines += _tex_groups(table, names)
+    titles = [*table.row_headings, *(column.label for column in table.columns)]
+    lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        lines.append(f"    {' & '.join([*map(escape_tex, levels), *map(_tex_entry, entries)])} \\\\")
+    notes = [f"    {escape_tex(note)}" for note in table.footnotes]
+    lines += ["    \\bottomrule", "  \\end{tabular}", "  \\par\\smallskip"]
+    lines += ["  \\begin{minipage}{0.95\\linewidth}\\footnotesize", *notes, "  \\end{minipage}"]
+    return "\n".join([*lines, "\\end{table}", ""])
+
+
+def _tex_groups(table: StoredTable, names: int) -> list[str]:
+    """A line above the headings: each level over its columns, with a rule."""
+    headings, rules, first = [""] * names, [], names + 1
+    for group, columns in groupby(column.group for column in table.columns):
+        count = len(list(columns))
+        headings.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_tex(group)}}}")
+        rules.append(f"\\cmidrule(lr){{{first}-{first + count - 1}}}")
+        first += count
+    return [f"    {' & '.join(headings)} \\\\", f"    {''.join(rules)}"]
+
+
+def _tex_entry(entry: Entry) -> str:
+    text = escape_tex(printed(entry))
+    if entry.text and text.startswith(entry.text):
+        own = re.sub(r"^-", "$-$", entry.text)
+        text = (f"\\textbf{{{own}}}" if entry.best else own) + text[len(entry.text) :]
+    return re.sub(r"(?<=[\[ ])-(?=\d)|(?<=\()-(?=\d)", "$-$", text)
+
+
+def escape_tex(text: str) -> str:
+    """The text as LaTeX prints it, whatever is in it."""
+    return "".join(LATEX.get(character, character) for character in text)

@@ -1,0 +1,153 @@
+"""`parrotflow table NAME`: from the runs that there are to tables, figures and checked claims.
+
+The runs are those of the record that a sweep writes, and those that DVC holds as experiments. What is made stands in
+`experiments/NAME/SIZE/`: runs.csv (tidy data), tables/ (.tex, .md, .html, .csv, and .json, which `parrotflow cell` and
+`--check` read), figures/ (.pdf, .svg, .png) and claims.json.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flows.dvc_repo.experiments import written_by
+from flows.experiments.cells import Cell, cells_of, queue_command
+from flows.experiments.claims import CheckedClaim, check_claims, fit_of
+from flows.experiments.experiment import Experiment, SettingName, experiment_path, read_experiment
+from flows.experiments.figures import write_figure
+from flows.experiments.rendering import write_forms
+from flows.experiments.rows import Tidy, rows_csv, tidy
+from flows.experiments.runs import dvc_runs, recorded_runs
+from flows.experiments.statistics import PowerLaw
+from flows.experiments.stored import (
+    TABLES,
+    StoredTable,
+    Verdict,
+    compare_tables,
+    read_table,
+    results_folder,
+    write_table,
+)
+from flows.experiments.tables import differences_table, means_table
+from stages.formats.reports import write_json
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
+
+RECORD = "runs.jsonl"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the runs give, computed but not written."""
+
+    experiment: Experiment
+    data: Tidy
+    tables: list[StoredTable]
+    fits: dict[str, PowerLaw]
+    unfitted: dict[str, str]
+    """Fits for which there are too few runs, and why."""
+    claims: list[CheckedClaim]
+
+
+def commands(name: str, size: SettingName) -> list[str]:
+    """The shell commands that queue the cells which have no finished run yet, as DVC experiments."""
+    experiment, cells, data = _collected(name, size)
+    done = {row.cell for row in data.rows if row.state in ("finished", "running", "queued")}
+    values = read_params_file()
+    return [queue_command(cell, experiment.targets, values) for cell in cells if cell.id not in done]
+
+
+def compute(name: str, size: SettingName) -> Results:
+    """Tables, fits and claims of the runs that there are. Raises UserError on faults of the file."""
+    experiment, _, data = _collected(name, size)
+    place = (Path(name).stem, size)
+    fits, unfitted = {}, {}
+    for fit in experiment.fits:
+        try:
+            fits[fit] = fit_of(experiment, fit, data)
+        except ValueError as error:
+            unfitted[fit] = str(error)
+    try:
+        tables = [means_table(experiment, place, table, data) for table in experiment.tables]
+        tables += [differences_table(experiment, place, item, data) for item in experiment.comparisons]
+        claims = check_claims(experiment, data)
+    except UserError as error:
+        raise UserError(f"{experiment_path(name)}: {error}") from None
+    return Results(experiment, data, tables, fits, unfitted, claims)
+
+
+def _collected(name: str, size: SettingName) -> tuple[Experiment, list[Cell], Tidy]:
+    experiment = read_experiment(name)
+    cells = cells_of(name, experiment, size)
+    require_written(name, experiment)
+    ids = {cell.id for cell in cells}
+    runs = [run for run in recorded_runs(results_folder(name, size) / RECORD) if run.cell in ids]
+    recorded = {run.cell for run in runs if run.state == "finished"}
+    # A finished run of the record counts before DVC's, which may have been removed or made again since.
+    found = dvc_runs(f"{Path(name).stem}-", ids - recorded, experiment.reports, experiment.curve_sources)
+    by_cell = {run.cell: run for run in runs} | {run.cell: run for run in found}
+    return experiment, cells, tidy(experiment, cells, by_cell.values(), read_params_file())
+
+
+def require_written(name: str, experiment: Experiment) -> None:
+    """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
+
+    Its content in a run's commit would be that of the commit from which the run was started.
+    """
+    written = written_by(experiment.targets)
+    files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
+    for file in map(Path, sorted(files)):
+        if not any(file == out or out in file.parents for out in written):
+            raise UserError(
+                f"{experiment_path(name)}: {file}: {', '.join(experiment.targets)} and the stages before do not write "
+                f"it; there are {', '.join(sorted(map(str, written)))}"
+            )
+
+
+def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
+    """Write all of it, each file whole; the paths."""
+    folder = results_folder(name, size)
+    atomic_write(folder / "runs.csv", rows_csv(results.experiment, results.data))
+    written = [folder / "runs.csv"]
+    for table in results.tables:
+        write_table(folder / TABLES, table)
+        written += write_forms(folder / TABLES, table)
+    for figure in results.experiment.figures:
+        written += write_figure(folder / "figures", results.experiment, figure, results.data, results.fits)
+    fits = {
+        fit: {"a": law.a, "b": law.b, "c": law.c, "b_interval_95": [law.b_low, law.b_high], "runs": law.n}
+        for fit, law in results.fits.items()
+    }
+    if fits:
+        write_json(folder / "fits.json", fits)
+    write_json(folder / "claims.json", [asdict(claim) for claim in results.claims])
+    return written
+
+
+def check(name: str, size: SettingName, results: Results) -> list[tuple[str, str, str, Verdict, str]]:
+    """Each entry of the kept tables against what the runs give now: table, row, column, verdict and the values.
+
+    Raises UserError where no table is kept.
+    """
+    folder = results_folder(name, size) / TABLES
+    return [
+        (table.name, *compared)
+        for table in results.tables
+        for compared in compare_tables(read_table(folder / f"{table.name}.json"), table)
+    ]
+
+
+def summary(results: Results) -> Sequence[str]:
+    """What a person reads first: the runs, the fits, the claims."""
+    states: dict[str, int] = {}
+    for row in results.data.rows:
+        states[row.state] = states.get(row.state, 0) + 1
+    lines = [f"{len(results.data.rows)} runs: {', '.join(f'{count} {state}' for state, count in states.items())}"]
+    lines += results.data.notes
+    for name, law in results.fits.items():
+        offset = f" + {law.c:.4g}" if law.c else ""
+        lines.append(
+            f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
+        )
+    lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
+    return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]

@@ -1,0 +1,180 @@
+"""Tidy data: a row for each cell of the grid, whether its run finished, failed or never began."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flows.experiments.expressions import evaluate, names_in, parse
+from flows.experiments.runs import Run
+from stages.runtime.dotted import differences, flatten, value_at
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
+    from flows.experiments.experiment import Experiment, Metric
+
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell, and what its run gave."""
+
+    cell: str
+    """Its id."""
+    levels: Mapping[str, str]
+    """Axis -> level."""
+    seed: int
+    state: str
+    """`finished`; else why there is no number: `not run`, `failed`, `queued`, `running`, `other params`."""
+    message: str = ""
+    """More about the state."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Those that the run has; none unless it is finished."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The run's own 95 % intervals."""
+    curves: Mapping[str, Points] = field(default_factory=dict)
+    experiment: str = ""
+    commit: str = ""
+    baseline: str = ""
+    params_sha256: str = ""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{', '.join(self.levels.values())}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """The rows in the order of the grid, and what is to be known about all of them."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    def select(self, where: Mapping[str, str]) -> list[Row]:
+        """The rows of these levels."""
+        return [row for row in self.rows if all(row.levels.get(axis) == level for axis, level in where.items())]
+
+    def levels(self, axis: str) -> list[str]:
+        """The levels of an axis, in the order of the grid."""
+        return list(dict.fromkeys(row.levels[axis] for row in self.rows))
+
+
+def exactly_at(rows: Sequence[Row], levels: Mapping[str, str]) -> list[Row]:
+    """The rows with these levels and no others: a cell's seeds."""
+    return [row for row in rows if row.levels == levels]
+
+
+def paired_by_seed(own: Sequence[Row], base: Sequence[Row], metric: str) -> tuple[list[float], list[float]]:
+    """The values of a metric in both, seed by seed; seeds that one of them lacks are left out."""
+    left, right = ({row.seed: row.metrics[metric] for row in rows if metric in row.metrics} for rows in (own, base))
+    both = [seed for seed in left if seed in right]
+    return [left[seed] for seed in both], [right[seed] for seed in both]
+
+
+def tidy(experiment: "Experiment", cells: Sequence["Cell"], runs: Iterable[Run], params: Mapping[str, Any]) -> Tidy:
+    """Each cell with its run.
+
+    A run counts only if it was made with the cell's params: those that the experiment sets are compared one by one, and
+    all the others have to be the same in every run. Where params.yaml has moved on since all the runs were made, they
+    count, and a note says what differs; where it moved between them, only those made with today's params count.
+    """
+    by_cell = {run.cell: run for run in runs}
+    set_by_any = {key for cell in cells for key in cell.overrides}
+    rests = {cell: _without(run.params, set_by_any) for cell, run in by_cell.items() if run.state == "finished"}
+    today = _without(params, set_by_any)
+    moved = {cell: [key for key, *_ in differences("", today, rest) if key in rest] for cell, rest in rests.items()}
+    all_alike = len({json.dumps(rest, sort_keys=True) for rest in rests.values()}) <= 1
+    rows = tuple(
+        _row(experiment, cell, by_cell.get(cell.id), [] if all_alike else moved.get(cell.id, [])) for cell in cells
+    )
+    notes = []
+    keys = sorted({key for keys in moved.values() for key in keys})
+    if keys and all_alike:
+        notes.append(f"The runs were made with another {PARAMS_FILE} than today's: {', '.join(keys)}.")
+    baselines = sorted({row.baseline[:7] for row in rows if row.state == "finished" and row.baseline})
+    if len(baselines) > 1:
+        notes.append(f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.")
+    return Tidy(rows, tuple(notes))
+
+
+def _without(params: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """The leaves of params by dotted key, without those that the experiment sets."""
+    prefixes = tuple(f"{key}." for key in keys)
+    return {key: value for key, value in flatten(params).items() if not f"{key}.".startswith(prefixes)}
+
+
+def _row(experiment: "Experiment", cell: "Cell", run: Run | None, moved: Sequence[str]) -> Row:
+    if run is None:
+        return Row(cell.id, cell.levels, cell.seed, "not run")
+    state, message = str(run.state), run.message
+    known = partial(
+        Row,
+        cell.id,
+        cell.levels,
+        cell.seed,
+        experiment=run.experiment,
+        commit=run.commit,
+        baseline=run.baseline,
+        params_sha256=run.params_sha256,
+    )
+    if state == "finished":
+        wrong = [key for key, value in cell.overrides.items() if value_at(run.params, key) != value]
+        if wrong or moved:
+            state = "other params"
+            message = f"{', '.join([*wrong, *moved])} differ from {PARAMS_FILE} and the experiment"
+    if state != "finished":
+        return known(state, message)
+    metrics = _metrics(experiment.metrics, run.reports)
+    intervals = {}
+    for name, metric in experiment.metrics.items():
+        found = _report_value(run.reports, metric.interval) if metric.interval else None
+        if isinstance(found, list) and len(found) == 2:
+            intervals[name] = (float(found[0]), float(found[1]))
+    curves = {name: run.curves[curve.source] for name, curve in experiment.curves.items() if curve.source in run.curves}
+    return known(state, message, metrics, intervals, curves)
+
+
+def _metrics(metrics: Mapping[str, "Metric"], reports: Mapping[str, Any]) -> dict[str, float]:
+    read = {name: _report_value(reports, metric.source) for name, metric in metrics.items() if metric.source}
+    values = {name: float(value) for name, value in read.items() if _is_number(value)}
+    for name, metric in metrics.items():
+        if metric.formula:
+            body = parse(metric.formula, metrics)
+            if names_in(body) <= values.keys():
+                try:
+                    values[name] = float(evaluate(body, values))
+                except (ArithmeticError, TypeError) as error:
+                    raise UserError(f"metrics.{name}.formula = {metric.formula!r}: {error}") from None
+    return values
+
+
+def _report_value(reports: Mapping[str, Any], location: str) -> Any:
+    file, _, key = location.partition(":")
+    return value_at(reports.get(file), key)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def rows_csv(experiment: "Experiment", data: Tidy) -> str:
+    """The rows as CSV: axes, seed, state, every metric with its unit in the heading, and where it comes from."""
+    axes = list(data.rows[0].levels) if data.rows else []
+    units = [f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()]
+    sources = ["experiment", "commit", "baseline", "params_sha256", "message"]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["cell", *axes, "seed", "state", *units, *sources])
+    for row in data.rows:
+        numbers = [row.metrics.get(name, "") for name in experiment.metrics]
+        known = [getattr(row, source) for source in sources]
+        table.writerow([row.cell, *row.levels.values(), row.seed, row.state, *numbers, *known])
+    return text.getvalue()

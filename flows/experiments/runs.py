@@ -1,0 +1,131 @@
+"""The record of an experiment's runs, `experiments/NAME/SIZE/runs.jsonl`, and the same read from DVC's experiments.
+
+A line for each run that has ended, well or not, appended whole and flushed to the disk: whatever is killed, the lines
+before it stay, and half a line counts as none. A cell that ran again has a line more, and its last one counts.
+"""
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, texts_at
+from stages.runtime.section import PARAMS_FILE, Section
+
+State = Literal["finished", "failed", "running", "queued", "cancelled"]
+
+DVC_STATES: Mapping[str, State] = {"success": "finished", "failed": "failed", "running": "running", "queued": "queued"}
+
+
+class Run(Section):
+    """One run of a cell. It holds all that tables, figures and claims need, so that they outlive the run's commit."""
+
+    cell: str
+    """The cell's id."""
+    state: State
+    """Only finished and failed runs are recorded."""
+    experiment: str
+    """The name of the DVC experiment, empty where a run failed before it had one."""
+    commit: str
+    """Of the experiment: code, params, dvc.lock and reports of this run."""
+    baseline: str
+    """The commit from which it was started."""
+    params: dict[str, Any]
+    """All of params.yaml."""
+    reports: dict[str, Any]
+    """The values of each JSON file that the experiment's metrics name, by its path."""
+    curves: dict[str, list[tuple[float, float]]]
+    """The points of each curve, by its FILE:COLUMN."""
+    ended: str
+    """ISO 8601."""
+    message: str = ""
+    """Why it failed."""
+
+    @property
+    def params_sha256(self) -> str:
+        """Of the params in canonical JSON."""
+        return hashlib.sha256(json.dumps(self.params, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def append_run(path: Path, run: Run) -> None:
+    """Add a run. Several processes may do so at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0, os.SEEK_END)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # a kill has left half a line
+                file.write(b"\n")
+        file.write(run.model_dump_json().encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def recorded_runs(path: Path) -> list[Run]:
+    """The last run of each cell, in the order of their lines; half a line, left by a kill, is skipped."""
+    runs: dict[str, Run] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            json.loads(line)
+        except ValueError:
+            continue
+        run = Run.model_validate_json(line)
+        runs.pop(run.cell, None)
+        runs[run.cell] = run
+    return list(runs.values())
+
+
+def dvc_runs(prefix: str, cells: Collection[str], reports: Collection[str], curves: Collection[str]) -> list[Run]:
+    """The runs that DVC's experiments hold of these cells, whose ids their names end with.
+
+    Of several experiments of a cell the newest finished one counts, else the newest of all.
+    """
+    newest: dict[str, DvcExperiment] = {}
+    for found in dvc_experiments(prefix):
+        cell = found.name.rpartition("-")[2]
+        if cell in cells and (found.state == "success" or cell not in newest or newest[cell].state != "success"):
+            newest[cell] = found
+    return [run_of(found, cell, reports, curves) for cell, found in newest.items()]
+
+
+def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Collection[str]) -> Run:
+    """A DVC experiment as the run of a cell, with what its commit holds of these JSON files and FILE:COLUMN curves.
+
+    DVC's own reading of metrics leaves out lists, such as intervals.
+    """
+    texts: Mapping[str, str] = {}
+    if found.state == "success":
+        texts = texts_at(found.commit, {*reports, *(location.partition(":")[0] for location in curves)})
+    values: dict[str, Any] = {}
+    for file in reports:
+        with suppress(KeyError, ValueError):
+            values[file] = json.loads(texts[file])
+    points = {location: list(_points(texts, location)) for location in curves}
+    return Run(
+        cell=cell,
+        state=DVC_STATES[found.state],
+        experiment=found.name,
+        commit=found.commit,
+        baseline=found.baseline,
+        params=found.params.get(str(PARAMS_FILE), {}),
+        reports=values,
+        curves={location: read for location, read in points.items() if read},
+        ended=found.ended,
+    )
+
+
+def _points(texts: Mapping[str, str], location: str) -> Iterator[tuple[float, float]]:
+    file, _, column = location.partition(":")
+    rows: Iterable[dict[str, str]] = csv.DictReader(
+        io.StringIO(texts.get(file, "")), delimiter="\t" if file.endswith(".tsv") else ","
+    )
+    for row in rows:
+        if row.get(column):
+            yield float(next(iter(row.values()))), float(row[column])

@@ -1,0 +1,71 @@
+"""Runs of the small experiment, made up: recipe b is better by 0.3, and the loss falls with the width."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from flows.experiments.cells import Cell
+from flows.experiments.experiment import Experiment
+from flows.experiments.rows import Tidy, tidy
+from flows.experiments.runs import Run
+from tests.flows.experiments.small_experiment import PARAMS, small_experiment
+
+WIDTHS = {"size": {f"w{width}": {"model.width": width} for width in (1, 2, 4, 8)}}
+
+
+def finished(cell: Cell, loss: float | None = None) -> Run:
+    """A finished run of a cell."""
+    params = cell.params(PARAMS)
+    width, seed = params["model"]["width"], cell.seed
+    if loss is None:
+        loss = 5 * width**-0.2 - (0.3 if cell.levels["recipe"] == "b" else 0) + 0.01 * ((seed * 7 + width) % 3)
+    return Run(
+        cell=cell.id,
+        state="finished",
+        experiment=cell.name,
+        commit=f"c{cell.id}",
+        baseline="start",
+        params=params,
+        reports={"scores.json": {"loss": loss, "interval": [loss - 0.5, loss + 0.5], "cost": float(width**2)}},
+        curves={"curve.tsv:loss": [(step, loss * (1 + 2 / step)) for step in (1.0, 2.0, 5.0, 10.0)]},
+        ended="2026-01-01T00:00:00",
+    )
+
+
+def some_data(folder: Path, lacking: Iterable[int] = ()) -> tuple[Experiment, Tidy]:
+    """Four widths, two recipes, three seeds; the cells at these positions have failed."""
+    axes = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
+    small = {"minutes": 1, "axes": WIDTHS}
+    claims = [
+        {"says": "b is better.", "holds_if": 'difference(loss, recipe=["b", "a"], size="w8").high < 0'},
+        {"says": "a is better.", "holds_if": 'difference(loss, recipe=["a", "b"], size="w8").high < 0'},
+        {"says": "Width helps.", "holds_if": "fit(law).b_low > 0"},
+        {"says": "Few units.", "holds_if": 'runs(cost, size="w1", recipe="a").mean <= 1'},
+    ]
+    experiment, cells = small_experiment(
+        folder,
+        axes={"size": WIDTHS["size"]} | axes,
+        settings={"small": small, "full": {"minutes": None}},
+        claims=claims,
+        figures=figures(),
+    )
+    runs = [finished(cell) for cell in cells]
+    for index in lacking:
+        runs[index] = runs[index].model_copy(update={"state": "failed", "reports": {}, "message": "no luck"})
+    return experiment, tidy(experiment, cells, runs, PARAMS)
+
+
+def figures() -> dict[str, dict[str, object]]:
+    """Those of the small experiment, for these widths."""
+    common = {"by": "size", "where": {"recipe": "a"}}
+    return {
+        "curves": {"kind": "curves", "caption": "Curves.", "curve": "held_out", **common},
+        "points": {
+            "kind": "points",
+            "caption": "L",
+            "x": "cost",
+            "y": "loss",
+            "fit": "law",
+            "log": ["x", "y"],
+            **common,
+        },
+    }

@@ -1,0 +1,62 @@
+"""Figures are the same bytes for the same runs, have their fonts with them, and are told apart without colour."""
+
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from flows.experiments.claims import fit_of
+from flows.experiments.figures import COLUMN_INCHES, LOOKS, write_figure
+from tests.flows.experiments.some_runs import some_data
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def draw(folder: Path, name: str) -> dict[str, bytes]:
+    experiment, data = some_data(folder)
+    paths = write_figure(folder, experiment, name, data, {"law": fit_of(experiment, "law", data)})
+    return {path.suffix: path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("name", ["curves", "points"])
+def test_a_figure_has_the_same_bytes_each_time_in_three_forms_a_column_wide(tmp_path: Path, name: str) -> None:
+    first = draw(tmp_path, name)
+
+    assert draw(tmp_path, name) == first
+    assert set(first) == {".pdf", ".svg", ".png"}
+    assert f'width="{COLUMN_INCHES * 72:g}pt"'.encode() in first[".svg"]
+    assert re.search(rb"/MediaBox \[ 0 0 234 ", first[".pdf"])
+
+
+def test_fonts_are_in_the_pdf_as_truetype(tmp_path: Path) -> None:
+    pdf = draw(tmp_path, "points")[".pdf"]
+    streams = b"".join(_inflated(part) for part in re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL))
+
+    assert b"/FontFile2" in pdf + streams
+    assert b"/Type3" not in pdf + streams
+
+
+def _inflated(part: bytes) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(part)
+    except zlib.error:
+        return b""
+
+
+def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
+    greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
+
+    assert len({look[1] for look in LOOKS}) == len({look[2] for look in LOOKS}) == len(LOOKS)
+    assert len({round(grey, 2) for grey in greys}) == len(LOOKS)
+
+
+def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path, lacking=range(24))
+
+    assert write_figure(tmp_path, experiment, "curves", data, {}) == []
+    assert write_figure(tmp_path, experiment, "points", data, {}) == []

@@ -1,0 +1,89 @@
+"""Tidy data: a row a cell, nothing counted that is not the cell's own run."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from flows.experiments.rows import rows_csv, tidy
+from tests.flows.experiments.small_experiment import PARAMS, small_experiment
+from tests.flows.experiments.some_runs import finished, some_data
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_cell_has_a_row_also_those_that_failed_or_never_ran(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    failed = finished(cells[1]).model_copy(update={"state": "failed", "message": "no luck"})
+
+    data = tidy(experiment, cells, [finished(cells[0], 2.0), failed], PARAMS)
+
+    assert [row.state for row in data.rows] == ["finished", "failed", *["not run"] * 10]
+    assert data.rows[0].metrics == {"loss": 2.0, "cost": 1.0, "double": 2.0}
+    assert data.rows[0].intervals == {"loss": (1.5, 2.5)}
+    assert data.rows[1].metrics == {}
+    table = list(csv.DictReader(io.StringIO(rows_csv(experiment, data))))
+    assert len(table) == 12
+    assert table[0]["loss (nats)"] == "2.0"
+    assert (table[1]["state"], table[1]["message"], table[1]["loss (nats)"]) == ("failed", "no luck", "")
+    assert table[0]["commit"] == f"c{cells[0].id}"
+
+
+def test_a_run_that_was_made_with_other_values_than_the_cells_does_not_count(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    run = finished(cells[0])
+    run.params["model"]["width"] = 3
+
+    row = tidy(experiment, cells, [run], PARAMS).rows[0]
+
+    assert (row.state, row.metrics) == ("other params", {})
+    assert row.message == "model.width differ from params.yaml and the experiment"
+
+
+def test_runs_of_different_params_are_not_mixed_and_those_of_todays_count(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    old, new = finished(cells[0]), finished(cells[1])
+    old.params["other"]["rate"] = 0.1
+
+    rows = tidy(experiment, cells, [old, new], PARAMS).rows
+
+    assert [row.state for row in rows[:2]] == ["other params", "finished"]
+    assert rows[0].message.startswith("other.rate differ")
+
+
+def test_runs_that_all_were_made_with_the_same_earlier_params_count_and_a_note_says_so(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    runs = [finished(cell) for cell in cells[:2]]
+    for run in runs:
+        run.params["other"]["rate"] = 0.1
+
+    data = tidy(experiment, cells, runs, PARAMS)
+
+    assert [row.state for row in data.rows[:2]] == ["finished", "finished"]
+    assert data.notes == ("The runs were made with another params.yaml than today's: other.rate.",)
+
+
+def test_runs_from_several_commits_are_noted(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    runs = [finished(cells[0]), finished(cells[1]).model_copy(update={"baseline": "later"})]
+
+    assert tidy(experiment, cells, runs, PARAMS).notes == ("The runs were started from 2 commits: later, start.",)
+
+
+def test_a_number_that_a_report_lacks_is_missing_and_so_is_what_is_computed_from_it(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    run = finished(cells[0])
+    del run.reports["scores.json"]["cost"]
+
+    assert set(tidy(experiment, cells, [run], PARAMS).rows[0].metrics) == {"loss"}
+
+
+def test_selections_follow_the_grid(tmp_path: Path) -> None:
+    _, data = some_data(tmp_path)
+
+    assert data.levels("size") == ["w1", "w2", "w4", "w8"]
+    assert {row.label for row in data.select({"size": "w2", "recipe": "b"})} == {f"w2, b, seed {n}" for n in range(3)}

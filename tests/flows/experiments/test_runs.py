@@ -1,0 +1,108 @@
+"""The record of runs survives kills, and DVC's experiments are read as the same runs."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.experiments import results
+from flows.experiments.cells import cells_of
+from flows.experiments.experiment import read_experiment
+from flows.experiments.runs import append_run, dvc_runs, recorded_runs
+from stages.runtime.entry import UserError
+from tests.flows.experiments.small_experiment import small_experiment
+from tests.flows.experiments.some_runs import finished
+from tests.small_project import make_repository
+
+TRAIN = """\
+import json, yaml
+params = yaml.safe_load(open("params.yaml"))["model"]
+loss = 4.0 - params["width"]
+json.dump({"loss": loss, "interval": [loss - 1, loss + 1], "cost": 1.0}, open("scores.json", "w"))
+open("curve.tsv", "w").write("step\\tloss\\n1\\t9.0\\n2\\t8.5\\n")
+"""
+
+DVC_YAML = """\
+stages:
+  train:
+    cmd: python train.py
+    params: [model]
+    deps: [train.py]
+    metrics: [scores.json: {cache: false}]
+    plots: [curve.tsv]
+  other:
+    cmd: echo '{}' > other.json
+    metrics: [other.json: {cache: false}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_what_is_recorded_is_read_back_and_the_last_run_of_a_cell_counts(tmp_path: Path) -> None:
+    _, cells = small_experiment(tmp_path)
+    record = tmp_path / "deep/runs.jsonl"
+    failed = finished(cells[0]).model_copy(update={"state": "failed", "message": "no luck"})
+    for run in (failed, finished(cells[1]), finished(cells[0])):
+        append_run(record, run)
+
+    assert recorded_runs(record) == [finished(cells[1]), finished(cells[0])]
+    assert len(record.read_text().splitlines()) == 3
+    assert recorded_runs(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("left", [1, 50, 0.5, -1])
+def test_a_kill_in_the_middle_of_a_line_costs_that_line_and_no_other(tmp_path: Path, left: float) -> None:
+    _, cells = small_experiment(tmp_path)
+    record = tmp_path / "runs.jsonl"
+    append_run(record, finished(cells[0]))
+    whole = record.read_bytes()
+    end = int(len(whole) * left) if isinstance(left, float) else left
+    record.write_bytes(whole + whole[:end])
+
+    append_run(record, finished(cells[1]))
+
+    assert {run.cell for run in recorded_runs(record)} == {cells[0].id, cells[1].id}
+
+
+def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_baselines(tmp_path: Path) -> None:
+    small = {"size": {"small": {"model.width": 1}}, "recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
+    experiment, _ = small_experiment(
+        tmp_path, axes=small, figures={}, claims=[], seeds={"keys": ["model.seed"], "values": [5]}
+    )
+    cells = cells_of("toy", experiment, "small")
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    make_repository(tmp_path)
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", "add", "-A"], check=True)
+    subprocess.run(["git", *identity, "commit", "-qm", "start"], check=True)
+    for key, value in (("user.name", "t"), ("user.email", "t@example.org")):
+        subprocess.run(["git", "config", key, value], check=True)
+    # DVC's failed experiments need its queue's worker, half a minute: the state is DVC's word, as `queued` is.
+    to_run, to_queue = missing = results.commands("toy", "small")
+    subprocess.run(to_run.replace("--queue", "--temp"), shell=True, check=True, capture_output=True)
+    subprocess.run(to_queue, shell=True, check=True, capture_output=True)
+
+    runs = {run.cell: run for run in dvc_runs("toy-", {cell.id for cell in cells}, {"scores.json"}, {"curve.tsv:loss"})}
+
+    done, queued = (runs[cell.id] for cell in cells)
+    assert len(missing) == len(runs) == 2
+    assert (done.state, queued.state) == ("finished", "queued")
+    assert done.reports == {"scores.json": {"loss": 3.0, "interval": [2.0, 4.0], "cost": 1.0}}
+    assert done.curves == {"curve.tsv:loss": [(1.0, 9.0), (2.0, 8.5)]}
+    assert done.params == cells[0].params(done.params)
+    assert queued.reports == {}
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert done.baseline == head != done.commit
+    assert results.commands("toy", "small") == []
+    (table, *_) = results.compute("toy", "small").tables
+    assert [line[1].n for line in table.entries] == [1, 0]
+
+    # A report that no stage of the runs writes is the one of the commit from which they were started.
+    text = (tmp_path / "experiments/toy.yaml").read_text()
+    (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
+    with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
+        results.require_written("toy", read_experiment("toy"))

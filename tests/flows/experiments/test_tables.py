@@ -1,0 +1,208 @@
+"""What a reader of a paper expects of a table: n, which interval, what is missing, the best only where it is."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.experiments.rendering import escape_tex, html, markdown, printed, table_csv, tex, write_forms
+from flows.experiments.statistics import estimate, paired_difference
+from flows.experiments.stored import StoredTable, compare_tables, find_entry, find_table, results_folder, write_table
+from flows.experiments.tables import differences_table, means_table
+from stages.runtime.entry import UserError
+from tests.flows.experiments.some_runs import some_data
+
+PLACE = ("toy", "small")
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def losses(folder: Path, **levels: str) -> list[float]:
+    return [row.metrics["loss"] for row in some_data(folder)[1].select(levels)]
+
+
+def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> None:
+    main, wide = (
+        means_table(*some_data(tmp_path)[:1], PLACE, name, some_data(tmp_path)[1]) for name in ("main", "wide")
+    )
+    found = estimate(losses(tmp_path, size="w2", recipe="a"))
+
+    entry = find_entry(main, "w2, a", "loss (nats)")[2]
+    assert (entry.value, entry.sd, entry.n, entry.expected) == (found.mean, found.sd, 3, 3)
+    assert printed(entry) == f"{found.mean:.2f} ± {found.sd:.2f}"
+    assert printed(find_entry(main, "w2, a", "cost")[2]) == "4.0"  # equal in all seeds: no spread
+    entry = find_entry(wide, "w2", "a: loss (nats)")[2]
+    assert (entry.low, entry.high) == (found.low, found.high)
+    assert printed(entry).startswith(f"{found.mean:.2f} ± {found.half_width:.2f} [{found.mean - 0.5:.2f}, ")
+    assert main.footnotes[0] == "Mean ± standard deviation over seeds; n = 3 seeds (0, 1, 2)."
+    assert "95 % interval of the mean over seeds, by Student's t; n = 3" in wide.footnotes[0]
+    assert "the runs' own 95 % interval" in wide.footnotes[1]
+
+
+def test_the_best_is_marked_in_its_row_and_not_where_a_run_is_missing(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path, lacking=[0])  # w1, a, seed 0
+    wide = means_table(experiment, PLACE, "wide", data)
+
+    best = {row: [entry.best for entry in entries] for (row,), entries in zip(wide.rows, wide.entries, strict=True)}
+    assert best == {"w1": [False, False], "w2": [False, True], "w4": [False, True], "w8": [False, True]}
+
+
+def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path, lacking=[0, 3, 4, 5])
+    main = means_table(experiment, PLACE, "main", data)
+
+    assert printed(find_entry(main, "w1, a", "loss")[2]).endswith(" (2/3)")
+    assert printed(find_entry(main, "w1, b", "loss")[2]) == "— (0/3)"
+    assert main.footnotes[-1] == (
+        "Runs that are missing: w1, a, seed 0 (failed: no luck); w1, b, seed 0, 1, 2 (failed: no luck)."
+    )
+
+
+def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path, lacking=[0])
+    table = differences_table(experiment, PLACE, "recipes", data)
+    expected = paired_difference(losses(tmp_path, size="w2", recipe="b"), losses(tmp_path, size="w2", recipe="a"))
+
+    entry, p = (find_entry(table, "w2, b", column)[2] for column in ("Δ loss (nats)", "p of"))
+    assert table.row_headings == ["size", "recipe"]
+    assert (entry.value, entry.n) == (pytest.approx(expected.mean), 3)
+    assert entry.value == pytest.approx(-0.3)
+    assert re.fullmatch(r"-0\.30 \[-0\.30, -0\.30\] \(-\d\.\d %\)", printed(entry))
+    assert p.text == "<0.001"
+    assert printed(find_entry(table, "w1, b", "Δ")[2]).endswith("(2/3)")
+    assert "Holm-corrected for the 4 differences" in table.footnotes[0]
+
+
+def test_a_table_that_would_average_different_cells_is_refused(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    mixed = experiment.model_copy(
+        update={"tables": {"main": experiment.tables["main"].model_copy(update={"rows": ["size"]})}}
+    )
+
+    with pytest.raises(UserError, match=r"tables\.main: the row w1 holds several levels of recipe"):
+        means_table(mixed, PLACE, "main", data)
+
+
+def all_tables(folder: Path) -> list[StoredTable]:
+    experiment, data = some_data(folder, lacking=[0, 3, 4, 5])
+    means = [means_table(experiment, PLACE, name, data) for name in experiment.tables]
+    return [*means, differences_table(experiment, PLACE, "recipes", data)]
+
+
+def test_latex_is_balanced_has_as_many_columns_as_it_says_and_no_character_that_needs_escaping(tmp_path: Path) -> None:
+    for table in all_tables(tmp_path):
+        text = tex(table)
+        opened = []
+        for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+            assert kind == "begin" or opened.pop() == name
+            opened += [name] if kind == "begin" else []
+        assert opened == []
+        assert text.count("{") == text.count("}")
+        width = len(re.search(r"\\begin\{tabular\}\{([lr]+)\}", text)[1])  # type: ignore[index]
+        body = re.search(r"\\toprule\n(.*)\\bottomrule", text, re.DOTALL)[1]  # type: ignore[index]
+        for line in body.splitlines():
+            if line.endswith("\\\\"):
+                spans = sum(int(count) - 1 for count in re.findall(r"\\multicolumn\{(\d)\}", line))
+                assert len(re.findall(r"(?<!\\)&", line)) + 1 + spans == width
+        assert "All \\& every run." in text or table.name != "main"
+        plain = re.sub(r"\$\\(pm|Delta)\$|\$-\$|\\.|%.*\n", "", text, count=0)
+        assert not re.search(r"[%$#_~^<>]", re.sub(r"tab:[\w-]+", "", plain))
+        assert plain.isascii()
+
+
+def test_any_text_is_escaped_for_latex() -> None:
+    assert escape_tex(r"50 % of a_b & \x {y} ~ ^ # $") == (
+        r"50 \% of a\_b \& \textbackslash{}x \{y\} \textasciitilde{} \textasciicircum{} \# \$"
+    )
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
+def test_a_latex_document_with_the_tables_compiles(tmp_path: Path) -> None:
+    tables = "\n".join(tex(table) for table in all_tables(tmp_path))
+    document = f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{tables}\n\\end{{document}}\n"
+    (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
+
+    subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, check=True)
+
+
+def test_all_forms_say_the_same(tmp_path: Path) -> None:
+    for table in all_tables(tmp_path):
+        md, page = markdown(table), html(table)
+        rows = list(csv.DictReader(io.StringIO(table_csv(table))))
+        for index, (row, column, entry) in enumerate(table.each()):
+            assert printed(entry).replace(entry.text, f"**{entry.text}**" if entry.best else entry.text, 1) in md
+            assert printed(entry).replace("<", "&lt;") in page
+            assert rows[index // len(table.columns)][f"{column} value"] == (
+                "" if entry.value is None else str(entry.value)
+            )
+            assert all(level in rows[index // len(table.columns)].values() for level in row.split(", "))
+        assert "<strong>" in page or not any(entry.best for *_, entry in table.each())
+
+
+def test_a_kept_table_leads_from_an_entry_to_its_runs(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    folder = results_folder(*PLACE) / "tables"
+    table = means_table(experiment, PLACE, "main", data)
+    write_table(folder, table)
+    paths = write_forms(folder, table)
+
+    for name in ("toy/main", str(paths[0]), str(paths[3])):
+        row, column, entry = find_entry(find_table(name), "w4, b", "loss")
+        assert (row, column) == ("w4, b", "loss (nats)")
+        cells = [row for row in data.rows if row.levels == {"size": "w4", "recipe": "b"}]
+        assert [run.commit for run in entry.runs] == [f"c{cell.cell}" for cell in cells]
+        assert [run.value for run in entry.runs] == losses(tmp_path, size="w4", recipe="b")
+        assert {run.experiment for run in entry.runs} == {cell.experiment for cell in cells}
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "message"),
+    [
+        ("toy/other", "", "", "no such table; give one of: experiments/toy/small/tables/main.json"),
+        ("toy/main", "w9", "loss", "row `w9`: none; there are w1, a; w1, b;"),
+        ("toy/main", "w1", "loss", "row `w1`: several"),
+        ("toy/main", "w1, a", "gain", "column `gain`: none; there are cost; loss (nats)"),
+    ],
+)
+def test_what_cannot_be_found_is_answered_with_what_there_is(
+    tmp_path: Path, table: str, row: str, column: str, message: str
+) -> None:
+    experiment, data = some_data(tmp_path)
+    write_table(results_folder(*PLACE) / "tables", means_table(experiment, PLACE, "main", data))
+
+    with pytest.raises(UserError) as error:
+        find_entry(find_table(table), row, column)
+
+    assert message in str(error.value)
+
+
+def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path: Path) -> None:
+    old = all_tables(tmp_path)[0]
+    moved = old.model_copy(deep=True)
+    entry = old.entries[2][1]
+    assert entry.value is not None
+    assert entry.high is not None
+    moved.entries[2][1] = entry.model_copy(update={"value": (entry.value + entry.high) / 2})
+    moved.entries[3][1] = old.entries[3][1].model_copy(update={"value": 9.0, "text": "9.00"})
+    moved.entries[4][1] = old.entries[4][1].model_copy(update={"n": 2})
+    moved.rows[7] = ["w16", "b"]
+
+    assert {verdict for *_, verdict, _ in compare_tables(old, old)} == {"equal"}
+    verdicts = {(row, column): verdict for row, column, verdict, _ in compare_tables(old, moved)}
+    changed = {place: verdict for place, verdict in verdicts.items() if verdict != "equal"}
+    assert changed == {
+        ("w2, a", "loss (nats)"): "within intervals",
+        ("w2, b", "loss (nats)"): "different",
+        ("w4, a", "loss (nats)"): "within intervals",
+        ("w8, b", "cost"): "gone",
+        ("w8, b", "loss (nats)"): "gone",
+        ("w16, b", "cost"): "new",
+        ("w16, b", "loss (nats)"): "new",
+    }

@@ -40,13 +40,23 @@ class Seeds(Section):
     """The seeds."""
 
 
-class Metric(Section):
-    """A number of each run, read from a report or computed from other metrics."""
+class Measured(Section):
+    """What has a label and a unit."""
 
     label: str
     """In tables and figures."""
     unit: str
     """Empty for a number without one."""
+
+    @property
+    def heading(self) -> str:
+        """The label with its unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+
+class Metric(Measured):
+    """A number of each run, read from a report or computed from other metrics."""
+
     better: Literal["lower", "higher"] | None
     """Null: neither, and no value is marked as the best."""
     decimals: Annotated[int, Field(ge=0, le=12)]
@@ -65,13 +75,9 @@ class Metric(Section):
         return self
 
 
-class Curve(Section):
+class Curve(Measured):
     """A number of each run over its steps."""
 
-    label: str
-    """Of the vertical axis."""
-    unit: str
-    """Empty for a number without one."""
     source: CurveColumn
     """FILE:COLUMN of a table; its first column is the horizontal axis."""
     x_label: str

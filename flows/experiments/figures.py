@@ -12,7 +12,6 @@ from matplotlib.figure import Figure as Canvas
 
 from flows.experiments.rows import Row, Tidy
 from flows.experiments.statistics import PowerLaw
-from flows.experiments.tables import heading
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -122,8 +121,7 @@ def _draw_curves(
         axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         drawn = True
-    unit = f" ({curve.unit})" if curve.unit else ""
-    axes.set(xlabel=curve.x_label, ylabel=f"{curve.label}{unit}")
+    axes.set(xlabel=curve.x_label, ylabel=curve.heading)
     return drawn
 
 
@@ -152,5 +150,5 @@ def _draw_points(
         label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
         axes.plot(x, middle, color="#444444", linewidth=0.8, label=f"{label}, 95 % interval")
         axes.fill_between(x, low, high, color="#444444", alpha=0.2, linewidth=0)
-    axes.set(xlabel=heading(experiment.metrics[figure.x]), ylabel=heading(experiment.metrics[figure.y]))
+    axes.set(xlabel=experiment.metrics[figure.x].heading, ylabel=experiment.metrics[figure.y].heading)
     return bool(known)

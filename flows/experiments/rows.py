@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flows.experiments.expressions import evaluate, names_in, parse
-from flows.experiments.runs import Run
 from stages.runtime.dotted import differences, flatten, value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -18,6 +17,7 @@ from stages.runtime.section import PARAMS_FILE
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
     from flows.experiments.experiment import Experiment, Metric
+    from flows.experiments.runs import Run
 
 Points = list[tuple[float, float]]
 
@@ -79,7 +79,7 @@ def paired_by_seed(own: Sequence[Row], base: Sequence[Row], metric: str) -> tupl
     return [left[seed] for seed in both], [right[seed] for seed in both]
 
 
-def tidy(experiment: "Experiment", cells: Sequence["Cell"], runs: Iterable[Run], params: Mapping[str, Any]) -> Tidy:
+def tidy(experiment: "Experiment", cells: Sequence["Cell"], runs: Iterable["Run"], params: Mapping[str, Any]) -> Tidy:
     """Each cell with its run.
 
     A run counts only if it was made with the cell's params: those that the experiment sets are compared one by one, and
@@ -111,7 +111,7 @@ def _without(params: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in flatten(params).items() if not f"{key}.".startswith(prefixes)}
 
 
-def _row(experiment: "Experiment", cell: "Cell", run: Run | None, moved: Sequence[str]) -> Row:
+def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Sequence[str]) -> Row:
     if run is None:
         return Row(cell.id, cell.levels, cell.seed, "not run")
     state, message = str(run.state), run.message

@@ -10,7 +10,7 @@ from flows.experiments.stored import Column, Entry, EntryRun, StoredTable
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import Experiment, Metric, Table
+    from flows.experiments.experiment import Experiment, Table
 
 SPREADS = {
     "sd": "standard deviation over seeds",
@@ -49,16 +49,11 @@ def means_table(experiment: "Experiment", place: tuple[str, str], name: str, dat
         name=name,
         caption=table.caption,
         row_headings=table.rows,
-        columns=[Column(group=level, label=heading(experiment.metrics[metric])) for level, metric in columns],
+        columns=[Column(group=level, label=experiment.metrics[metric].heading) for level, metric in columns],
         rows=[list(row) for row in shown],
         entries=_marked(experiment, table, columns, entries),
         footnotes=_footnotes(experiment, table, entries, selected, data.notes),
     )
-
-
-def heading(metric: "Metric") -> str:
-    """A metric with its unit."""
-    return f"{metric.label} ({metric.unit})" if metric.unit else metric.label
 
 
 def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
@@ -185,7 +180,7 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
     for metric in comparison.metrics:
         described = experiment.metrics[metric]
         columns += [
-            Column(group="", label=f"Δ {heading(described)}"),
+            Column(group="", label=f"Δ {described.heading}"),
             Column(group="", label=f"p of Δ {described.label}"),
         ]
         for line, row in zip(lines, entries, strict=True):

@@ -282,6 +282,7 @@ def table(
         Write nothing: compare the tables that are kept with what the runs give now. Exits with 1 if one differs.
     """
     from flows.experiments import results as made
+    from flows.experiments.rendering import markdown
 
     if commands:
         print("\n".join(made.commands(name, size)))
@@ -297,7 +298,7 @@ def table(
             raise SystemExit(1)
         return
     written = made.write_results(name, size, results)
-    print("\n".join([*made.summary(results), *map(str, written)]))
+    print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
 
 
 @app.command

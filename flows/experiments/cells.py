@@ -25,7 +25,7 @@ from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 ID_DIGITS = 8
 LONGEST_LABEL = 60
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _KEYWORDS = {"null", "true", "false", "nan", "inf"}
 """Texts that need no quotes in Hydra's grammar, and those that it would take for something else."""
 

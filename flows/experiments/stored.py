@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from flows.experiments.experiment import EXPERIMENTS
+from flows.experiments.statistics import SIGNIFICANT
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import Section
@@ -58,9 +59,10 @@ class Entry(Section):
 class Column(Section):
     """A column's heading."""
 
-    group: str
+    group: str = ""
     """A level that several columns share; empty where none do."""
     label: str
+    holds: Literal["numbers", "p values"] = "numbers"
 
     @property
     def heading(self) -> str:
@@ -147,8 +149,10 @@ Verdict = Literal["equal", "within intervals", "different", "gone", "new"]
 def compare_tables(old: StoredTable, new: StoredTable) -> list[tuple[str, str, Verdict, str]]:
     """Row, column, verdict and the two values of each entry.
 
-    Equal: the same number from as many runs. Within intervals: the new number is in the old one's 95 % interval.
+    Equal: the same number from as many runs. Within intervals: the new number is in the old one's 95 % interval; a p
+    value is on the same side of 0.05.
     """
+    tests = {column.heading for column in new.columns if column.holds == "p values"}
     before = {(row, column): entry for row, column, entry in old.each()}
     after = {(row, column): entry for row, column, entry in new.each()}
     compared: list[tuple[str, str, Verdict, str]] = []
@@ -158,13 +162,15 @@ def compare_tables(old: StoredTable, new: StoredTable) -> list[tuple[str, str, V
             compared.append((*place, "new" if then is None else "gone", ""))
             continue
         values = f"{then.text or 'none'} (n = {then.n}), now {now.text or 'none'} (n = {now.n})"
-        compared.append((*place, _verdict(then, now), values))
+        compared.append((*place, _verdict(then, now, place[1] in tests), values))
     return compared
 
 
-def _verdict(then: Entry, now: Entry) -> Verdict:
+def _verdict(then: Entry, now: Entry, is_test: bool) -> Verdict:
     if (then.value, then.sd, then.n) == (now.value, now.sd, now.n):
         return "equal"
+    if is_test and then.value is not None and now.value is not None:
+        return "within intervals" if (then.value < SIGNIFICANT) == (now.value < SIGNIFICANT) else "different"
     if now.value is None or then.low is None or then.high is None:
         return "different"
     return "within intervals" if then.low <= now.value <= then.high else "different"

@@ -179,10 +179,7 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
     entries: list[list[Entry]] = [[] for _ in lines]
     for metric in comparison.metrics:
         described = experiment.metrics[metric]
-        columns += [
-            Column(group="", label=f"Δ {described.heading}"),
-            Column(group="", label=f"p of Δ {described.label}"),
-        ]
+        columns += [Column(label=f"Δ {described.heading}"), Column(label=f"p of Δ {described.label}", holds="p values")]
         for line, row in zip(lines, entries, strict=True):
             difference = found[line, metric][1]
             row += [difference, _p_entry(difference, corrected[line, metric])]

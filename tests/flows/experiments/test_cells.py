@@ -137,7 +137,9 @@ def test_dvc_makes_of_the_commands_exactly_the_params_of_the_cells(
         assert words[-1] == "evaluate"
 
 
-TEXTS = st.text("ab'\" ,:=\\[{$~1\u00e9", max_size=8)
+TEXTS = st.sampled_from(["a/b.jsonl", "e-1", "null", "True", "a.b", "_"]) | st.text(
+    "ab'\" ,:=\\[{$~1\u00e9", max_size=8
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(-1e6, 1e6) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("pqr"), inner, min_size=1, max_size=2),

@@ -52,7 +52,8 @@ def test_from_the_record_of_a_sweep_to_tables_figures_claims_and_back_to_a_run(
 ) -> None:
     assert parrotflow("table", "toy") == 0
     said = capsys.readouterr().out
-    assert said.startswith("12 runs: 11 finished, 1 failed\nlaw: not fitted: a power law needs 3 different x\n")
+    assert "| large | b | 16.0 (2/3) |" in said
+    assert "\n12 runs: 11 finished, 1 failed\nlaw: not fitted: a power law needs 3 different x\n" in said
     assert "holds: b is better." in said
     folder = RECORD.parent
     assert json.loads((folder / "claims.json").read_text())[1]["answer"] == "cannot be said"

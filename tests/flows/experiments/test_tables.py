@@ -206,3 +206,15 @@ def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path:
         ("w16, b", "cost"): "new",
         ("w16, b", "loss (nats)"): "new",
     }
+
+
+def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: Path) -> None:
+    old = all_tables(tmp_path)[2]
+
+    def verdict(p: float) -> str:
+        moved = old.model_copy(deep=True)
+        moved.entries[1][1] = old.entries[1][1].model_copy(update={"value": p})
+        verdicts = {(row, column): verdict for row, column, verdict, _ in compare_tables(old, moved)}
+        return verdicts["w2, b", "p of Δ loss"]
+
+    assert (verdict(0.04), verdict(0.06)) == ("within intervals", "different")

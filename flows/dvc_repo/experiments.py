@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dvc.api import DVCFileSystem
+from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.repo.experiments.serialize import ExpRange
@@ -14,6 +15,7 @@ from dvc.repo.experiments.utils import exp_refs
 
 from flows.dvc_repo.internals import open_repo
 from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,23 @@ def _experiment(baseline: str, held: ExpRange) -> DvcExperiment:
     )
 
 
-def written_by(targets: Iterable[str]) -> set[Path]:
-    """What the target stages and those that they need write. Raises UserError on an unknown stage."""
+@dataclass(frozen=True)
+class Reach:
+    """What a run up to some stages reads and writes."""
+
+    params: set[str]
+    """Dotted keys of params.yaml; empty text where a stage reads all of it."""
+    outs: set[Path]
+
+
+def reach(targets: Iterable[str]) -> Reach:
+    """That of the target stages and those that they need. Raises UserError on an unknown stage."""
     with open_repo() as repo:
         try:
             stages = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
         except DvcException as error:
             raise UserError(f"targets: {error}") from None
-        return {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
+        own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
+        tracked = [dep.params or [""] for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE)]
+        outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
+        return Reach({key for keys in tracked for key in keys}, outs)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.dvc_repo.experiments import written_by
+from flows.dvc_repo.experiments import Reach, reach
 from flows.experiments.cells import Cell, cells_of, queue_command
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import Experiment, SettingName, experiment_path, read_experiment
@@ -79,22 +79,23 @@ def compute(name: str, size: SettingName) -> Results:
 def _collected(name: str, size: SettingName) -> tuple[Experiment, list[Cell], Tidy]:
     experiment = read_experiment(name)
     cells = cells_of(name, experiment, size)
-    require_written(name, experiment)
+    reached = reach(experiment.targets)
+    require_written(name, experiment, reached)
     ids = {cell.id for cell in cells}
     runs = [run for run in recorded_runs(results_folder(name, size) / RECORD) if run.cell in ids]
     recorded = {run.cell for run in runs if run.state == "finished"}
     # A finished run of the record counts before DVC's, which may have been removed or made again since.
     found = dvc_runs(f"{Path(name).stem}-", ids - recorded, experiment.reports, experiment.curve_sources)
     by_cell = {run.cell: run for run in runs} | {run.cell: run for run in found}
-    return experiment, cells, tidy(experiment, cells, by_cell.values(), read_params_file())
+    return experiment, cells, tidy(experiment, cells, by_cell.values(), read_params_file(), reached.params)
 
 
-def require_written(name: str, experiment: Experiment) -> None:
+def require_written(name: str, experiment: Experiment, reached: Reach) -> None:
     """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
 
     Its content in a run's commit would be that of the commit from which the run was started.
     """
-    written = written_by(experiment.targets)
+    written = reached.outs
     files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
     for file in map(Path, sorted(files)):
         if not any(file == out or out in file.parents for out in written):

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -79,17 +79,24 @@ def paired_by_seed(own: Sequence[Row], base: Sequence[Row], metric: str) -> tupl
     return [left[seed] for seed in both], [right[seed] for seed in both]
 
 
-def tidy(experiment: "Experiment", cells: Sequence["Cell"], runs: Iterable["Run"], params: Mapping[str, Any]) -> Tidy:
-    """Each cell with its run.
+def tidy(
+    experiment: "Experiment",
+    cells: Sequence["Cell"],
+    runs: Iterable["Run"],
+    params: Mapping[str, Any],
+    read: Collection[str] = ("",),
+) -> Tidy:
+    """Each cell with its run. `read` are the dotted keys of params.yaml that its stages read; empty text is all of it.
 
-    A run counts only if it was made with the cell's params: those that the experiment sets are compared one by one, and
-    all the others have to be the same in every run. Where params.yaml has moved on since all the runs were made, they
-    count, and a note says what differs; where it moved between them, only those made with today's params count.
+    A run counts only if it was made with the cell's params. Those that the experiment sets are compared one by one; all
+    others that its stages read have to be the same in every run. If params.yaml changed after all the runs were made,
+    they count, and a note says what differs; if it changed between them, only those made with today's params count.
     """
     by_cell = {run.cell: run for run in runs}
+    read = {f"{key}." if key else "" for key in read}
     set_by_any = {key for cell in cells for key in cell.overrides}
-    rests = {cell: _without(run.params, set_by_any) for cell, run in by_cell.items() if run.state == "finished"}
-    today = _without(params, set_by_any)
+    rests = {cell: _rest(run.params, read, set_by_any) for cell, run in by_cell.items() if run.state == "finished"}
+    today = _rest(params, read, set_by_any)
     moved = {cell: [key for key, *_ in differences("", today, rest) if key in rest] for cell, rest in rests.items()}
     all_alike = len({json.dumps(rest, sort_keys=True) for rest in rests.values()}) <= 1
     rows = tuple(
@@ -105,10 +112,11 @@ def tidy(experiment: "Experiment", cells: Sequence["Cell"], runs: Iterable["Run"
     return Tidy(rows, tuple(notes))
 
 
-def _without(params: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """The leaves of params by dotted key, without those that the experiment sets."""
-    prefixes = tuple(f"{key}." for key in keys)
-    return {key: value for key, value in flatten(params).items() if not f"{key}.".startswith(prefixes)}
+def _rest(params: Mapping[str, Any], read: Iterable[str], set_by_any: Iterable[str]) -> dict[str, Any]:
+    """The leaves of params by dotted key: what is read, without what the experiment sets."""
+    within, without = tuple(read), tuple(f"{key}." for key in set_by_any)
+    leaves = flatten(params).items()
+    return {key: value for key, value in leaves if f"{key}.".startswith(within) and not f"{key}.".startswith(without)}
 
 
 def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Sequence[str]) -> Row:

@@ -48,12 +48,17 @@ def means_table(experiment: "Experiment", place: tuple[str, str], name: str, dat
         size=place[1],
         name=name,
         caption=table.caption,
-        row_headings=table.rows,
+        row_headings=[named(axis) for axis in table.rows],
         columns=[Column(group=level, label=experiment.metrics[metric].heading) for level, metric in columns],
         rows=[list(row) for row in shown],
         entries=_marked(experiment, table, columns, entries),
         footnotes=_footnotes(experiment, table, entries, selected, data.notes),
     )
+
+
+def named(axis: str) -> str:
+    """An axis for people."""
+    return axis.replace("_", " ")
 
 
 def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
@@ -188,7 +193,7 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
         size=place[1],
         name=name,
         caption=comparison.caption,
-        row_headings=[*others, axis],
+        row_headings=[named(item) for item in (*others, axis)],
         columns=columns,
         rows=[list(line) for line in lines],
         entries=entries,

@@ -67,6 +67,17 @@ def test_runs_that_all_were_made_with_the_same_earlier_params_count_and_a_note_s
     assert data.notes == ("The runs were made with another params.yaml than today's: other.rate.",)
 
 
+def test_params_that_no_stage_of_the_runs_reads_may_differ(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    old, new = finished(cells[0]), finished(cells[1])
+    old.params["other"]["rate"] = 0.1
+
+    data = tidy(experiment, cells, [old, new], PARAMS, {"model", "oth"})
+
+    assert [row.state for row in data.rows[:2]] == ["finished", "finished"]
+    assert data.notes == ()
+
+
 def test_runs_from_several_commits_are_noted(tmp_path: Path) -> None:
     experiment, cells = small_experiment(tmp_path)
     runs = [finished(cells[0]), finished(cells[1]).model_copy(update={"baseline": "later"})]

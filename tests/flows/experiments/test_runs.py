@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.dvc_repo.experiments import Reach, reach
 from flows.experiments import results
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
@@ -101,8 +102,13 @@ def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_bas
     (table, *_) = results.compute("toy", "small").tables
     assert [line[1].n for line in table.entries] == [1, 0]
 
+    reached = reach(["train"])
+    assert reached == Reach({"model"}, {Path("scores.json"), Path("curve.tsv")})
+    with pytest.raises(UserError, match=r"targets: .*trian"):
+        reach(["trian"])
+
     # A report that no stage of the runs writes is the one of the commit from which they were started.
     text = (tmp_path / "experiments/toy.yaml").read_text()
     (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
     with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
-        results.require_written("toy", read_experiment("toy"))
+        results.require_written("toy", read_experiment("toy"), reached)

@@ -105,11 +105,6 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
 
 
 def _selected(data: Tidy, levels: Mapping[str, str]) -> list[Row]:
-    for axis, level in levels.items():
-        if not data.rows or axis not in data.rows[0].levels:
-            raise UserError(f"no axis `{axis}`; there are {', '.join(data.rows[0].levels) if data.rows else 'none'}")
-        if level not in data.levels(axis):
-            raise UserError(f"{axis} has no level `{level}`; there are {', '.join(data.levels(axis))}")
     rows = data.select(levels)
     if len({row.seed for row in rows}) < len(rows):
         open_axes = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]

@@ -277,6 +277,9 @@ class Experiment(Section):
         for place, name, known in self._references():
             if name not in known:
                 raise ValueError(f"{place}: no `{name}`; there are {', '.join(known) or 'none'}")
+        zipped = [axis for group in self.zip for axis in group]
+        if twice := sorted({axis for axis in zipped if zipped.count(axis) > 1}):
+            raise ValueError(f"zip: {', '.join(twice)} can advance with one group only")
         for name, metric in self.metrics.items():
             others = [other for other, item in self.metrics.items() if item.formula is None]
             _in_place(f"metrics.{name}.formula", metric.formula or "0", others)

@@ -61,13 +61,14 @@ def compute(name: str, size: SettingName) -> Results:
     """Tables, fits and claims of the runs that there are. Raises UserError on faults of the file."""
     experiment, _, data = _collected(name, size)
     place = (Path(name).stem, size)
-    fits, unfitted = {}, {}
-    for fit in experiment.fits:
-        try:
-            fits[fit] = fit_of(experiment, fit, data)
-        except ValueError as error:
-            unfitted[fit] = str(error)
+    fits: dict[str, PowerLaw] = {}
+    unfitted: dict[str, str] = {}
     try:
+        for fit in experiment.fits:
+            try:
+                fits[fit] = fit_of(experiment, fit, data)
+            except ValueError as error:
+                unfitted[fit] = str(error)
         tables = [means_table(experiment, place, table, data) for table in experiment.tables]
         tables += [differences_table(experiment, place, item, data) for item in experiment.comparisons]
         claims = check_claims(experiment, data)

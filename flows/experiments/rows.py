@@ -59,7 +59,12 @@ class Tidy:
     notes: tuple[str, ...] = ()
 
     def select(self, where: Mapping[str, str]) -> list[Row]:
-        """The rows of these levels."""
+        """The rows of these levels. Raises UserError on an axis or a level that the grid does not have."""
+        for axis, level in where.items():
+            if axis not in self.rows[0].levels:
+                raise UserError(f"no axis `{axis}`; there are {', '.join(self.rows[0].levels)}")
+            if level not in self.levels(axis):
+                raise UserError(f"{axis} has no level `{level}`; there are {', '.join(self.levels(axis))}")
         return [row for row in self.rows if all(row.levels.get(axis) == level for axis, level in where.items())]
 
     def levels(self, axis: str) -> list[str]:

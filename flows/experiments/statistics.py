@@ -1,6 +1,6 @@
 """Statistics over seeds: means with t intervals, paired differences with Holm's correction, fitted power laws."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,13 +137,15 @@ def fit_power_law(
     log_y = np.log(np.concatenate([ys for _, ys in groups]))
     generator = np.random.default_rng(seed)
     drawn = np.concatenate([_resampled(np.log(ys), resamples, generator) for _, ys in groups], axis=1)
-    fit: Callable[[Values, Values], Values] = _fit_with_offset if offset else _fit
-    a, b, c = fit(np.log(x), log_y[np.newaxis])[0]
-    again = fit(np.log(x), drawn)
+    found = _fit_with_offset(np.log(x), log_y) if offset else _fit(np.log(x), log_y[np.newaxis])[0]
+    again = _fit(np.log(x), drawn)
+    if offset:
+        again = np.stack([_fit_with_offset(np.log(x), row, start=found) for row in drawn])
     tail = 100 * float(stats.norm.sf(stats.t.ppf(0.975, max(1, len(x) - len(groups)))))
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
-    return PowerLaw(float(a), float(b), float(c), float(low), float(high), len(x), again, percentiles)
+    a, b, c = map(float, found)
+    return PowerLaw(a, b, c, float(low), float(high), len(x), again, percentiles)
 
 
 def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) -> Values:
@@ -161,27 +163,19 @@ def _fit(log_x: Values, log_y: Values) -> Values:
     return np.stack([np.exp(intercept), -slope, np.zeros_like(slope)], axis=1)
 
 
-def _fit_with_offset(log_x: Values, log_y: Values) -> Values:
-    """For each row the offset below the smallest y that leaves the least squares; a and b follow from a line.
+def _fit_with_offset(log_x: Values, log_y: Values, start: Values | None = None) -> Values:
+    """a, b and c by least squares of log y.
 
-    With c given, log(y - c) is a line; its a and b start a least-squares fit of log y in all three.
+    Without a start the best of three is taken: with c given, log(y - c) is a line, which gives a and b.
     """
-    return np.stack([_fit_one_with_offset(log_x, row) for row in log_y])
-
-
-def _fit_one_with_offset(log_x: Values, log_y: Values) -> Values:
-    y = np.exp(log_y)
 
     def residuals(parameters: Values) -> Values:
         log_a, b, log_c = parameters
         return np.asarray(np.logaddexp(log_a - b * log_x, log_c) - log_y)
 
-    best = None
-    for share in (0.1, 0.5, 0.9):
-        c = share * y.min()
-        ((a, b, _),) = _fit(log_x, np.log(y - c)[np.newaxis])
-        found = optimize.least_squares(residuals, [np.log(a), b, np.log(c)])
-        if best is None or found.cost < best.cost:
-            best = found
-    assert best is not None
-    return np.array([np.exp(best.x[0]), best.x[1], np.exp(best.x[2])])
+    y = np.exp(log_y)
+    offsets = [share * float(y.min()) for share in (0.1, 0.5, 0.9)]
+    starts = [start] if start is not None else [[*_fit(log_x, np.log(y - c)[np.newaxis])[0, :2], c] for c in offsets]
+    fits = [optimize.least_squares(residuals, [np.log(a), b, np.log(c)]) for a, b, c in starts]
+    log_a, b, log_c = min(fits, key=lambda fit: float(fit.cost)).x
+    return np.array([np.exp(log_a), b, np.exp(log_c)])

@@ -28,6 +28,7 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"better": "less"}}}, "metrics.loss.better = 'less'"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"formula": "1"}}}, "give either `source` or `formula`"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"source": "scores"}}}, "metrics.loss.source = 'scores'"),
+        ({"zip": [["size", "recipe"], ["recipe"]]}, "zip: recipe can advance with one group only"),
         ({"zip": [["size", "depth"]]}, "zip: no `depth`; there are size, recipe"),
         (changed({"tables": EXPERIMENT["tables"]}, tables__main__rows=["depth"]), "tables.main.rows: no `depth`"),
         (

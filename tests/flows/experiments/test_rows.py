@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.rows import rows_csv, tidy
+from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import PARAMS, small_experiment
 from tests.flows.experiments.some_runs import finished, some_data
 
@@ -98,3 +99,5 @@ def test_selections_follow_the_grid(tmp_path: Path) -> None:
 
     assert data.levels("size") == ["w1", "w2", "w4", "w8"]
     assert {row.label for row in data.select({"size": "w2", "recipe": "b"})} == {f"w2, b, seed {n}" for n in range(3)}
+    with pytest.raises(UserError, match="size has no level `w3`; there are w1, w2, w4, w8"):
+        data.select({"size": "w3"})

@@ -141,6 +141,14 @@ def test_about_95_of_100_intervals_of_the_exponent_hold_the_true_one() -> None:
     assert 180 <= sum(fit.b_low <= 0.2 <= fit.b_high for fit in fits) <= 198
 
 
+def test_the_interval_of_a_law_with_an_offset_is_wider_than_that_of_one_without() -> None:
+    groups = law(5, 0.5, 1, 0.02)
+    found, without = fit_power_law(groups, offset=True, resamples=50), fit_power_law(groups, offset=False)
+
+    assert found.b_low < 0.5 < found.b_high
+    assert found.b_high - found.b_low > 3 * (without.b_high - without.b_low)
+
+
 def test_the_same_runs_give_the_same_interval() -> None:
     assert (
         fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_low

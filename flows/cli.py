@@ -279,7 +279,7 @@ def table(
     commands
         Only print the commands that queue the missing runs as DVC experiments.
     check
-        Write nothing: compare the tables that are kept with what the runs give now. Exits with 1 if one differs.
+        Write nothing: compare the stored tables with what the runs give now. Exits with 1 if one differs.
     """
     from flows.experiments import results as made
     from flows.experiments.rendering import markdown

@@ -120,11 +120,11 @@ class Table(Section):
     rows: Annotated[list[AxisName], Field(min_length=1)]
     """Axes whose levels are the rows."""
     across: AxisName | None = None
-    """An axis whose levels are columns beside each other; the best is then marked in each row."""
+    """An axis whose levels are columns; the best entry is then marked in each row."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Columns."""
     spread: Literal["sd", "interval_95"]
-    """Behind each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
+    """Printed after each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
     data_interval: bool = False
     """Also the runs' own intervals of the metrics that have one."""
     where: Where = Field(default_factory=dict)

@@ -31,7 +31,7 @@ FORMS = ("tex", "md", "html", "csv")
 
 
 def write_forms(folder: Path, table: StoredTable) -> list[Path]:
-    """Write all forms beside each other."""
+    """Write all forms into the folder."""
     paths = [folder / f"{table.name}.{form}" for form in FORMS]
     for path, text in zip(paths, (tex(table), markdown(table), html(table), table_csv(table)), strict=True):
         atomic_write(path, text)

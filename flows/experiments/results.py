@@ -1,6 +1,6 @@
 """`parrotflow table NAME`: from the runs that there are to tables, figures and checked claims.
 
-The runs are those of the record that a sweep writes, and those that DVC holds as experiments. What is made stands in
+The runs are those of the record, which a sweep writes, and DVC's experiments. The results are written to
 `experiments/NAME/SIZE/`: runs.csv (tidy data), tables/ (.tex, .md, .html, .csv, and .json, which `parrotflow cell` and
 `--check` read), figures/ (.pdf, .svg, .png) and claims.json.
 """
@@ -127,9 +127,9 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
 
 
 def check(name: str, size: SettingName, results: Results) -> list[tuple[str, str, str, Verdict, str]]:
-    """Each entry of the kept tables against what the runs give now: table, row, column, verdict and the values.
+    """Each entry of the stored tables against what the runs give now: table, row, column, verdict and the values.
 
-    Raises UserError where no table is kept.
+    Raises UserError where no table is stored.
     """
     folder = results_folder(name, size) / TABLES
     return [

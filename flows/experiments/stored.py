@@ -1,4 +1,4 @@
-"""A table as it is kept, `experiments/NAME/SIZE/tables/TABLE.json`.
+"""A table as it is stored, `experiments/NAME/SIZE/tables/TABLE.json`.
 
 Every form is rendered from it, every entry leads to its runs, and a later table is compared with it.
 """
@@ -38,9 +38,9 @@ class Entry(Section):
     text: str
     """The number; empty where there is none."""
     spread: str
-    """Behind the number; empty for one run, and where all runs are equal."""
+    """Printed after the number; empty for one run, and where all runs are equal."""
     extra: str
-    """Behind the spread."""
+    """Printed after the spread."""
     best: bool
     """Significantly better than all that it is compared with."""
     n: int
@@ -93,7 +93,7 @@ class StoredTable(Section):
 
 
 def results_folder(name: str, size: str) -> Path:
-    """Where the results of an experiment are kept."""
+    """Where the results of an experiment are stored."""
     return EXPERIMENTS / Path(name).stem / size
 
 
@@ -103,7 +103,7 @@ def write_table(folder: Path, table: StoredTable) -> None:
 
 
 def read_table(path: Path) -> StoredTable:
-    """A kept table. Raises UserError where there is none."""
+    """A stored table. Raises UserError where there is none."""
     try:
         return StoredTable.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

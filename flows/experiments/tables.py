@@ -235,5 +235,5 @@ def _difference(
 def _p_entry(difference: Entry, p: float | None) -> Entry:
     text = "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
     changed = {"text": text, "spread": "", "extra": "", "value": p, "low": None, "high": None, "sd": None}
-    changed |= {"expected": difference.n}  # the difference beside it says what is missing
+    changed |= {"expected": difference.n}  # the entry of the difference says what is missing
     return difference.model_copy(update=changed)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.rows import rows_csv, tidy
+from flows.experiments.runs import append_run, recorded_runs
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import PARAMS, small_experiment
 from tests.flows.experiments.some_runs import finished, some_data
@@ -92,6 +93,16 @@ def test_a_number_that_a_report_lacks_is_missing_and_so_is_what_is_computed_from
     del run.reports["scores.json"]["cost"]
 
     assert set(tidy(experiment, cells, [run], PARAMS).rows[0].metrics) == {"loss"}
+
+
+def test_the_order_in_which_runs_ended_and_earlier_failures_change_nothing(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    runs = [finished(cell) for cell in cells]
+    record = tmp_path / "runs.jsonl"
+    for run in [runs[3].model_copy(update={"state": "failed"}), *reversed(runs)]:
+        append_run(record, run)
+
+    assert tidy(experiment, cells, recorded_runs(record), PARAMS) == tidy(experiment, cells, runs, PARAMS)
 
 
 def test_selections_follow_the_grid(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
         assert "<strong>" in page or not any(entry.best for *_, entry in table.each())
 
 
-def test_a_kept_table_leads_from_an_entry_to_its_runs(tmp_path: Path) -> None:
+def test_a_stored_table_leads_from_an_entry_to_its_runs(tmp_path: Path) -> None:
     experiment, data = some_data(tmp_path)
     folder = results_folder(*PLACE) / "tables"
     table = means_table(experiment, PLACE, "main", data)

@@ -6,6 +6,7 @@ from pathlib import Path
 from stages.formats.model_folder import weight_files
 from stages.formats.revision.layout import PROVENANCE, SIGNATURE, STATEMENT, is_observed, revision_name
 from stages.formats.revision.provenance import read_provenance
+from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
@@ -36,13 +37,24 @@ def name_revision(files: dict[str, Path]) -> Revision:
 
 
 def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
-    """The revision with the record that was published with it before; None where `folder` does not have it."""
+    """The revision with the record that was published with it before; None where `folder` does not have it.
+
+    Raises UserError where a file of that record is not as it was published.
+    """
     provenance = read_provenance(folder / PROVENANCE)
     if provenance is None or provenance.revision != revision.name:
         return None
-    observed = (path for path in (*provenance.files, PROVENANCE, STATEMENT, SIGNATURE) if is_observed(path))
-    kept = {path: folder / path for path in observed if (folder / path).is_file()}
-    return Revision(revision.name, revision.files | kept, revision.sha256)
+    record = [path for path in provenance.files if is_observed(path)]
+    for path in record:
+        if not (folder / path).is_file() or file_sha256(folder / path) != provenance.files[path]:
+            raise UserError(
+                f"{folder / path}: differs from what was published with this revision; delete {folder} and run "
+                "`dvc repro -f publish`"
+            )
+    attested = [path for path in (PROVENANCE, STATEMENT, SIGNATURE) if (folder / path).is_file()]
+    return Revision(
+        revision.name, revision.files | {path: folder / path for path in (*record, *attested)}, revision.sha256
+    )
 
 
 def model_files(model: Path) -> dict[str, Path]:

@@ -118,7 +118,8 @@ def committed(path: str) -> bytes | None:
 def run_git(*arguments: str) -> str | None:
     """What git prints; None if it fails or is not installed."""
     try:
-        result = subprocess.run(["git", *arguments], capture_output=True, check=True)
+        # Without optional locks: looking at the project writes nothing, and disturbs no git command beside it.
+        result = subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.decode("utf-8", "surrogateescape")

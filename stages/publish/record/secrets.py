@@ -8,8 +8,8 @@ from typing import Any
 NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 """Environment variables whose values are credentials."""
 
-SHORTEST = 8
-"""A shorter value of such a variable (`1`, `true`) is no credential."""
+SHORTEST = 12
+"""A shorter value of such a variable (`true`, `password`) may stand in any text."""
 
 BY_ENTROPY_OR_NAME = {
     "Base64HighEntropyString",

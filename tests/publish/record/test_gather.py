@@ -197,6 +197,16 @@ def test_a_revision_that_is_published_again_keeps_its_first_record_and_nothing_i
     assert {path for path in differing if ".git" not in path.parts} == set()
 
 
+def test_a_record_that_was_edited_after_it_was_published_is_noticed(locked: Path) -> None:
+    main()
+    edited = REVISION / RECORDED_PARAMS
+    edited.chmod(0o644)
+    edited.write_text(edited.read_text() + "# edited\n")
+
+    with pytest.raises(UserError, match=r"record/params.yaml: differs from what was published with this revision"):
+        main()
+
+
 def test_a_credential_in_the_parameters_is_not_published(locked: Path) -> None:
     write_sections(locked, publish__tags=["hf_" + "AbCdEfGhIj" * 4])
 

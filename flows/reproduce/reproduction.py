@@ -29,6 +29,7 @@ from flows.reproduce.revision import Revision
 from flows.reproduce.segment import (
     DIFFERENT,
     EQUAL,
+    Segment,
     checkpoint_folder,
     find_segment,
     segment_command,
@@ -85,6 +86,11 @@ def reproduce(request: Request) -> int:
         story.say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
         story.say("signature", check_signature(request.revision, revision.folder, request.key))
 
+        segment = None
+        if request.segment is not None:
+            checkpoints = checkpoint_folder(revision, request.checkpoints)
+            segment = find_segment(revision, checkpoints, request.segment)
+
         checkout = check_out(revision, request.source)
         before = read_prepared(revision)
         # Afterwards dvc.lock is that of this reproduction, which says nothing of the recorded code.
@@ -102,8 +108,9 @@ def reproduce(request: Request) -> int:
         for note in notes:
             story.note(note)
 
-        if request.segment is not None:
-            return check_segment(request, revision, checkout, interpreter, environment, story)
+        if segment is not None:
+            story.seconds = time.monotonic() - began
+            return check_segment(request, segment, checkpoints, checkout, interpreter, environment, story)
         run_stages(list(revision.stages), checkout, interpreter, environment, commands)
 
         verdict = judge(revision, checkout, prepared.restored, interpreter.different, notes)
@@ -174,17 +181,15 @@ def run_stages(
 
 def check_segment(
     request: Request,
-    revision: Revision,
+    segment: Segment,
+    checkpoints: Path,
     checkout: Path,
     interpreter: Interpreter,
     environment: Mapping[str, str],
     story: Story,
 ) -> int:
     """Compute one segment of the training again; 0 where its end is the recorded one, 1 where it is not."""
-    assert request.segment is not None
-    began = time.monotonic()
-    checkpoints = checkpoint_folder(revision, request.checkpoints)
-    segment = find_segment(revision, checkpoints, request.segment)
+    began, revision = time.monotonic(), story.revision
     if revision.data_stages:
         run_stages(revision.data_stages, checkout, interpreter, environment, story.commands)
     result = revision.work / f"segment-{segment.first}-{segment.last}.json"
@@ -193,7 +198,7 @@ def check_segment(
     code = story.commands.run(command, checkout, environment, show=shlex.join(["python", *command[1:]]))
     if code not in (EQUAL, DIFFERENT):
         raise UserError(f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above)")
-    story.seconds = time.monotonic() - began
+    story.seconds += time.monotonic() - began
     outcome = "bit-identical" if code == EQUAL else "not reproduced"
     print(f"\n{outcome}: steps {segment.first} to {segment.last} of the training", flush=True)
     if request.report:
@@ -226,6 +231,6 @@ def describe_data(revision: Revision, restored: list[str]) -> str:
     """What is pulled, and what is computed."""
     computed = [stage for stage in revision.data_stages if stage not in restored]
     parts = [
-        f"{what}: {', '.join(stages)}" for what, stages in (("pulled", restored), ("computed", computed)) if stages
+        f"{what}: {', '.join(stages)}" for what, stages in (("restored", restored), ("computed", computed)) if stages
     ]
     return "; ".join(parts) or "nothing comes before the training"

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from flows.reproduce.commands import run_quietly
 from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_status
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import Revision, hash_of, md5
 from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
 from stages.runtime.entry import UserError
@@ -103,11 +103,12 @@ def pulled(revision: Revision, checkout: Path) -> list[str]:
     stages = revision.data_stages
     if not stages or not pull(checkout, stages):
         return []
-    # Small reports are in no cache of DVC; the revision has them.
-    for out, stage in revision.makers.items():
-        report = revision.folder / record_path(out)
-        if stage in stages and report.exists():
-            copied(report, checkout / out)
+    # Reports are in no cache of DVC: the revision has most, this project may have the others.
+    for stage in stages:
+        for out in revision.stages[stage].get("outs", []):
+            for report in (revision.folder / record_path(out["path"]), Path.cwd() / out["path"]):
+                if not (checkout / out["path"]).exists() and report.is_file() and md5(report) == hash_of(out):
+                    copied(report, checkout / out["path"])
     differing = dvc_status(checkout, stages)
     return [stage for stage in stages if stage not in differing]
 

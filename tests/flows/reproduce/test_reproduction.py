@@ -249,7 +249,7 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
 
     assert reproduce(Request("main", source=str(mine))) == 0
     said = capfd.readouterr().out
-    assert "pulled: data" in said
+    assert "restored: data" in said
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said

@@ -132,7 +132,7 @@ def found_weights(checkout: Path) -> str | None:
 
 def machine_rows(recorded: list[Session], found: list[Session], interpreter: Interpreter) -> list[tuple[str, str, str]]:
     """(fact, recorded, here) of the training's execution."""
-    old, new = (sessions[0] if sessions else None for sessions in (recorded, found))
+    old, new = (sessions[0] if sessions else None for sessions in (recorded, found or recorded))
     rows = [(label, shown(old, name), shown(new, name)) for name, label in FACTS.items()]
     libraries = sorted({*(old.versions if old else {}), *(new.versions if new else {})})
     here = new.versions if new else {"python": interpreter.machine.python, **interpreter.machine.versions}

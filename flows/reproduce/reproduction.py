@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.reproduce.commands import Commands, only_reproduction_in
 from flows.reproduce.compare.verdict import judge
-from flows.reproduce.prepare.checkout import check_code, check_out
+from flows.reproduce.prepare.checkout import check_code, check_out, write_back
 from flows.reproduce.prepare.data import restore_data, supply_inputs
 from flows.reproduce.prepare.environment import Interpreter, choose_interpreter
 from flows.reproduce.prepare.execution import environment_of
@@ -93,8 +93,10 @@ def reproduce(request: Request) -> int:
 
         checkout = check_out(revision, request.source)
         before = read_prepared(revision)
-        # Afterwards dvc.lock is that of this reproduction, which says nothing of the recorded code.
-        wanted = check_code(revision, checkout) if before is None else []
+        wanted = list[str]()
+        if before is None:  # afterwards dvc.lock is that of this reproduction, which does not say what the code was
+            write_back(revision, checkout)
+            wanted = check_code(revision, checkout)
         story.say("code", describe_code(revision))
         print(f"{'':<{WIDTH}} in {checkout}", flush=True)
         interpreter = choose_interpreter(

@@ -45,7 +45,7 @@ THIS_PROJECT, RECORDED = "this-project", "recorded"
 
 
 def check_out(revision: Revision, source: str | None) -> Path:
-    """The project's folder in the checkout; made once. Its `dvc.lock` is the recorded one."""
+    """The project's folder in the checkout, which is made once."""
     checkout, git, archive = revision.work / CHECKOUT, revision.provenance.git, revision.provenance.source
     # An archive of the whole project has no other folders of the repository.
     folder = git.folder if git is not None and not (archive and archive.whole) else ""
@@ -55,7 +55,6 @@ def check_out(revision: Revision, source: str | None) -> Path:
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
             lay_over(revision, partial / folder)
-            write_back(revision, partial / folder)
     return checkout / folder
 
 
@@ -134,7 +133,8 @@ def cache_of_this_project() -> str | None:
 def check_code(revision: Revision, checkout: Path) -> list[str]:
     """Compare all that no stage makes with the record; the paths of input data that are missing or others.
 
-    Raises UserError that names the first file of code or parameter that differs: then anything may differ.
+    The checkout's dvc.lock is the recorded one then (`write_back`). Raises UserError that names the first file of code
+    or parameter that differs: then anything may differ.
     """
     data = {dep.path for dep in revision.inputs.dependencies} if revision.inputs else set[str]()
     wanted: list[str] = []

@@ -60,9 +60,12 @@ KILLS = ("kill", "killed")
 PATHS = {"Xet": "", "LFS": "1"}
 """How large files travel -> HF_HUB_DISABLE_XET."""
 
+NOT_NEEDED = shutil.ignore_patterns(".parrotflow", ".git", ".dvc", "stages", "curves", "dvc.lock")
+"""Of the project, for a trial. To draw the curves and to read dvc.lock would take nine tenths of a trial's time."""
+
 RERUNS_AT_MOST = 6
 REPEATED_EVERY = 4
-SECONDS_AT_MOST = 120.0
+SECONDS_AT_MOST = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ class Scene:
         self.folder, self.path = project.parent / name, path
         remove(self.folder)
         self.project = self.folder / "project"
-        shutil.copytree(project, self.project, ignore=shutil.ignore_patterns(".parrotflow", ".git", ".dvc", "stages"))
+        shutil.copytree(project, self.project, ignore=NOT_NEEDED)
         self.hub = Hub(self.folder / "hub")
 
     def __enter__(self) -> "Scene":

@@ -18,6 +18,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution, write_execution
 from stages.runtime.entry import EXIT_REFUSED
 from tests.hub_client import with_short_waits
+from tests.publish.test_card import SESSION
 from tests.publish.test_hub import NAME, environment, publish, published
 from tests.trained_project import write_model, write_sections
 
@@ -38,7 +39,9 @@ def trained(project: Path) -> None:
     write_model(project, seed=0)
     for folder in project.glob("exported-*"):
         shutil.copytree(folder, project / "model" / folder.name.removeprefix("exported-"))
-    write_execution(Execution(weights_sha256=weights_sha256(), fingerprint=RUN + "0" * 16, sessions=[], checkpoints={}))
+    write_execution(
+        Execution(weights_sha256=weights_sha256(), fingerprint=RUN + "0" * 16, sessions=[SESSION], checkpoints={})
+    )
     write_sections(project, publish__repository=NAME)
 
 
@@ -140,8 +143,8 @@ def pushing(hub: Hub, **changes: str) -> Iterator["subprocess.Popen[str]"]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    time.sleep(1.5)  # it looks at what is there when it starts
     try:
+        read_until(process, "exported steps go to")  # it has looked at what is there
         yield process
     finally:
         process.kill()

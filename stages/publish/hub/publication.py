@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from huggingface_hub import CommitOperationCopy, CommitOperationDelete
+from huggingface_hub import CommitOperationDelete
 
 from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, run_branch, step_tag
 from stages.formats.revision.provenance import read_provenance
@@ -23,7 +23,7 @@ from stages.publish.hub.retries import TimeLimitError, configure_clients, retrie
 from stages.publish.hub.steps import Step, exported_steps, model_title, run_of_model
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UnavailableError
 
 Result = TypeVar("Result")
 
@@ -112,7 +112,7 @@ def check_gate(repository: Repository, revision: Revision, gate: Gate) -> None:
 def move_main(repository: Repository, commit: str, revision: Revision, gate: Gate) -> None:
     """Make main hold what a commit holds, instead of the revision before. Files of others are kept.
 
-    Copied on the Hub, so that main has the record of the revision's first publication too.
+    Main has the record of the revision's first publication too.
     """
     wanted = retried(lambda: repository.tree(commit))
 
@@ -127,13 +127,13 @@ def move_main(repository: Repository, commit: str, revision: Revision, gate: Gat
             return head
         check_gate(repository, revision, gate)
         announce(repository.name, present, published, wanted)
-        copies = [CommitOperationCopy(path, path, src_revision=commit) for path in changed]
+        copies = repository.copies(commit, wanted, changed, revision)
         deletions = [CommitOperationDelete(path) for path in stale]
         return repository.send(MAIN, head, f"Publish {revision.name}", [*copies, *deletions])
 
     main = retried(move)
     if wrong := changes(retried(lambda: repository.tree(main)), wanted):
-        raise UserError(f"{repository.name} at {main}: {', '.join(wrong)} differ from the tag {revision.name}; {AGAIN}")
+        raise UnavailableError(f"{repository.title}: {', '.join(wrong)} on main differ from {revision.name}; {AGAIN}")
 
 
 def changes(present: Tree, wanted: Tree) -> list[str]:
@@ -165,7 +165,9 @@ def publish_offered(other: Offered, private: bool) -> str:
 
     main = retried(put)
     repository.require(main, content)
-    commit = retried(repository.tags).get(content.name) or main
-    repository.require(commit, content)
-    repository.tag_once(content.name, commit)
-    return commit
+    tagged = retried(repository.tags).get(content.name)
+    if tagged is None:
+        repository.tag_once(content.name, main)
+        return main
+    repository.require(tagged, content)
+    return tagged

@@ -25,27 +25,30 @@ LONGEST_WAIT_SECONDS = 600.0
 def main() -> None:
     """Push each exported step once training has written it, until all are pushed or the run has ended."""
     params, training = read_section("publish", PublishParams), read_params_file()["train"]
-    steps, length = sorted(training["export_steps"]), training["max_steps"]
-    if params.repository is None or not steps or in_temporary_workspace(Path.cwd()):
+    waiting, length = sorted(training["export_steps"]), training["max_steps"]
+    if params.repository is None or in_temporary_workspace(Path.cwd()):
         return
     os.nice(10)
-    parent, before = os.getppid(), exports()
-    pushed: set[int] = set()
-    wait = POLL_SECONDS
+    parent, before, wait = os.getppid(), exports(), POLL_SECONDS
+    print(f"exported steps go to {params.repository} while training runs", flush=True)
     # The run that started this one may be killed; then nobody asks it to end.
-    while os.getppid() == parent and len(pushed) < len(steps):
+    while waiting and os.getppid() == parent:
         folder = run_folder(before)
-        while folder and (step := next_step(folder, [step for step in steps if step not in pushed], length)):
-            try:
-                push(step, run_name(folder.name), params)
-            except UnavailableError as error:
-                wait = min(max(2 * wait, 10 * POLL_SECONDS), LONGEST_WAIT_SECONDS)
-                print(f"warning: {error}; tried again in {wait:.0f} s, and at the latest by publish", flush=True)
-                break
-            pushed.add(step.number)
-            wait = POLL_SECONDS
+        step = exported(folder, waiting[0], length) if folder else None
+        if folder is None or step is None:
+            time.sleep(POLL_SECONDS)
+            continue
+        try:
+            push(step, run_name(folder.name), params)
+        except FileNotFoundError:
+            return  # training has ended meanwhile; its model holds the steps
+        except UnavailableError as error:
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            print(f"warning: {error}; tried again in {wait:.0f} s, and at the latest by publish", flush=True)
+            time.sleep(wait)
+        else:
+            waiting, wait = waiting[1:], POLL_SECONDS
             print(f"pushed {step_name(step.number)} to {params.repository}", flush=True)
-        time.sleep(wait)
 
 
 def exports() -> set[tuple[Path, int]]:
@@ -58,16 +61,14 @@ def run_folder(before: set[tuple[Path, int]]) -> Path | None:
     return next((path.parents[1] for path, _ in exports() - before), None)
 
 
-def next_step(folder: Path, steps: list[int], length: int) -> Step | None:
-    """The first of these steps, which are in order, if it is exported.
+def exported(folder: Path, step: int, length: int) -> Step | None:
+    """A step that this run of `length` steps has exported; None as long as it has not.
 
     A run of another length may have exported it: whether its weights are those of this run, publish knows in the end.
     """
-    if not steps:
-        return None
-    path = export_path(folder, steps[0], length)
+    path = export_path(folder, step, length)
     try:
-        return read_step(steps[0], path) if path.is_dir() else None
+        return read_step(step, path) if path.is_dir() else None
     except (FileNotFoundError, UserError):
         return None  # training has ended, and its model holds the steps
 
@@ -75,6 +76,8 @@ def next_step(folder: Path, steps: list[int], length: int) -> Step | None:
 def push(step: Step, run: str, params: PublishParams) -> None:
     """Commit a step to the branch of its run, unless it is there."""
     # Two seconds of imports: not before there is a step.
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
     from stages.publish.hub.client import connect
     from stages.publish.hub.publication import bounded
     from stages.publish.hub.repository import Repository
@@ -82,6 +85,7 @@ def push(step: Step, run: str, params: PublishParams) -> None:
 
     assert params.repository is not None
     configure_clients()
+    disable_progress_bars()  # their numbers would be taken for those of the training
     repository = Repository(connect(params.repository), params.repository)
 
     def commit() -> None:

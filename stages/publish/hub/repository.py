@@ -6,7 +6,7 @@ again. Not by `upload_folder`, which may split into several commits.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ class Repository:
         return {ref.name: ref.target_commit for ref in self.refs().tags}
 
     @contextmanager
-    def downloaded(self, commit: str, present: Tree, path: str) -> Iterator[Path]:
+    def downloaded(self, commit: str, present: Container[str], path: str) -> Iterator[Path]:
         """A temporary folder with one file of a commit; empty where the commit does not have it."""
         with TemporaryDirectory() as folder:
             if path in present:
@@ -140,6 +140,33 @@ class Repository:
         )
         return str(done.oid)
 
+    def copies(
+        self, commit: str, tree: Tree, paths: Iterable[str], local: Revision | None = None
+    ) -> list[CommitOperationAdd | CommitOperationCopy]:
+        """What puts files of a commit, of which `tree` are all, on another branch. Large files are copied on the Hub.
+
+        The client would download the small ones and send back whatever it got, be it the login page of a network. So
+        they come from `local` where it has them, else from the Hub, and are compared with the commit.
+        """
+        return [
+            CommitOperationCopy(path, path, src_revision=commit)
+            if tree[path].lfs is not None
+            else CommitOperationAdd(path, self.small_file(commit, tree[path], local))
+            for path in paths
+        ]
+
+    def small_file(self, commit: str, file: RepoFile, local: Revision | None) -> bytes:
+        """The content of a file that git keeps. Raises ConnectionError where it does not arrive whole."""
+        if local is not None and file.path in local.files:
+            data = local.files[file.path].read_bytes()
+            if blob_id(data) == file.blob_id:
+                return data
+        with self.downloaded(commit, [file.path], file.path) as folder:
+            data = (folder / file.path).read_bytes()
+        if blob_id(data) != file.blob_id:
+            raise ConnectionError(f"{file.path} of {commit} did not arrive whole")
+        return data
+
     def tag_once(self, tag: str, commit: str) -> None:
         """Give a commit a tag. Raises UserError where another commit has it."""
         made_once(
@@ -198,5 +225,9 @@ def is_same(file: RepoFile, content: Revision, path: str) -> bool:
     """Compare by sha256 what the Hub keeps as a large file, by git's blob id what it keeps in git."""
     if file.lfs is not None:
         return file.lfs.sha256 == (content.sha256.get(path) or file_sha256(content.files[path]))
-    data = content.files[path].read_bytes()
-    return file.blob_id == hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    return file.blob_id == blob_id(content.files[path].read_bytes())
+
+
+def blob_id(data: bytes) -> str:
+    """As git names a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from huggingface_hub import CommitOperationCopy, CommitOperationDelete, HfApi
+from huggingface_hub import CommitOperationDelete, HfApi
 from huggingface_hub.hf_api import RepoFile
 
 from stages.formats.revision.execution import read_execution
@@ -164,7 +164,7 @@ class Repository:
         if gate is not None and present:
             evaluation = self.file_at(head, EVALUATION)
             gate.check_not_worse(published_evaluation(evaluation.parent) if evaluation else None, self.location)
-        copies = [CommitOperationCopy(path, path, src_revision=commit) for path in changed]
+        copies = HubRepository(api, self.location).copies(commit, wanted, changed)
         deletions = [CommitOperationDelete(path) for path in stale]
         api.create_commit(self.location, [*copies, *deletions], commit_message=title, revision=MAIN, parent_commit=head)
 

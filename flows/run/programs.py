@@ -36,7 +36,8 @@ def running_beside(
         yield
         return
     try:
-        process = start(program, secrets)
+        # The program sees its input end where this process is killed.
+        process = start(program, secrets, stdin=subprocess.PIPE)
     except OSError as error:
         on_line(f"warning: `{program.command}` does not start: {error}")
         yield
@@ -48,15 +49,17 @@ def running_beside(
     finally:
         end(process)
         reader.join(GRACE_SECONDS)
+        if process.stdin is not None:
+            process.stdin.close()
 
 
-def start(program: "Program", secrets: Collection[str]) -> "subprocess.Popen[str]":
+def start(program: "Program", secrets: Collection[str], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
     """Start a program in a process group of its own."""
     hidden = set(secrets) - set(program.secrets)
     return subprocess.Popen(
         shlex.split(program.command),
         env={name: value for name, value in os.environ.items() if name not in hidden},
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -139,6 +138,7 @@ def pushing(hub: Hub, **changes: str) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
         PUSH,
         env=environment(hub, **changes),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -231,16 +231,11 @@ def test_a_token_that_may_not_write_ends_the_pusher_with_one_message(project: Pa
 
 def test_a_pusher_ends_when_the_run_that_started_it_is_gone(project: Path, hub: Hub) -> None:
     with_training(project)
-    code = f"import subprocess, sys; print(subprocess.Popen({[sys.executable, *PUSH[1:]]!r}).pid); "
-    code += "import time; time.sleep(2)"
-    started = subprocess.run([sys.executable, "-c", code], env=environment(hub), capture_output=True, check=True)
-    process = Path(f"/proc/{int(started.stdout)}")
+    with pushing(hub) as process:
+        assert process.stdin is not None
+        process.stdin.close()
 
-    deadline = time.monotonic() + 10
-    while process.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-    assert not process.exists()
+        assert process.wait(20) == 0
 
 
 def test_a_publication_that_is_refused_has_pushed_no_model(project: Path, hub: Hub) -> None:

@@ -5,7 +5,7 @@ killed at any instant: `publish` finds the commits that are made, and makes the 
 """
 
 import os
-import time
+import select
 from pathlib import Path
 
 from stages.formats.checkpoints import all_exports, export_path
@@ -29,14 +29,14 @@ def main() -> None:
     if params.repository is None or in_temporary_workspace(Path.cwd()):
         return
     os.nice(10)
-    parent, before, wait = os.getppid(), exports(), POLL_SECONDS
+    before, wait = exports(), POLL_SECONDS
     print(f"exported steps go to {params.repository} while training runs", flush=True)
-    # The run that started this one may be killed; then nobody asks it to end.
-    while waiting and os.getppid() == parent:
+    while waiting:
         folder = run_folder(before)
         step = exported(folder, waiting[0], length) if folder else None
         if folder is None or step is None:
-            time.sleep(POLL_SECONDS)
+            if run_ends_within(POLL_SECONDS):
+                return
             continue
         try:
             push(step, run_name(folder.name), params)
@@ -45,10 +45,16 @@ def main() -> None:
         except UnavailableError as error:
             wait = min(2 * wait, LONGEST_WAIT_SECONDS)
             print(f"warning: {error}; tried again in {wait:.0f} s, and at the latest by publish", flush=True)
-            time.sleep(wait)
+            if run_ends_within(wait):
+                return
         else:
             waiting, wait = waiting[1:], POLL_SECONDS
             print(f"pushed {step_name(step.number)} to {params.repository}", flush=True)
+
+
+def run_ends_within(seconds: float) -> bool:
+    """Wait. True at once where the input ends: the run that holds its other end was killed, and asks nobody to end."""
+    return bool(select.select([0], [], [], seconds)[0]) and not os.read(0, 1024)
 
 
 def exports() -> set[tuple[Path, int]]:

@@ -394,6 +394,7 @@ def test_what_the_publisher_says_of_use_contact_and_authors_is_in_the_card(input
     )
     assert "## Contact\n\n<https://example.org>\n" in text
     assert "author = {Ada Lovelace and Alan Turing}," in text
+    assert "Made by Ada Lovelace, Alan Turing. The licence of the weights: apache-2.0.\n" in text
     assert "## Contact" not in written(inputs)
 
 

@@ -77,14 +77,16 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
 
 
 def introduction(params: PublishParams, inputs: Inputs) -> str:
-    """Title, description, and the sizes in one sentence."""
+    """Title, description, the sizes in one sentence, who made it, and its licence."""
     recorded = inputs.recorded.training
     start = f" from the weights of {escape(recorded['start_from'])}" if recorded.get("start_from") else " from scratch"
+    by = f"Made by {', '.join(params.authors)}. " if params.authors else ""
     return (
         f"# {params.name}\n\n{params.description}\n\n"
         f"A causal language model of type {escape(str(inputs.config['model_type']))} with "
         f"{inputs.training['parameters']:,} parameters and a vocabulary of {inputs.config['vocab_size']:,} tokens, "
-        f"trained{start if recorded else ''} on {inputs.train.total.bytes:,} bytes of text.\n"
+        f"trained{start if recorded else ''} on {inputs.train.total.bytes:,} bytes of text. "
+        f"{by}The licence of the weights: {params.license}.\n"
     )
 
 

@@ -23,6 +23,12 @@ from stages.runtime.section import read_section
 
 TEMPORARY = Path(".dvc/tmp")
 
+CACHE_SETTINGS = """[cache]
+    dir = "{folder}"
+    type = "reflink,hardlink,symlink,copy"
+"""
+"""Of the temporary checkout: results come from the project's cache, as links where the file system has them."""
+
 CODE = Path(__file__).parents[3]
 """What has the package `stages`: publishing is done by this version, whatever the experiment's commit has."""
 
@@ -31,8 +37,8 @@ def publish_experiment(name: str, *, allow_worse: bool) -> None:
     """Publish an experiment of `dvc exp show`. Raises UserError where there is none, or its results are not cached."""
     commit = experiment_commit(name)
     with checked_out(commit) as folder:
-        dvc(folder, "config", "--local", "cache.dir", dvc(Path.cwd(), "cache", "dir"))
-        dvc(folder, "config", "--local", "cache.type", "reflink,hardlink,symlink,copy")
+        settings = CACHE_SETTINGS.format(folder=dvc(Path.cwd(), "cache", "dir"))
+        (folder / ".dvc/config.local").write_text(settings, encoding="utf-8")
         missing = [path.as_posix() for path in ALL if not (folder / path).exists()]
         if missing:
             dvc(folder, "checkout", "--quiet", *missing, remedy="`dvc fetch` of that commit brings its results here")

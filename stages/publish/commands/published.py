@@ -98,8 +98,8 @@ def verify(registry: Registry, arguments: argparse.Namespace) -> None:
         print(f"{name}  {'; '.join(map(str, faults)) if faults else 'intact'}, {signature}")
     if wrong:
         raise UserError(
-            f"{registry.location}: {wrong} of {len(names)} revisions are not as they were published, or not signed with "
-            "that key; to replace one, `parrotflow published remove REVISION`, then publish again"
+            f"{registry.location}: {wrong} of {len(names)} revisions are not as they were published, or not signed "
+            "with that key; to replace one, `parrotflow published remove REVISION`, then publish again"
         )
 
 

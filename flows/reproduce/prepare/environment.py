@@ -15,7 +15,7 @@ from flows.reproduce.prepare.probe import probe as probed
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS, RECORDED_VERSIONS
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 
 VENV, READY = "venv", "ready"
 
@@ -99,9 +99,9 @@ def probe(python: Path) -> Machine:
         return Machine.model_validate(probed())
     try:
         text = output([str(python), "-I", str(PROBE)], Path.cwd())
-    except OSError as error:
-        raise UserError(f"{python}: {error.strerror}; --python names an interpreter of Python") from None
-    return Machine.model_validate(json.loads(text))
+        return Machine.model_validate(json.loads(text))
+    except (OSError, ValueError, UserError) as error:
+        raise UserError(f"{python}: no interpreter of Python 3.11 or newer ({first_line(error)})") from None
 
 
 def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:

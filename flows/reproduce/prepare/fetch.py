@@ -109,7 +109,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
             with tarfile.open(archive) as packed_tar:
                 packed_tar.extractall(folder, filter="data")
     except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
-        raise UserError(f"{archive}: not an archive that can be unpacked: {first_line(error)}") from None
+        raise UserError(f"{archive}: no .tar.gz or .zip that can be unpacked ({first_line(error)})") from None
     found = sorted(folder.rglob(PROVENANCE), key=lambda path: len(path.parts))
     if not found:
         raise UserError(f"{archive}: holds no {PROVENANCE}, so it is no revision of parrotflow")

@@ -1,0 +1,91 @@
+"""Where a revision comes from: a folder, an archive, the Hub."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.runs.hub_server import WRITER, Hub
+from flows.reproduce.prepare.fetch import opened
+from stages.formats.revision.layout import PROVENANCE
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT, folder_bytes
+
+FROM_THE_HUB = """\
+import sys
+from pathlib import Path
+from shutil import copytree
+from huggingface_hub import HfApi
+from flows.reproduce.prepare.fetch import opened
+
+api = HfApi()
+api.create_repo("me/model")
+api.upload_folder(repo_id="me/model", folder_path="main")
+api.create_tag("me/model", tag="abc")
+with opened("me/model@abc") as folder:
+    copytree(folder, "fetched")
+"""
+
+
+@pytest.fixture
+def revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "main"
+    (folder / "record").mkdir(parents=True)
+    (folder / PROVENANCE).write_text("{}")
+    (folder / "record" / "params.yaml").write_text("a: 1\n")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["gztar", "zip"])
+def test_an_archive_holds_the_revision_at_any_depth(revision: Path, kind: str) -> None:
+    archive = shutil.make_archive("packed", kind, root_dir=revision.parent, base_dir="main")
+
+    with opened(archive) as folder:
+        assert folder_bytes(folder) == folder_bytes(revision)
+
+
+def test_a_folder_of_published_models_means_its_main(revision: Path) -> None:
+    with opened(str(revision.parent)) as folder:
+        assert folder == revision
+
+
+def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as packed:
+        entry = tarfile.TarInfo("../outside.txt")
+        entry.size = 1
+        packed.addfile(entry, io.BytesIO(b"x"))
+
+    with (
+        pytest.raises(UserError, match=r"bad\.tar\.gz: no \.tar\.gz or \.zip that can be unpacked"),
+        opened(str(tmp_path / "bad.tar.gz")),
+    ):
+        pass
+    assert not (tmp_path.parent / "outside.txt").exists()
+
+
+def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
+    with Hub(tmp_path / "hub") as hub:
+        environment = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_TOKEN": WRITER,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "PYTHONPATH": str(ROOT),
+            "PATH": os.environ["PATH"],
+        }
+        subprocess.run([sys.executable, "-c", FROM_THE_HUB], cwd=tmp_path, env=environment, check=True, timeout=120)
+
+    fetched = folder_bytes(tmp_path / "fetched")
+    fetched.pop(".gitattributes", None)
+    assert fetched == folder_bytes(revision)
+
+
+def test_what_is_nothing_of_these_is_said() -> None:
+    with pytest.raises(UserError, match="no folder, no archive, and no owner/name@revision"), opened("nothing here"):
+        pass

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -58,6 +58,19 @@ class Request:
     checkpoints: Path | None = None
     report: Path | None = None
 
+    def command_line(self) -> str:
+        """The command with the options that were given."""
+        words = ["parrotflow", "reproduce", self.revision]
+        for option in fields(self)[1:]:
+            value, name = getattr(self, option.name), f"--{option.name.replace('_', '-')}"
+            if option.name == "settings":
+                words += [word for variable, text in value.items() for word in ("--set", f"{variable}={text}")]
+            elif value is True:
+                words.append(name)
+            elif value:
+                words += [name, str(value)]
+        return shlex.join(words)
+
 
 class Prepared(BaseModel):
     """How a work folder was prepared."""
@@ -83,6 +96,7 @@ def reproduce(request: Request) -> int:
             commands = held.enter_context(only_reproduction_in(work))
             revision = keep(request.revision, found, work)
         story = Story(revision, commands)
+        commands.shown.append(request.command_line())
         story.say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
         story.say("signature", check_signature(request.revision, revision.folder, request.key))
 

@@ -74,6 +74,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     page = Path("report.html").read_text(encoding="utf-8")
     assert "bit-identical" in page
     assert f"commit <code>{git_state(revision).commit}</code>" in page
+    assert f"parrotflow reproduce {revision} --source {project} --report report.html\npython -m dvc repro" in page
 
     assert reproduce(request) == 0
     said = capfd.readouterr().out

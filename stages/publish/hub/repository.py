@@ -192,7 +192,8 @@ def made_once(make: Callable[[], object], exists: Callable[[], bool]) -> None:
     """Make something unless it exists.
 
     The Hub says 409 if it exists, and also if another write was in progress; 403 if the token may write a repository
-    and not make one. So on these it is looked for, and not finding it is the failure.
+    and not make one. And the client takes any page with status 200 for success, be it the login page of a network. So
+    it is looked for, and not finding it is the failure.
     """
 
     def attempt() -> None:
@@ -201,6 +202,9 @@ def made_once(make: Callable[[], object], exists: Callable[[], bool]) -> None:
         except HfHubHTTPError as error:
             if error.response.status_code not in (403, 409) or not exists():
                 raise
+        else:
+            if not exists():
+                raise ConnectionError("what was made is not there")
 
     retried(attempt)
 

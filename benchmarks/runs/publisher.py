@@ -3,7 +3,9 @@
 import importlib
 import multiprocessing
 import os
+import signal
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 
 from huggingface_hub import constants
@@ -33,20 +35,27 @@ class Publisher:
 
     def wait(self, seconds: float) -> tuple[int, str]:
         """Its exit code, negative for a signal, and what it printed. One that takes longer is killed."""
-        self.process.join(seconds)
-        if self.process.exitcode is None:
+        # Not `join`: another thread that starts a process may take the exit code first.
+        if not connection.wait([self.process.sentinel], seconds):
             self.process.kill()
-            self.process.join()
-        assert self.process.exitcode is not None
-        return self.process.exitcode, self.output.read_text(encoding="utf-8")
+            connection.wait([self.process.sentinel])
+        code = code_file(self.output)
+        return int(code.read_text()) if code.exists() else -signal.SIGKILL, self.output.read_text(encoding="utf-8")
 
 
 def start(module: str, folder: Path, environment: dict[str, str]) -> Publisher:
     """Run `main` of a module in a project, with this environment alone."""
     output = folder / "output.txt"
+    output.write_bytes(b"")
+    code_file(output).unlink(missing_ok=True)
     process = FORKING.Process(target=run, args=(module, folder, environment, output), daemon=True)
     process.start()
     return Publisher(process, output)
+
+
+def code_file(output: Path) -> Path:
+    """Where a process leaves its exit code; one that is killed leaves none."""
+    return output.with_suffix(".code")
 
 
 def run(module: str, folder: Path, environment: dict[str, str], output: Path) -> None:
@@ -61,7 +70,14 @@ def run(module: str, folder: Path, environment: dict[str, str], output: Path) ->
     waits = _http.http_backoff.__kwdefaults__ or {}
     waits.update(base_wait_time=0.01, max_wait_time=0.01)  # from 1 and 8 seconds
     retries.FIRST_WAIT_SECONDS = 0.01  # from 0.5
-    run_stage(importlib.import_module(module).main)
+    code: object = 1
+    try:
+        run_stage(importlib.import_module(module).main)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    finally:
+        code_file(output).write_text(str(code))
 
 
 def main() -> None:

@@ -380,7 +380,10 @@ def test_the_token_is_in_nothing_that_is_left_behind(project: Path, hub: Hub) ->
         assert not path.is_file() or WRITER.encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize("pattern", ["POST /api/repos/create", "GET .*/refs", "GET .*/tree/", COMMIT_TO_BRANCH])
+@pytest.mark.parametrize(
+    "pattern",
+    ["POST /api/repos/create", "GET .*/refs", "GET .*/tree/", "POST .*/branch/", COMMIT_TO_BRANCH, "POST .*/tag/"],
+)
 def test_a_login_page_that_answers_instead_of_the_hub_is_a_transient_failure(hub: Hub, pattern: str) -> None:
     hub.faults.append(Fault(pattern, "portal"))
 

@@ -7,8 +7,8 @@ that was not, and rebuilt from scratch in another folder by `parrotflow reproduc
 another number of threads, as another kind of CPU (by the libraries' switches), and by the interpreter PATH, which has
 another version of a library. Last, the end of the run is checked by its segment.
 
-A verdict is true where it says bit-identical and the weights' sha256 is that of the revision, or where it says otherwise
-and names what was changed as a likely cause. (With another library a report may differ that only names its version.)
+A verdict is true where it says bit-identical and the weights' sha256 is that of the revision, or where it says
+otherwise and names what was changed as a likely cause. (With another library a report may differ that names it.)
 """
 
 import argparse

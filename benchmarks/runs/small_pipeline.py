@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from stages.formats.revision.layout import RECEIPT
+from stages.formats.revision.layout import HISTORY, RECEIPT, REVISIONS, is_observed
 from stages.runtime.atomic import atomic_write
 from stages.runtime.section import read_params_file
 
@@ -333,7 +333,13 @@ def results(folder: Path) -> dict[str, str]:
     outs = [out["path"] for stage in lock_entries(folder).values() for out in stage.get("outs", [])]
     files = (file for out in [*outs, "published"] for file in _files(folder / out))
     found = {file.relative_to(folder).as_posix(): sha256(_content(file)).hexdigest() for file in files}
-    return {name: found[name] for name in sorted(found) if name not in MEASURED_AGAIN}
+    return {name: found[name] for name in sorted(found) if name not in MEASURED_AGAIN and not _observed(name)}
+
+
+def _observed(name: str) -> bool:
+    """Whether a published file says how its revision was made: an attempt with an edited tree says so."""
+    _, revisions, path = name.partition(f"/{REVISIONS}/")
+    return bool(revisions) and is_observed(path.partition("/")[2])
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -344,10 +350,12 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _content(file: Path) -> bytes:
-    """A file's bytes; of a receipt without the commit, whose id holds the time of the publication."""
-    if file.name != RECEIPT:
+    """A file's bytes; of a receipt and of the moves of `main` without what holds the time of the publication."""
+    if file.name not in (RECEIPT, HISTORY):
         return file.read_bytes()
-    return json.dumps(json.loads(file.read_bytes()) | {"commit": None}, sort_keys=True).encode()
+    text = file.read_text(encoding="utf-8")
+    lines = text.splitlines() if file.name == HISTORY else [text]
+    return json.dumps([json.loads(line) | {"commit": None, "at": None} for line in lines], sort_keys=True).encode()
 
 
 def lock_entries(folder: Path) -> dict[str, Any]:

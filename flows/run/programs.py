@@ -79,11 +79,16 @@ def read_lines(process: "subprocess.Popen[str]", program: "Program", on_line: Ca
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """TERM for the program and all that it started; KILL for what is left after `GRACE_SECONDS`."""
+    """TERM for the program and all that it started; KILL for what is left after `GRACE_SECONDS`.
+
+    What even KILL does not end (a process that waits for a device, or that nobody collects) is left alone.
+    """
     signal_group(process.pid, 15)
-    kill_at = time.monotonic() + GRACE_SECONDS
+    began = time.monotonic()
     while process.poll() is None or group_lives(process.pid):
-        if time.monotonic() > kill_at:
+        if time.monotonic() > began + 2 * GRACE_SECONDS:
+            return
+        if time.monotonic() > began + GRACE_SECONDS:
             signal_group(process.pid, 9)
         time.sleep(0.02)
 

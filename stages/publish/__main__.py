@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
-from stages.formats.revision.receipt import Receipt, write_receipt
+from stages.formats.revision.receipt import Receipt, read_receipt, write_receipt
 from stages.publish.card.curves import draw_curves
 from stages.publish.card.page import write_card
 from stages.publish.folder import publish_to_folder
@@ -22,7 +22,7 @@ from stages.publish.params import PublishParams
 from stages.publish.record.gather import gather_record
 from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
 from stages.publish.workspace import in_temporary_workspace
-from stages.runtime.entry import run_stage
+from stages.runtime.entry import RefusedError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
@@ -38,10 +38,27 @@ def main() -> None:
     inputs = read_inputs()
     gate = Gate(params.gate, inputs.evaluation)
     gate.check_limit()
-    with gathered(params, inputs) as revision:
+    with gathered(params, inputs) as revision, without_receipt_of_another(receipt_file, revision):
         receipt = publish(revision, params, gate)
-    write_receipt(receipt_file, receipt)
+        write_receipt(receipt_file, receipt)
     print(f"published revision {receipt.revision} to {receipt.location}")
+
+
+@contextmanager
+def without_receipt_of_another(path: Path, revision: Revision) -> Iterator[None]:
+    """While `main` moves there is no receipt of another revision: after a crash DVC runs this stage again.
+
+    A refusal moves nothing, so the receipt is put back.
+    """
+    before = read_receipt(path) if path.exists() else None
+    if before is not None and before.revision != revision.name:
+        path.unlink()
+    try:
+        yield
+    except RefusedError:
+        if before is not None:
+            write_receipt(path, before)
+        raise
 
 
 def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:

@@ -89,9 +89,9 @@ def only_writer(location: Path) -> Iterator[None]:
 
 
 def main_of(location: Path) -> str | None:
-    """The name of the revision that `main` leads to; None where there is none."""
+    """The name of the revision that `main` leads to, also where that was deleted; None where there is no `main`."""
     main = location / MAIN
-    return main.resolve().name if main.exists() else None
+    return main.resolve().name if main.is_symlink() or main.exists() else None
 
 
 def move_main(location: Path, name: str, why: Why) -> None:
@@ -158,7 +158,7 @@ def require_intact(folder: Path, sha256: Mapping[str, str]) -> None:
     if wrong is not None:
         raise UserError(
             f"{folder / wrong}: differs from what was published as this revision; delete {folder} and run "
-            "`dvc repro -f publish`"
+            "`dvc repro -f -s publish`"
         )
 
 

@@ -49,7 +49,7 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
         if not (folder / path).is_file() or file_sha256(folder / path) != provenance.files[path]:
             raise UserError(
                 f"{folder / path}: differs from what was published with this revision; delete {folder} and run "
-                "`dvc repro -f publish`"
+                "`dvc repro -f -s publish`"
             )
     attested = [path for path in (PROVENANCE, STATEMENT, SIGNATURE) if (folder / path).is_file()]
     return Revision(

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,34 @@ def test_the_evaluation_of_an_older_version_still_bounds_the_next_model(project:
 
     with pytest.raises(RefusedError, match="the model has 3 bits per byte, main has 2;"):
         publish_with(3.0, seed=1)
+
+
+def test_a_worse_model_is_refused_also_where_the_folder_that_main_leads_to_was_deleted(project: Path) -> None:
+    publish_with(2.0)
+    best = (PUBLISHED / "main").resolve()
+    shutil.rmtree(best)
+
+    with pytest.raises(RefusedError, match="main holds a model without an evaluation to compare with"):
+        publish_with(3.0, seed=1)
+    assert (PUBLISHED / "main").readlink().name == best.name
+
+    publish_with(2.0)
+    assert published() == 2.0
+
+
+def test_while_main_moves_there_is_no_receipt_of_another_revision(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_with(2.0)
+    receipt = (PUBLISHED / "receipt.json").read_bytes()
+    with pytest.raises(RefusedError):
+        publish_with(3.0, seed=1)
+    assert (PUBLISHED / "receipt.json").read_bytes() == receipt
+
+    def cut_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stages.publish.__main__.publish", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        publish_with(1.0, seed=2)
+    assert not (PUBLISHED / "receipt.json").exists()

@@ -34,10 +34,15 @@ from stages.runtime.section import read_section
 INVALID = str(Verdict("invalid"))
 """How an invalid signature is said."""
 
+UNSIGNED = str(Verdict("unsigned"))
+
 
 def main() -> None:
     """Do what the command line says."""
     arguments = parse_arguments()
+    if getattr(arguments, "experiment", None) is not None:
+        promote_experiment(arguments)
+        return
     arguments.command(open_registry(arguments), arguments)
 
 
@@ -48,8 +53,10 @@ def open_registry(arguments: argparse.Namespace) -> Registry:
     params = None if arguments.hub else read_section("publish", PublishParams)
     repository = arguments.hub or (params.repository if params else None)
     if repository is not None:
-        from stages.publish.registry.remote import Repository  # a folder needs no network, nor the time of this import
+        # A folder needs no network, nor the time of this import.
+        from stages.publish.registry.remote import Repository, require_repository
 
+        require_repository(repository)
         return Repository(repository)
     assert params is not None
     return Folder(Path(params.folder) / params.name)
@@ -90,11 +97,11 @@ def path(registry: Registry, arguments: argparse.Namespace) -> None:
 def verify(registry: Registry, arguments: argparse.Namespace) -> None:
     """Read every file, compare it with its hash, and check the signature. Raises UserError where anything is wrong."""
     names = [full_name(registry, arguments.revision)] if arguments.revision else list(newest_first(registry))
-    wrong = 0
+    wrong, by_key = 0, arguments.key is not None or TRUSTED_KEY in os.environ
     for name in names:
         folder = registry.folder(name)
         faults, signature = verify_files(folder), signature_of(folder, arguments.key)
-        wrong += bool(faults) or signature.startswith(INVALID)
+        wrong += bool(faults) or signature.startswith(INVALID) or (by_key and signature == UNSIGNED)
         print(f"{name}  {'; '.join(map(str, faults)) if faults else 'intact'}, {signature}")
     if wrong:
         raise UserError(
@@ -128,19 +135,25 @@ def rollback(registry: Registry, _: argparse.Namespace) -> None:
 
 
 def promote(registry: Registry, arguments: argparse.Namespace) -> None:
-    """Lead main to a revision, or to what an experiment made, past the gate."""
-    if (arguments.revision is None) == (arguments.experiment is None):
+    """Lead main to a revision, past the gate."""
+    if arguments.revision is None:
         raise UserError("promote: name either a revision or --experiment NAME")
-    if arguments.experiment is not None:
-        from stages.publish.registry.experiment import publish_experiment
-
-        publish_experiment(arguments.experiment, allow_worse=arguments.allow_worse)
-        return
     with registry.changing():
         name, current = full_name(registry, arguments.revision), registry.main()
         if name != current:
             registry.move_main(name, "promoted", gate_of(registry, name, arguments.allow_worse))
     print(f"main leads to {name}" + (f"; before: {current}" if name != current else " already"))
+
+
+def promote_experiment(arguments: argparse.Namespace) -> None:
+    """Publish what an experiment made, past the gate, and lead main to it. The place and the gate: params.yaml's."""
+    if arguments.revision or arguments.hub or arguments.folder:
+        raise UserError(
+            "promote: --experiment publishes to the place of params.yaml; name no revision, --hub or --folder"
+        )
+    from stages.publish.registry.experiment import publish_experiment
+
+    publish_experiment(arguments.experiment, allow_worse=arguments.allow_worse)
 
 
 def gate_of(registry: Registry, name: str, allow_worse: bool) -> Gate:

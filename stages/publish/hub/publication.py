@@ -46,16 +46,17 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
         others = offered(params, repository.api, Path(folder))
         size = sum(content.size for content in [revision, *(step.content for step in steps)])
 
-        def publish() -> Receipt:
+        def prepare() -> None:
             repository.create(private=params.private)
             retried(lambda: check_gate(repository, revision, gate))
-            return publish_model(repository, revision, run, steps, gate)
 
-        receipt = bounded(repository, size, publish)
+        bounded(repository, 0, prepare)
+        # Before the model: `main` moves last, when nothing can fail after it.
         commits = {
             other.label: bounded(other.repository, other.content.size, partial(publish_offered, other, params.private))
             for other in others
         }
+        receipt = bounded(repository, size, partial(publish_model, repository, revision, run, steps, gate))
     return receipt.model_copy(update={"others": commits})
 
 

@@ -184,7 +184,7 @@ class Repository:
         if wrong := differing(retried(lambda: self.tree(commit)), content, paths):
             raise UserError(
                 f"{self.name} at {commit}: {', '.join(wrong)} did not arrive as sent, or was changed there; delete the "
-                "branch and the tags of this run there, then run `dvc repro -f publish`"
+                "branch and the tags of this run there, then run `dvc repro -f -s publish`"
             )
 
 

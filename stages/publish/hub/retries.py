@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from httpx2 import TransportError
 from huggingface_hub import constants, set_client_factory
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils._http import default_client_factory
 
 Result = TypeVar("Result")
@@ -48,6 +48,7 @@ HubError = (
     ConnectionError,  # hf_xet
     TimeoutError,  # hf_xet
     PermissionError,  # hf_xet: the storage refused the token
+    LocalEntryNotFoundError,  # a download whose first request failed; that one's error is the cause
 )
 """What the clients raise."""
 
@@ -71,8 +72,9 @@ def configure_clients() -> None:
 
 
 def underlying(error: BaseException) -> BaseException:
-    """The failed upload's own error, or the error itself."""
-    return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+    """The own error of a failed upload or download, or the error itself."""
+    wrapped = isinstance(error, RuntimeError | LocalEntryNotFoundError) and error.__cause__ is not None
+    return error.__cause__ if wrapped and error.__cause__ is not None else error
 
 
 def transient(error: BaseException) -> bool:

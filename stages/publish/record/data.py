@@ -80,7 +80,10 @@ def origin(name: str, revision: str, asked: list[dict[str, Any]]) -> tuple[str, 
 
 def located(pattern: str) -> Place:
     """Where the files of a pattern are."""
-    return Place(kind="url", address=public_url(pattern)) if "://" in pattern else Place(kind="local", address=pattern)
+    if "://" in pattern:
+        return Place(kind="url", address=public_url(pattern))
+    # A path outside of the project says where things are on this machine.
+    return Place(kind="local") if Path(pattern).is_absolute() else Place(kind="local", address=pattern)
 
 
 def dependency(dep: Mapping[str, Any], places: Mapping[str, Place], *, inside: bool) -> Dependency:

@@ -20,6 +20,7 @@ from stages.formats.revision.layout import (
     EXECUTION,
     INPUTS,
     PROVENANCE,
+    RECORD,
     RECORDED_DATA,
     RECORDED_PARAMS,
     RECORDED_VERSIONS,
@@ -38,7 +39,7 @@ from stages.publish.record import git
 from stages.publish.record.data import list_inputs, md5_of_dvc
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import settings, stages_of_another_pipeline
-from stages.publish.record.source import Source, archive_source
+from stages.publish.record.source import Source, archive_source, has_private_name
 from stages.publish.revision import Revision
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -72,8 +73,8 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     if execution:
         write_execution(execution, folder / EXECUTION)
     files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
-    require_no_secret(files)
     files |= dict(data_inside(listing))
+    require_no_secret(files)
 
     provenance = Provenance(
         revision=revision.name,
@@ -132,9 +133,12 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
 def require_no_secret(files: dict[str, Path]) -> None:
     """Raise UserError where a file of the record holds a credential. Those of the archive were looked at before."""
     for path, file in files.items():
+        shown = path.removeprefix(f"{RECORDED_DATA}/").removeprefix(f"{RECORD}/")
+        if has_private_name(file):
+            raise UserError(f"{shown}: a file of this name may hold credentials, and would be published: take it out")
         if path != SOURCE_ARCHIVE and (secret := find_secret(file.read_bytes())):
             raise UserError(
-                f"{path.partition('/')[2]}: holds what looks like a credential ({secret}), and would be published: "
+                f"{shown}: holds what looks like a credential ({secret}), and would be published: "
                 "take it out, and give it in an environment variable"
             )
 

@@ -115,12 +115,17 @@ def md5_of(content: bytes) -> str:
 
 def why_not(path: str, content: bytes) -> str | None:
     """Why a file may not be archived; None if it may."""
-    if any(fnmatch(Path(path).name, pattern) for pattern in PRIVATE):
+    if has_private_name(Path(path)):
         return "a file of this name may hold credentials"
     if len(content) > LARGEST:
         return f"larger than {LARGEST} bytes"
     secret = find_secret(content, by_name=path.startswith(".dvc/"))
     return secret and f"holds what looks like a credential: {secret}"
+
+
+def has_private_name(path: Path) -> bool:
+    """Whether files of this name hold credentials."""
+    return any(fnmatch(path.name, pattern) for pattern in PRIVATE)
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

@@ -56,9 +56,12 @@ def main() -> None:
     parser.add_argument("project", type=Path)
     parser.add_argument("--allow-worse", action="store_true")
     arguments = parser.parse_args()
-    params = read_section("publish", PublishParams)
+    # The experiment may have been made under another gate, or for another place.
+    today = read_section("publish", PublishParams, arguments.project / "params.yaml")
+    place = {"name": today.name, "folder": today.folder, "repository": today.repository, "private": today.private}
+    params = read_section("publish", PublishParams).model_copy(update=place)
     inputs = read_inputs()
-    conditions = params.gate
+    conditions = today.gate
     if arguments.allow_worse:
         conditions = conditions.model_copy(update={"allow_worse": True, "bits_per_byte_at_most": None})
     advice = "nothing was published; --allow-worse publishes it nevertheless"

@@ -34,9 +34,7 @@ def read_moves(location: Path, main: str | None) -> list[Move]:
     path = location / HISTORY
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     moves = [Move.model_validate_json(line) for line in lines]
-    while moves and moves[-1].to != main:
-        moves.pop()
-    return moves
+    return moves[:-1] if moves and moves[-1].to != main else moves
 
 
 def record_move(location: Path, main: str | None, to: str, why: Why) -> None:
@@ -59,7 +57,7 @@ def before_main(moves: list[Move], kept: set[str]) -> str | None:
         if move.before is not None and not led_to:
             led_to.append(move.before)  # published before moves were recorded
         if move.why == "rolled back" and move.to in led_to:
-            del led_to[led_to.index(move.to) + 1 :]
+            del led_to[len(led_to) - led_to[::-1].index(move.to) :]
         else:
             led_to.append(move.to)
     current = led_to[-1] if led_to else None

@@ -98,14 +98,18 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Rename, then delete: what a crash leaves has no revision's name, and the next removal deletes it."""
-        for folder in self.leaving(name):
+        self.clean()
+        # Its own folder goes last: until then the same command finds the revision and continues.
+        for folder in reversed(self.leaving(name)):
             if folder.is_dir():
                 folder.rename(folder.with_name(f".{folder.name}.removed.partial"))
-        for left in (
-            *(self.path / REVISIONS).glob(".*.removed.partial"),
-            *(self.path / RUNS).glob(".*.removed.partial"),
-        ):
-            shutil.rmtree(left)
+        self.clean()
+
+    def clean(self) -> None:
+        """Delete what was removed, and what a killed removal left."""
+        for room in (REVISIONS, RUNS):
+            for left in (self.path / room).glob(".*.removed.partial"):
+                shutil.rmtree(left)
 
 
 def files_below(folders: Iterable[Path]) -> Iterator[Path]:

@@ -194,16 +194,22 @@ class Repository:
         return {name, *self.steps(name).values()}
 
     def remove(self, name: str) -> None:
-        """Delete its tags, then the branch of its run where no other revision is of that run."""
+        """Delete its steps' tags, the branch of its run where no other revision is of that run, then its own tag."""
         run = self.run(name)
         branch = run_branch(run or name)
         last = run is None or run not in {self.run(other) for other in self.revisions if other != name}
         with self.writing() as api:
-            branches = {ref.name for ref in retried(lambda: api.list_repo_refs(self.location)).branches}
-            for tag in sorted(self.leaving(name)):
-                retried(lambda tag=tag: api.delete_tag(self.location, tag=tag))  # type: ignore[misc]
-            if last and branch in branches:
-                retried(lambda: api.delete_branch(self.location, branch=branch))
+            # Its own tag goes last: until then the same command finds the revision and continues.
+            for tag in (*sorted(self.steps(name).values()), *([branch] if last else []), name):
+                retried(lambda tag=tag: self.delete(api, tag))  # type: ignore[misc]
+
+    def delete(self, api: HfApi, name: str) -> None:
+        """Delete a tag or a branch, unless it is gone: the answer to an earlier attempt may have been lost."""
+        refs = api.list_repo_refs(self.location)
+        if name in {ref.name for ref in refs.tags}:
+            api.delete_tag(self.location, tag=name)
+        elif name in {ref.name for ref in refs.branches}:
+            api.delete_branch(self.location, branch=name)
 
     @contextmanager
     def writing(self) -> Iterator[HfApi]:

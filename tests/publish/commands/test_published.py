@@ -183,3 +183,30 @@ def test_diff_says_what_differs_and_nothing_else(project: Path, published: Termi
 def test_where_nothing_is_published_one_line_says_so(project: Path, published: Terminal) -> None:
     with pytest.raises(UserError, match="published/tiny: nothing is published here"):
         published("list")
+
+
+def test_with_a_key_a_revision_without_a_signature_is_not_as_it_should_be(
+    three: list[str], published: Terminal, tmp_path: Path
+) -> None:
+    assert "intact, not signed" in published("verify", three[0])
+
+    with pytest.raises(UserError, match="1 of 1 revisions are not as they were published, or not signed with that key"):
+        published("verify", three[0], "--key", str(tmp_path / "public.pem"))
+
+
+def test_a_killed_removal_is_continued_by_the_same_command(
+    three: list[str], published: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = PUBLISHED / f"revisions/.{three[0]}.removed.partial"
+    left.mkdir()
+    (left / "config.json").write_text("{}")
+
+    published("remove", three[0])
+
+    assert not left.exists()
+    assert {path.name for path in (PUBLISHED / "revisions").iterdir()} == set(three[1:])
+
+
+def test_an_experiment_is_published_to_the_place_of_the_parameters_alone(three: list[str], published: Terminal) -> None:
+    with pytest.raises(UserError, match="--experiment publishes to the place of params.yaml"):
+        published("promote", "--experiment", "winner", "--folder", "elsewhere")

@@ -245,3 +245,12 @@ def test_outside_a_repository_there_is_no_commit(project: Path, monkeypatch: pyt
     assert provenance["git"] is None
     assert provenance["source"]["whole"]
     assert verify_files(REVISION) == []
+
+
+def test_data_with_a_credential_is_not_put_inside(locked: Path) -> None:
+    write_sections(locked, publish__include_data=True)
+    write({"corpus/deploy.key": "anything"})
+    lock()
+
+    with pytest.raises(UserError, match=r"corpus/deploy.key: a file of this name may hold credentials"):
+        main()

@@ -53,3 +53,18 @@ def test_moves_are_read_as_they_were_recorded(tmp_path: Path) -> None:
     found = read_moves(tmp_path, "B")
 
     assert [(move.before, move.to, move.why) for move in found] == [(None, "A", "published"), ("A", "B", "promoted")]
+
+
+def test_a_rollback_to_a_revision_that_was_main_twice_goes_back_to_its_last_time() -> None:
+    steps = moves((None, "A", "published"), ("A", "B", "published"), ("B", "A", "published"), ("A", "C", "published"))
+
+    assert before_main([*steps, *moves(("C", "A", "rolled back"))], {"A", "B", "C"}) == "B"
+
+
+def test_no_move_is_lost_where_main_was_led_elsewhere_by_hand(tmp_path: Path) -> None:
+    record_move(tmp_path, None, "A", "published")
+    record_move(tmp_path, "A", "B", "promoted")
+
+    record_move(tmp_path, "by hand", "C", "published")
+
+    assert [move.to for move in read_moves(tmp_path, "C")] == ["A", "C"]

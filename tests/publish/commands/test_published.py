@@ -208,5 +208,5 @@ def test_a_killed_removal_is_continued_by_the_same_command(
 
 
 def test_an_experiment_is_published_to_the_place_of_the_parameters_alone(three: list[str], published: Terminal) -> None:
-    with pytest.raises(UserError, match="--experiment publishes to the place of params.yaml"):
+    with pytest.raises(UserError, match=r"--experiment publishes to the place of params.yaml"):
         published("promote", "--experiment", "winner", "--folder", "elsewhere")

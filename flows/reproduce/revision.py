@@ -104,6 +104,9 @@ def read_revision(asked: str, folder: Path) -> Revision:
         )
     # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
     stages = YAML(typ="safe", pure=True).load(folder / RECORDED_LOCK).get("stages") or {}
+    for out in (out["path"] for entry in stages.values() for out in entry.get("outs", [])):
+        if is_outside(out):
+            raise UserError(f"{asked}: {RECORDED_LOCK} has the output {out}, which is outside of the project")
     return Revision(
         asked=asked,
         folder=folder,
@@ -136,6 +139,11 @@ def ancestors(stages: dict[str, Entry], makers: dict[str, str], stage: str) -> I
                     yield maker
 
     return above(stage)
+
+
+def is_outside(path: str) -> bool:
+    """Whether a path that should be relative to the project may lead out of it."""
+    return Path(path).is_absolute() or ".." in Path(path).parts
 
 
 def overlaps(path: str, other: str) -> bool:

@@ -37,20 +37,29 @@ def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: 
 
 def suppliers(revision: Revision, checkout: Path, path: str, given: Path | None) -> Iterator[tuple[str, bool]]:
     """Each place that may have an input, and whether something was copied from there into the checkout."""
-    yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout / path)
+    yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout, path)
     if Path.cwd() != checkout:
-        yield "this project", copied(Path.cwd() / path, checkout / path)
+        yield "this project", copied(Path.cwd() / path, checkout, path)
     if given is not None:
         inside = given / path
-        yield str(given), copied(inside if inside.exists() else given, checkout / path)
+        yield str(given), copied(inside if inside.exists() else given, checkout, path)
     yield "the DVC remote", pull(checkout, [path]) and (checkout / path).exists()
 
 
-def copied(source: Path, target: Path) -> bool:
-    """Copy a file or folder in place of another one; False where there is nothing to copy."""
-    if not source.exists():
+def copied(source: Path, checkout: Path, path: str) -> bool:
+    """Copy a file or folder in place of one of the checkout; False where there is nothing to copy.
+
+    Raises UserError where the place is outside of the checkout: what is there is the user's own.
+    """
+    target, place, origin = checkout / path, (checkout / path).resolve(), source.resolve()
+    if place == checkout.resolve() or not place.is_relative_to(checkout.resolve()):
+        raise UserError(
+            f"{path}: the record names an input outside of the project, which is not as recorded; nothing was written "
+            "there: put what was recorded in its place, or work in a container that has it there"
+        )
+    if not source.exists() or place.is_relative_to(origin) or origin.is_relative_to(place):
         return False
-    if target.is_dir():
+    if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     target.unlink(missing_ok=True)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +117,7 @@ def pulled(revision: Revision, checkout: Path) -> list[str]:
         for out in revision.stages[stage].get("outs", []):
             for report in (revision.folder / record_path(out["path"]), Path.cwd() / out["path"]):
                 if not (checkout / out["path"]).exists() and report.is_file() and md5(report) == hash_of(out):
-                    copied(report, checkout / out["path"])
+                    copied(report, checkout, out["path"])
     differing = dvc_status(checkout, stages)
     return [stage for stage in stages if stage not in differing]
 

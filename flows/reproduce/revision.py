@@ -160,7 +160,15 @@ def require_consistent(revision: Revision) -> None:
     """Compare the published files with the hashes that the record has of them as outputs.
 
     The hashes of the provenance were checked before; who edits a report and writes its new hash there is found here.
+    So is a record without the stage of a file: what nothing makes again would be compared with nothing.
     """
+    of_stages = {path for path in revision.provenance.files if "/" not in path} - {CARD, CURVES}
+    unmade = sorted(of_stages - revision.published.keys())
+    if revision.training is None or unmade:
+        raise UserError(
+            f"{revision.asked}: no stage in {RECORDED_LOCK} makes {unmade[0] if unmade else MODEL}: "
+            "the record is not that of the pipeline that made this revision"
+        )
     hashes = {out["path"]: hash_of(out) for entry in revision.stages.values() for out in entry.get("outs", [])}
     for path, file in revision.published.items():
         if file in hashes and md5(revision.folder / path) != hashes[file]:

@@ -47,12 +47,19 @@ def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]
         ]
     except (OSError, UserError):
         return []
-    same_weights = weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
     same_documents = documents[0] == documents[1]
     return [
-        compare_set(name, ours, theirs, same_weights=same_weights, same_documents=same_documents)
+        compare_set(name, ours, theirs, same_weights=same_weights(revision, checkout), same_documents=same_documents)
         for name, ours, theirs in pairs(published, published.sets, found, found.sets)
     ]
+
+
+def same_weights(revision: Revision, checkout: Path) -> bool:
+    """Whether the rebuilt weights are the published ones; False where there are none."""
+    try:
+        return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
+    except UserError:
+        return False
 
 
 def pairs(

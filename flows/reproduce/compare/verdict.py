@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations
+from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations, same_weights
 from flows.reproduce.compare.stages import ComparedStage, FileDifference, compare_stages
 from flows.reproduce.revision import Revision, ancestors
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
@@ -75,7 +75,10 @@ def judge(
     stages = compare_stages(revision, checkout, restored)
     sets = compare_evaluations(revision, checkout)
     if all(stage.state in ("identical", "restored") for stage in stages):
-        return Verdict("bit-identical", stages, sets)
+        if stages and same_weights(revision, checkout):
+            return Verdict("bit-identical", stages, sets)
+        cause = Cause("unknown", "dvc.lock has the recorded outputs, and the weights are not the published ones")
+        return Verdict("not reproduced", stages, sets, [cause])
     ran = all(stage.state != "not run" for stage in stages)
     equal = ran and bool(sets) and all(one.equal for one in sets)
     verdict = Verdict("equal within intervals" if equal else "not reproduced", stages, sets)

@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.revision import read_revision, require_consistent
 from stages.formats.revision.inputs import Dependency, InputListing, Place
 from stages.formats.revision.layout import (
     EVALUATION,
@@ -171,6 +173,24 @@ def test_a_forged_evaluation_with_fitting_hashes_contradicts_the_recorded_pipeli
 
     with pytest.raises(UserError, match=r"evaluation\.json is not what the pipeline made: .*\(stage evaluate\)"):
         reproduce(Request(str(revision)))
+
+
+@pytest.mark.parametrize(
+    ("stage", "unmade"), [("data", None), ("train", "config.json"), ("evaluate", "evaluation.json")]
+)
+def test_a_record_without_the_stage_of_a_published_file_is_refused(
+    revision: Path, stage: str, unmade: str | None
+) -> None:
+    lock = YAML(typ="safe", pure=True).load(revision / RECORDED_LOCK)
+    lock["stages"][stage]["outs"] = []
+    YAML(typ="safe").dump(lock, revision / RECORDED_LOCK)
+    seal(revision, git_state(revision))
+
+    if unmade is None:
+        require_consistent(read_revision("main", revision))
+    else:
+        with pytest.raises(UserError, match=f"no stage in record/dvc.lock makes {unmade}"):
+            require_consistent(read_revision("main", revision))
 
 
 def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_lies_within_its_interval(

@@ -54,8 +54,15 @@ def check_out(revision: Revision, source: str | None) -> Path:
             _git(partial, "init", "--quiet")
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
-            lay_over(revision, partial / folder)
-    return checkout / folder
+            lay_over(revision, inside(partial, folder))
+    return inside(checkout, folder)
+
+
+def inside(root: Path, path: str) -> Path:
+    """A recorded path below a folder. Raises UserError where it leads out of it, be it through a link."""
+    if not (root / path).resolve().is_relative_to(root.resolve()):
+        raise UserError(f"the record names {path}, which is outside of its project; nothing was written there")
+    return root / path
 
 
 def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None:
@@ -102,23 +109,29 @@ def lay_over(revision: Revision, checkout: Path) -> None:
     with tarfile.open(revision.folder / SOURCE_ARCHIVE) as packed:
         packed.extractall(checkout, filter="data")
     for path in archive.deleted:
-        file = checkout / path
-        if not file.resolve().is_relative_to(checkout.resolve()):
-            raise UserError(f"{revision.asked}: its record deletes {path}, which is outside of the project")
-        file.unlink(missing_ok=True)
+        inside(checkout, path).unlink(missing_ok=True)
 
 
 def write_back(revision: Revision, checkout: Path) -> None:
-    """Write the recorded parameters, pipeline and versions, and give DVC a cache of its own."""
+    """Write the recorded parameters, pipeline and versions, and give DVC a cache of its own.
+
+    Nothing is written through a link that the commit holds.
+    """
+    settings = checkout / ".dvc"
+    if settings.is_symlink():
+        raise UserError(f"{revision.asked}: in its commit .dvc is a link, which DVC would write through")
     for path in WRITTEN_BACK:
         if (revision.folder / path).is_file():
-            shutil.copyfile(revision.folder / path, checkout / Path(path).name)
-    if not (checkout / ".dvc").is_dir():
+            target = checkout / Path(path).name
+            target.unlink(missing_ok=True)
+            shutil.copyfile(revision.folder / path, target)
+    if not settings.is_dir():
         output([sys.executable, "-m", "dvc", "init", "--quiet", "--force"], checkout)
     remotes = {THIS_PROJECT: cache_of_this_project(), RECORDED: revision.inputs.remote if revision.inputs else None}
     # Verified: DVC would else believe that a local remote's files are what their names say.
     config = [f"['remote \"{name}\"']\n    url = {url}\n    verify = true\n" for name, url in remotes.items() if url]
-    (checkout / ".dvc" / "config.local").write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+    (settings / "config.local").unlink(missing_ok=True)
+    (settings / "config.local").write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
 
 
 def cache_of_this_project() -> str | None:

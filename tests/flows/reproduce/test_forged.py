@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.reproduce.prepare.checkout import inside, write_back
 from flows.reproduce.prepare.data import copied
-from flows.reproduce.revision import is_outside
+from flows.reproduce.revision import Revision, is_outside
+from stages.formats.revision.layout import RECORDED_PARAMS
+from stages.formats.revision.provenance import GitState, Provenance
 from stages.runtime.entry import UserError
 
 
@@ -13,6 +16,32 @@ from stages.runtime.entry import UserError
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / "checkout").mkdir()
     return tmp_path / "checkout"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A file of the user."""
+    (tmp_path / "mine").write_text("mine")
+    return tmp_path / "mine"
+
+
+def make_revision(tmp_path: Path, **git: str) -> Revision:
+    (tmp_path / "revision" / "record").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "revision" / RECORDED_PARAMS).write_text("recorded")
+    state = GitState.model_validate({"commit": "a" * 40, "dirty": False, "changed": [], "untracked": 0} | git)
+    provenance = Provenance(
+        revision="r",
+        files={},
+        weights_sha256="w",
+        git=state,
+        pipeline=[],
+        not_in_lock=[],
+        publish={},
+        versions={},
+        training=None,
+        published_from={},
+    )
+    return Revision("main", tmp_path / "revision", provenance, {}, None, None)
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -38,3 +67,29 @@ def test_input_data_is_not_deleted_to_be_replaced_by_itself(checkout: Path) -> N
 
 def test_a_path_out_of_the_project_is_known_by_its_form() -> None:
     assert [is_outside(path) for path in ("/etc/x", "a/../../x", "data/x")] == [True, True, False]
+
+
+@pytest.mark.parametrize("path", ["..", "/etc", "away/x"])
+def test_a_recorded_folder_is_below_the_checkout(tmp_path: Path, checkout: Path, path: str) -> None:
+    (checkout / "away").symlink_to(tmp_path)
+
+    with pytest.raises(UserError, match="outside of its project"):
+        inside(checkout, path)
+
+
+def test_the_record_is_not_written_back_through_links_of_the_commit(tmp_path: Path, checkout: Path, mine: Path) -> None:
+    (checkout / ".dvc").mkdir()
+    for name in ("params.yaml", ".dvc/config.local"):
+        (checkout / name).symlink_to(mine)
+
+    write_back(make_revision(tmp_path), checkout)
+
+    assert mine.read_text() == "mine"
+    assert (checkout / "params.yaml").read_text() == "recorded"
+
+
+def test_a_commit_whose_settings_of_dvc_are_elsewhere_is_refused(tmp_path: Path, checkout: Path) -> None:
+    (checkout / ".dvc").symlink_to(tmp_path)
+
+    with pytest.raises(UserError, match=r"\.dvc is a link"):
+        write_back(make_revision(tmp_path), checkout)

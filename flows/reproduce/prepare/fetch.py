@@ -71,13 +71,13 @@ def require_intact(asked: str, folder: Path) -> None:
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:
     """What is known of the signature, in words.
 
-    Raises UserError where it is not valid, and where `key` is named and the revision is not signed.
+    Raises UserError where a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is not signed by it.
     """
     if key is None and not os.environ.get(TRUSTED_KEY):
         there = (folder / SIGNATURE).is_file()
         return "there, not checked: name the publisher's public key with --key" if there else "none"
     found = verify_signature(folder, key)
-    if found.state == "invalid" or (found.state != "valid" and key is not None):
+    if found.state != "valid":
         raise UserError(f"{asked}: {found}")
     return str(found)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from flows.reproduce.prepare.fetch import opened
+from flows.reproduce.prepare.fetch import check_signature, opened
 from stages.formats.revision.layout import PROVENANCE
+from stages.formats.revision.signature import TRUSTED_KEY
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT, folder_bytes
 
@@ -21,7 +22,7 @@ import sys
 from pathlib import Path
 from shutil import copytree
 from huggingface_hub import HfApi
-from flows.reproduce.prepare.fetch import opened
+from flows.reproduce.prepare.fetch import check_signature, opened
 
 api = HfApi()
 api.create_repo("me/model")
@@ -89,3 +90,16 @@ def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
 def test_what_is_nothing_of_these_is_said() -> None:
     with pytest.raises(UserError, match="no folder, no archive, and no owner/name@revision"), opened("nothing here"):
         pass
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_where_a_key_is_named_an_unsigned_revision_is_refused(
+    revision: Path, monkeypatch: pytest.MonkeyPatch, by_option: bool
+) -> None:
+    monkeypatch.delenv(TRUSTED_KEY, raising=False)
+    assert check_signature("main", revision, None) == "none"
+    if not by_option:
+        monkeypatch.setenv(TRUSTED_KEY, "key.pem")
+
+    with pytest.raises(UserError, match="not signed"):
+        check_signature("main", revision, Path("key.pem") if by_option else None)

@@ -11,11 +11,11 @@ WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is k
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flows.reproduce.commands import Commands, only_reproduction_in
 from flows.reproduce.compare.verdict import judge
@@ -34,9 +34,9 @@ from flows.reproduce.segment import (
     find_segment,
     segment_command,
 )
-from stages.formats.revision.segment import read_segment_report
+from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 PREPARED = "prepared.json"
 
@@ -192,7 +192,9 @@ def run_stages(
         [str(interpreter.python), *arguments], checkout, environment, show=shlex.join(["python", *arguments])
     )
     if code:
-        raise UserError(f"the stages did not all run (exit code {code}, see above); the same command continues there")
+        raise failed(code)(
+            f"the stages did not all run (exit code {code}, see above); the same command continues there"
+        )
 
 
 def check_segment(
@@ -212,16 +214,33 @@ def check_segment(
     result.unlink(missing_ok=True)
     command = segment_command(revision, interpreter.python, segment, checkpoints, request.settings, result)
     code = story.commands.run(command, checkout, environment, show=shlex.join(["python", *command[1:]]))
-    if code not in (EQUAL, DIFFERENT):
-        raise UserError(f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above)")
+    found = judged_segment(code, result, segment)
     story.seconds += time.monotonic() - began
-    outcome = "bit-identical" if code == EQUAL else "not reproduced"
+    outcome = "bit-identical" if found.verdict == "equal" else "not reproduced"
     print(f"\n{outcome}: steps {segment.first} to {segment.last} of the training", flush=True)
     if request.report:
-        page = segment_page(story, checkout, interpreter, read_segment_report(result))
-        atomic_write(request.report, page)
+        atomic_write(request.report, segment_page(story, checkout, interpreter, found))
         print(f"report: {request.report}", flush=True)
-    return code
+    return int(found.verdict != "equal")
+
+
+def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
+    """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
+    whose exit code is that of a difference."""
+    if code in (EQUAL, DIFFERENT) and result.is_file():
+        with suppress(ValidationError):
+            report = read_segment_report(result)
+            if (report.verdict, code) in (("equal", EQUAL), ("different", DIFFERENT)):
+                return report
+    raise failed(code)(
+        f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "
+        "the same command tries it again"
+    )
+
+
+def failed(code: int) -> type[UserError]:
+    """The error of a program that ended with a code: where a service did not answer, that is passed on."""
+    return UnavailableError if code == EXIT_UNAVAILABLE else UserError
 
 
 def describe_code(revision: Revision) -> str:

@@ -19,7 +19,8 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 EXPLANATIONS = {
     BIT_IDENTICAL: "every output that was computed has the bytes of the recorded one",
-    EQUAL: "the bytes differ, and the evaluation agrees with the published one within its 95 % intervals",
+    EQUAL: "the bytes differ, and bits per byte agree with the published ones within 95 % intervals (of the same "
+    "weights but for rounding); benchmarks of other weights are listed and not judged",
     NOT_REPRODUCED: "the result is not the published one",
 }
 

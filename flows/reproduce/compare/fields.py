@@ -3,13 +3,25 @@
 import csv
 import filecmp
 import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stages.runtime.entry import first_line
+
+ROUNDING = 1e-4
+"""The relative difference that arithmetic alone may make in a number that was computed from the same weights."""
+
+NEXT_TO_ZERO = 1e-6
+"""The same for a number near 0, such as a difference of two others."""
+
+VERSIONS = "versions"
+"""The key of a receipt under which it names the libraries that computed."""
+
+Weight = Literal["rounding", "versions", "content"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,8 @@ class FieldDifference:
     found: str
     extent: str = ""
     """How much else differs, in words."""
+    weight: Weight = "content"
+    """`rounding`: nothing differs but numbers, by no more than that; `versions`: and the libraries that are named."""
 
 
 def first_difference(recorded: Path, found: Path) -> FieldDifference | None:
@@ -39,7 +53,27 @@ def first_difference(recorded: Path, found: Path) -> FieldDifference | None:
 
 def json_difference(recorded: Path, found: Path) -> FieldDifference | None:
     """By key."""
-    return of_pairs(list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes()))), "values")
+    pairs = list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes())))
+    others = [pair for pair in pairs if VERSIONS not in pair[0].split(".")]
+    difference = of_pairs(pairs, "values")
+    if difference is None or any(not is_rounding(left, right) for _, left, right in others):
+        return difference
+    return replace(difference, weight="rounding" if len(others) == len(pairs) else "versions")
+
+
+def is_rounding(left: object, right: object) -> bool:
+    """Whether two values are numbers that arithmetic alone can set apart; counts are not."""
+    if not isinstance(left, float) or not isinstance(right, float):
+        return False
+    return math.isclose(left, right, rel_tol=ROUNDING, abs_tol=NEXT_TO_ZERO)
+
+
+def number(cell: object) -> object:
+    """A cell of a table as a number, where it is one."""
+    try:
+        return float(str(cell))
+    except ValueError:
+        return cell
 
 
 def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -79,9 +113,10 @@ def table_difference(recorded: Path, found: Path) -> FieldDifference | None:
             if one != other
         ]
     difference = of_pairs(pairs, "cells")
-    return difference and FieldDifference(
-        difference.field, difference.recorded, difference.found, f"{rows} of {len(ours)} rows differ"
+    weight: Weight = (
+        "rounding" if all(is_rounding(number(one), number(other)) for _, one, other in pairs) else "content"
     )
+    return difference and replace(difference, extent=f"{rows} of {len(ours)} rows differ", weight=weight)
 
 
 def tensor_difference(recorded: Path, found: Path) -> FieldDifference | None:

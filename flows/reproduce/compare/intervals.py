@@ -1,13 +1,16 @@
 """The evaluation of the rebuilt model against the published one: equal within their 95 % intervals?"""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.reproduce.compare.fields import ROUNDING
 from flows.reproduce.revision import Revision
 from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
     EVALUATE_REPORT,
+    Evaluation,
     HeldOutMetrics,
     Interval,
     read_evaluation,
@@ -16,9 +19,6 @@ from stages.formats.evaluation.report import (
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT
 from stages.runtime.entry import UserError
-
-ROUNDING = 1e-4
-"""The relative difference that arithmetic alone may make in bits per byte where the weights are the same."""
 
 MAIN_SET = "validation"
 
@@ -48,9 +48,12 @@ def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]
     except (OSError, UserError):
         return []
     same_documents = documents[0] == documents[1]
+    same = same_weights(revision, checkout)
     return [
-        compare_set(name, ours, theirs, same_weights=same_weights(revision, checkout), same_documents=same_documents)
-        for name, ours, theirs in pairs(published, published.sets, found, found.sets)
+        compare_set(name, ours, theirs, same_weights=same, same_documents=same_documents)
+        if ours and theirs
+        else of_one_alone(name, ours, theirs)
+        for name, ours, theirs in pairs(published, found)
     ]
 
 
@@ -62,15 +65,20 @@ def same_weights(revision: Revision, checkout: Path) -> bool:
         return False
 
 
-def pairs(
-    ours: HeldOutMetrics,
-    our_sets: dict[str, HeldOutMetrics],
-    theirs: HeldOutMetrics,
-    their_sets: dict[str, HeldOutMetrics],
-) -> Iterator[tuple[str, HeldOutMetrics, HeldOutMetrics]]:
-    """(name, published, found) of the sets that both have; the held-out split first."""
+def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMetrics | None, HeldOutMetrics | None]]:
+    """(name, published, found) of each set that one of the two has; the held-out split first."""
     yield MAIN_SET, ours, theirs
-    yield from ((name, one, their_sets[name]) for name, one in our_sets.items() if name in their_sets)
+    yield from ((name, ours.sets.get(name), theirs.sets.get(name)) for name in {**ours.sets, **theirs.sets})
+
+
+def of_one_alone(name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None) -> ComparedSet:
+    """A set that only one of the two evaluations has."""
+    (ours, our_ends), (theirs, their_ends) = (
+        (one.bits_per_byte, one.interval_95.bits_per_byte) if one else (math.nan, (math.nan, math.nan))
+        for one in (published, found)
+    )
+    reason = "not published" if published is None else "not measured here"
+    return ComparedSet(name, ours, our_ends, theirs, their_ends, False, reason)
 
 
 def compare_set(

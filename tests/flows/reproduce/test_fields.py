@@ -25,6 +25,35 @@ def test_json_by_the_dotted_key(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("recorded", "found", "weight"),
+    [
+        ({"acc": 0.5}, {"acc": 0.50001}, "rounding"),
+        ({"acc": 0.5}, {"acc": 0.51}, "content"),
+        ({"difference": 0.0}, {"difference": 1e-8}, "rounding"),
+        ({"documents": 100_000}, {"documents": 100_001}, "content"),
+        ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.50001, "versions": {"torch": "2"}}, "versions"),
+        ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.6, "versions": {"torch": "2"}}, "content"),
+    ],
+)
+def test_what_arithmetic_and_libraries_can_set_apart_is_told_from_content(
+    tmp_path: Path, recorded: object, found: object, weight: str
+) -> None:
+    differing = difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found))
+
+    assert differing is not None
+    assert differing.weight == weight
+
+
+def test_cells_of_a_table_too(tmp_path: Path) -> None:
+    head = "step\tloss\n"
+
+    rounded = difference(tmp_path, "x.tsv", head + "1\t5.0\n", head + "1\t5.00001\n")
+
+    assert rounded is not None
+    assert rounded.weight == "rounding"
+
+
 def test_json_of_the_same_values_in_other_bytes_is_a_difference_too(tmp_path: Path) -> None:
     assert difference(tmp_path, "x.json", '{"a": 1}', '{"a":  1}') == FieldDifference("", "8 bytes", "9 bytes, others")
 

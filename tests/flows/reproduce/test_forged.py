@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.reproduce.compare.fields import FieldDifference, Weight
+from flows.reproduce.compare.intervals import of_one_alone, pairs
+from flows.reproduce.compare.stages import ComparedStage, FileDifference
+from flows.reproduce.compare.verdict import unexplained
 from flows.reproduce.prepare.checkout import inside, write_back
 from flows.reproduce.prepare.data import copied
 from flows.reproduce.revision import Revision, is_outside
+from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.layout import RECORDED_PARAMS
 from stages.formats.revision.provenance import GitState, Provenance
 from stages.runtime.entry import UserError
@@ -93,3 +98,24 @@ def test_a_commit_whose_settings_of_dvc_are_elsewhere_is_refused(tmp_path: Path,
 
     with pytest.raises(UserError, match=r"\.dvc is a link"):
         write_back(make_revision(tmp_path), checkout)
+
+
+@pytest.mark.parametrize(("weight", "count"), [("content", 1), ("versions", 1), ("rounding", 0)])
+def test_no_interval_excuses_the_benchmark_of_the_same_weights(tmp_path: Path, weight: Weight, count: int) -> None:
+    difference = FileDifference("reports/harness.json", FieldDifference("acc", "0.9", "0.5", weight=weight))
+    stages = [ComparedStage("harness", "different", 1, [], [difference])]
+
+    assert len(list(unexplained(make_revision(tmp_path), stages, {}))) == count
+
+
+def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
+    ends = Intervals.model_construct(bits_per_byte=(1.0, 3.0))
+    a_set = HeldOutMetrics.model_construct(bits_per_byte=2.0, interval_95=ends)
+    published, found = Evaluation.model_construct(sets={"law": a_set}), Evaluation.model_construct(sets={"code": a_set})
+
+    (_, *others) = pairs(published, found)
+
+    assert [(one.name, one.equal, one.reason) for one in (of_one_alone(*each) for each in others)] == [
+        ("law", False, "not measured here"),
+        ("code", False, "not published"),
+    ]

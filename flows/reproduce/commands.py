@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,6 +15,12 @@ from typing import Any
 from stages.runtime.entry import EXIT_TERMINATED, UserError
 
 LOCK = "lock"
+
+SECRET = re.compile("TOKEN|SECRET|PASSWORD|API_KEY", re.IGNORECASE)
+"""In the names of variables."""
+
+OF_THE_HUB = re.compile("^(HF|HUGGING).*TOKEN", re.IGNORECASE)
+"""The same, of those of the Hub alone: a DVC remote needs the others."""
 
 
 @dataclass
@@ -69,11 +76,18 @@ def output(command: Sequence[str], folder: Path, environment: Mapping[str, str] 
 def run_quietly(
     command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a short program; what it prints is kept."""
-    own = None if environment is None else dict(environment)
+    """Run a short program; what it prints is kept. Unless told otherwise it gets no secrets, and asks for none."""
+    own = without_secrets() if environment is None else environment
     return subprocess.run(
-        command, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command, cwd=folder, env=dict(own), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
+
+
+def without_secrets(pattern: re.Pattern[str] = SECRET) -> dict[str, str]:
+    """This shell's variables without those whose names say that they hold a secret. Git asks for no password."""
+    values = {name: value for name, value in os.environ.items() if not pattern.search(name)}
+    ssh = values.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oConnectTimeout=30")
+    return values | {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": ssh}
 
 
 @contextmanager

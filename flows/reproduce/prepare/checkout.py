@@ -1,6 +1,7 @@
 """The code of a revision -> `WORK/checkout`: its commit, what differed from it, and the files that the record has."""
 
 import contextlib
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,9 @@ WRITTEN_BACK = (
     RECORDED_ACCEPTED,
 )
 """Recorded files that the stages read, or that say what they are; the lock of the commit is an older one."""
+
+COMMIT = re.compile("[0-9a-f]{40,64}")
+"""A whole hash: anything else might be a name, or an option of git."""
 
 OWN_CACHE = "[cache]\n    dir = cache\n"
 """Of DVC: a cache that others share might have the very results that are to be computed again."""
@@ -73,6 +77,12 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
     git = revision.provenance.git
     if git is None:
         raise UserError(f"{revision.asked}: records neither a commit nor an archive of its code: it cannot be rebuilt")
+    for name, value, well_formed in (
+        ("commit", git.commit, COMMIT.fullmatch(git.commit)),
+        ("place", source or git.origin, not (source or git.origin or "").startswith("-")),
+    ):
+        if not well_formed:
+            raise UserError(f"{revision.asked}: `{value}` is no {name} that git could fetch")
     looked: list[str] = []
     for place in [source] if source else [str(Path.cwd()), git.origin]:
         if place is None or (place == str(Path.cwd()) and not has_commit(Path(place), git.commit)):
@@ -126,7 +136,8 @@ def write_back(revision: Revision, checkout: Path) -> None:
             target.unlink(missing_ok=True)
             shutil.copyfile(revision.folder / path, target)
     if not settings.is_dir():
-        output([sys.executable, "-m", "dvc", "init", "--quiet", "--force"], checkout)
+        # -P: a module of the checkout is not taken for one of DVC's.
+        output([sys.executable, "-P", "-m", "dvc", "init", "--quiet", "--force"], checkout)
     remotes = {THIS_PROJECT: cache_of_this_project(), RECORDED: revision.inputs.remote if revision.inputs else None}
     # Verified: DVC would else believe that a local remote's files are what their names say.
     config = [f"['remote \"{name}\"']\n    url = {url}\n    verify = true\n" for name, url in remotes.items() if url]

@@ -8,7 +8,7 @@ from pathlib import Path
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.reproduce.commands import run_quietly
+from flows.reproduce.commands import OF_THE_HUB, run_quietly, without_secrets
 from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_status
 from flows.reproduce.revision import Revision, hash_of, md5
 from stages.formats.revision.inputs import Dependency
@@ -129,5 +129,5 @@ def pull(checkout: Path, targets: list[str]) -> bool:
         remotes = [name for name in (THIS_PROJECT, default, RECORDED) if name in repo.config["remote"]]
     for remote in remotes:
         command = ["pull", "--quiet", "--allow-missing", "--remote", remote, *targets]
-        run_quietly([sys.executable, "-m", "dvc", *command], checkout)
+        run_quietly([sys.executable, "-P", "-m", "dvc", *command], checkout, without_secrets(OF_THE_HUB))
     return bool(remotes)

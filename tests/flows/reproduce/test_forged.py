@@ -1,14 +1,18 @@
 """Revisions that were forged, or made to do harm: what is refused before any of their code runs."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from flows.reproduce.commands import output
 from flows.reproduce.compare.fields import FieldDifference, Weight
 from flows.reproduce.compare.intervals import of_one_alone, pairs
 from flows.reproduce.compare.stages import ComparedStage, FileDifference
 from flows.reproduce.compare.verdict import unexplained
-from flows.reproduce.prepare.checkout import inside, write_back
+from flows.reproduce.prepare.checkout import fetch_commit, inside, write_back
 from flows.reproduce.prepare.data import copied
 from flows.reproduce.revision import Revision, is_outside
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
@@ -119,3 +123,26 @@ def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
         ("law", False, "not measured here"),
         ("code", False, "not published"),
     ]
+
+
+@pytest.mark.parametrize("git", [{"commit": "."}, {"commit": "--all"}, {"origin": "--upload-pack=touch harm"}])
+def test_what_git_would_take_for_an_option_is_refused(tmp_path: Path, checkout: Path, git: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="that git could fetch"):
+        fetch_commit(make_revision(tmp_path, **git), checkout, None)
+
+
+def test_modules_of_the_commit_are_not_run_while_it_is_prepared(tmp_path: Path, checkout: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    (checkout / "dvc.py").write_text("raise SystemExit(9)")
+
+    write_back(make_revision(tmp_path), checkout)
+
+
+def test_short_programs_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY"):
+        monkeypatch.setenv(name, "mine-alone")
+
+    said = output([sys.executable, "-c", "import os; print(dict(os.environ))"], tmp_path)
+
+    assert os.environ["HF_TOKEN"] not in said
+    assert "'GIT_TERMINAL_PROMPT': '0'" in said

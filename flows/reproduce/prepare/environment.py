@@ -1,6 +1,7 @@
 """The interpreter that computes: this one if it has the locked versions, else a virtual environment made from them."""
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ def choose_interpreter(
     Raises UserError where `python` has other versions than the locked ones, unless `this_environment` allows it.
     """
     locked = needed_versions(revision, checkout)
-    own = python or Path(sys.executable)
+    # Absolute, as it starts in other folders; a link stays one: that of a virtual environment is what it is found by.
+    own = Path(shutil.which(python) or python).absolute() if python else Path(sys.executable)
     machine = probe(own)
     different = differing(locked, machine.versions)
     named = "that interpreter" if python else "the running interpreter"

@@ -87,7 +87,8 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
 def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing_step_too(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert reproduce(Request(str(revision), source=str(project), settings={"OMP_NUM_THREADS": "7"})) == 0
+    python = Path(os.path.relpath(sys.executable))
+    assert reproduce(Request(str(revision), source=str(project), python=python, settings={"OMP_NUM_THREADS": "7"})) == 0
 
     said = capfd.readouterr().out
     assert "note: as asked: OMP_NUM_THREADS=7 (recorded: 2)" in said

@@ -14,7 +14,8 @@ from typing import Any
 
 from stages.runtime.entry import EXIT_TERMINATED, UserError
 
-LOCK = "lock"
+LOCK = "parrotflow-reproduce.lock"
+"""Its name is no common one: a folder that has it is one of a reproduction."""
 
 SECRET = re.compile("TOKEN|SECRET|PASSWORD|API_KEY", re.IGNORECASE)
 """In the names of variables."""
@@ -92,7 +93,14 @@ def without_secrets(pattern: re.Pattern[str] = SECRET) -> dict[str, str]:
 
 @contextmanager
 def only_reproduction_in(work: Path) -> Iterator[Commands]:
-    """The right to work in a folder. Waits while another one, or what a killed one left running, has it."""
+    """The right to work in a folder. Waits while another one, or what a killed one left running, has it.
+
+    Raises UserError where the folder holds something else.
+    """
+    if work.exists() and not (work / LOCK).exists() and (not work.is_dir() or any(work.iterdir())):
+        raise UserError(
+            f"{work}: is there, and is no folder of a reproduction; choose a new or an empty one with --folder"
+        )
     work.mkdir(parents=True, exist_ok=True)
     lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:

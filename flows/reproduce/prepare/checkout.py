@@ -12,6 +12,7 @@ from typing import Any
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from flows.environment import STATE_DIR
 from flows.reproduce.commands import output, run_quietly
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import (
@@ -41,6 +42,9 @@ WRITTEN_BACK = (
 COMMIT = re.compile("[0-9a-f]{40,64}")
 """A whole hash: anything else might be a name, or an option of git."""
 
+CARRIED = (".dvc/cache", ".dvc/tmp", STATE_DIR.as_posix())
+"""Results and states of runs, in a project."""
+
 OWN_CACHE = "[cache]\n    dir = cache\n"
 """Of DVC: a cache that others share might have the very results that are to be computed again."""
 
@@ -58,8 +62,26 @@ def check_out(revision: Revision, source: str | None) -> Path:
             _git(partial, "init", "--quiet")
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
-            lay_over(revision, inside(partial, folder))
+            project = inside(partial, folder)
+            lay_over(revision, project)
+            if not project.is_dir():
+                raise UserError(
+                    f"{revision.asked}: its commit has no folder {folder}, where the record has the project"
+                )
+            remove_results(project)
     return inside(checkout, folder)
+
+
+def remove_results(project: Path) -> None:
+    """Remove what a commit or an archive may carry and no run may take its results from: caches and checkpoints."""
+    if (project / ".dvc").is_symlink():
+        raise UserError("in the recorded commit .dvc is a link, which DVC would write through")
+    for name in CARRIED:
+        place = project / name
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
 
 
 def inside(root: Path, path: str) -> Path:
@@ -128,8 +150,6 @@ def write_back(revision: Revision, checkout: Path) -> None:
     Nothing is written through a link that the commit holds.
     """
     settings = checkout / ".dvc"
-    if settings.is_symlink():
-        raise UserError(f"{revision.asked}: in its commit .dvc is a link, which DVC would write through")
     for path in WRITTEN_BACK:
         if (revision.folder / path).is_file():
             target = checkout / Path(path).name

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.commands import output
+from flows.reproduce.commands import LOCK, only_reproduction_in, output
 from flows.reproduce.compare.fields import FieldDifference, Weight
 from flows.reproduce.compare.intervals import of_one_alone, pairs
 from flows.reproduce.compare.stages import ComparedStage, FileDifference
 from flows.reproduce.compare.verdict import unexplained
-from flows.reproduce.prepare.checkout import fetch_commit, inside, write_back
+from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
 from flows.reproduce.prepare.data import copied
 from flows.reproduce.revision import Revision, is_outside
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
@@ -101,7 +101,26 @@ def test_a_commit_whose_settings_of_dvc_are_elsewhere_is_refused(tmp_path: Path,
     (checkout / ".dvc").symlink_to(tmp_path)
 
     with pytest.raises(UserError, match=r"\.dvc is a link"):
-        write_back(make_revision(tmp_path), checkout)
+        remove_results(checkout)
+
+
+def test_results_that_a_commit_carries_are_removed_and_links_not_followed(checkout: Path, mine: Path) -> None:
+    (checkout / ".dvc" / "cache").mkdir(parents=True)
+    (checkout / ".dvc" / "tmp").symlink_to(mine.parent)
+    (checkout / ".parrotflow" / "checkpoints").mkdir(parents=True)
+
+    remove_results(checkout)
+
+    assert [path.name for path in checkout.rglob("*")] == [".dvc"]
+    assert mine.exists()
+
+
+def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mine: Path) -> None:
+    with pytest.raises(UserError, match="is no folder of a reproduction"), only_reproduction_in(tmp_path):
+        pass
+    for _ in range(2):
+        with only_reproduction_in(tmp_path / "new"):
+            assert (tmp_path / "new" / LOCK).exists()
 
 
 @pytest.mark.parametrize(("weight", "count"), [("content", 1), ("versions", 1), ("rounding", 0)])

@@ -114,14 +114,14 @@ def read_table(path: Path) -> StoredTable:
 
 def find_table(name: str) -> StoredTable:
     """The table of a path, in any form, or of `EXPERIMENT/TABLE`. Raises UserError that names those there are."""
-    path = Path(name).with_suffix(".json")
-    if path.is_file():
-        return read_table(path)
-    experiment, _, table = name.partition("/")
-    found = sorted(EXPERIMENTS.glob(f"{experiment}/*/{TABLES}/{table}.json"))
+    path = Path(name)
+    if path.name and path.with_suffix(".json").is_file():
+        return read_table(path.with_suffix(".json"))
+    made = sorted(EXPERIMENTS.glob(f"*/*/{TABLES}/*.json"))
+    found = [path for path in made if f"{path.parents[2].name}/{path.stem}" == name]
     if len(found) == 1:
         return read_table(found[0])
-    there = ", ".join(map(str, found or sorted(EXPERIMENTS.glob(f"*/*/{TABLES}/*.json"))))
+    there = ", ".join(map(str, found or made))
     raise UserError(
         f"{name}: {'several tables' if found else 'no such table'}; give one of: {there or 'none is made yet'}"
     )

@@ -70,7 +70,7 @@ def output(command: Sequence[str], folder: Path, environment: Mapping[str, str] 
     done = run_quietly(command, folder, environment)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
-        raise UserError(f"{shlex.join(command[:4])} ... in {folder}: {said[-1]}")
+        raise UserError(without_credentials(f"{shlex.join(command[:4])} ... in {folder}: {said[-1]}"))
     return done.stdout
 
 
@@ -82,6 +82,11 @@ def run_quietly(
     return subprocess.run(
         command, cwd=folder, env=dict(own), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
+
+
+def without_credentials(text: str) -> str:
+    """A text without the names and passwords in its URLs."""
+    return re.sub(r"://[^/\s]+@", "://", text)
 
 
 def without_secrets(pattern: re.Pattern[str] = SECRET) -> dict[str, str]:

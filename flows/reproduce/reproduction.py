@@ -8,6 +8,7 @@
 WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is kept: the same command continues.
 """
 
+import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flows.reproduce.commands import Commands, only_reproduction_in
+from flows.reproduce.commands import Commands, only_reproduction_in, without_credentials
 from flows.reproduce.compare.verdict import judge
 from flows.reproduce.prepare.checkout import check_code, check_out, write_back
 from flows.reproduce.prepare.data import restore_data, supply_inputs
@@ -69,7 +70,7 @@ class Request:
                 words.append(name)
             elif value:
                 words += [name, str(value)]
-        return shlex.join(words)
+        return without_credentials(shlex.join(words))
 
 
 class Prepared(BaseModel):
@@ -90,6 +91,8 @@ def reproduce(request: Request) -> int:
     Raises UserError where it cannot be tried: the revision is damaged, or something that it needs is nowhere.
     """
     began = time.monotonic()
+    if request.report is not None:
+        require_writable(request.report)
     with ExitStack() as held:
         with opened(request.revision) as found:
             work = work_folder(request.revision, found, request.folder)
@@ -137,6 +140,13 @@ def reproduce(request: Request) -> int:
             atomic_write(request.report, verdict_page(story, checkout, interpreter, verdict))
             print(f"report: {request.report}", flush=True)
         return verdict.exit_code
+
+
+def require_writable(report: Path) -> None:
+    """Raise UserError now where a page could not be written after hours."""
+    there = next(folder for folder in report.absolute().parents if folder.exists())
+    if report.is_dir() or not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"--report {report}: no file can be written there; name another one, e.g. report.html")
 
 
 def read_prepared(revision: Revision) -> Prepared | None:

@@ -38,6 +38,10 @@ def find_segment(revision: Revision, folder: Path, asked: str) -> Segment:
     UserError that lists the segments there are.
     """
     recorded = sorted(revision.execution.checkpoints) if revision.execution else []
+    if not recorded:
+        raise UserError(
+            f"{revision.asked}: records no checkpoint of its training: --segment has nothing to compare with"
+        )
     kept = {0, *(step for step in kept_steps(folder) if step in recorded)}
     segments = [
         Segment(first, min(step for step in recorded if step > first)) for first in sorted(kept) if first < recorded[-1]

@@ -13,7 +13,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from flows.environment import STATE_DIR
-from flows.reproduce.commands import output, run_quietly
+from flows.reproduce.commands import output, run_quietly, without_credentials
+from flows.reproduce.prepare.fetch import NOT_UNPACKED
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import (
     RECORDED_ACCEPTED,
@@ -118,7 +119,7 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
     places = ", ".join(looked) or "no place is recorded"
     pushed = "" if git.on_remote or source else "; the record says that it was not pushed to its origin"
     raise (UnavailableError if git.on_remote and not source else UserError)(
-        f"{revision.asked}: commit {git.commit} was not found in {places}{pushed}; "
+        f"{revision.asked}: commit {git.commit} was not found in {without_credentials(places)}{pushed}; "
         "name a clone or a URL that has it with --source"
     )
 
@@ -138,8 +139,11 @@ def lay_over(revision: Revision, checkout: Path) -> None:
     archive = revision.provenance.source
     if archive is None:
         return
-    with tarfile.open(revision.folder / SOURCE_ARCHIVE) as packed:
-        packed.extractall(checkout, filter="data")
+    try:
+        with tarfile.open(revision.folder / SOURCE_ARCHIVE) as packed:
+            packed.extractall(checkout, filter="data")
+    except (*NOT_UNPACKED, OSError) as error:
+        raise UserError(f"{revision.asked}: {SOURCE_ARCHIVE} cannot be unpacked ({first_line(error)})") from None
     for path in archive.deleted:
         inside(checkout, path).unlink(missing_ok=True)
 
@@ -201,8 +205,8 @@ def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str,
     found: list[tuple[str, str, str]] = []
     for stage in revision.stages:
         for change in status.get(stage, []):
-            if change == "changed command":
-                found.append((stage, "dvc.yaml", "modified"))
+            if isinstance(change, str):  # also "always changed", which no comparison can tell
+                found += [(stage, "dvc.yaml", "modified")] if change == "changed command" else []
                 continue
             for path, how in change.get("changed deps", {}).items():
                 if isinstance(how, dict):  # a parameter file -> its keys

@@ -1,10 +1,12 @@
 """A published revision -> `WORK/revision`: from a folder, an archive, or the Hugging Face Hub."""
 
+import lzma
 import os
 import re
 import shutil
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,12 @@ WORK = STATE_DIR / "reproduce"
 FETCHED = "revision"
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
+
+NOT_UNPACKED = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError),
+    *(RuntimeError, NotImplementedError),  # a .zip with a password, or of another compression
+)
+"""What an archive that is damaged or of another kind is found by, besides OSError."""
 
 OF_THE_CLIENT = ".cache"
 """What the Hub's client leaves in a folder."""
@@ -108,7 +116,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
         else:
             with tarfile.open(archive) as packed_tar:
                 packed_tar.extractall(folder, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
+    except (*NOT_UNPACKED, OSError) as error:
         raise UserError(f"{archive}: no .tar.gz or .zip that can be unpacked ({first_line(error)})") from None
     found = sorted(folder.rglob(PROVENANCE), key=lambda path: len(path.parts))
     if not found:
@@ -120,7 +128,10 @@ def downloaded(repository: str, revision: str, folder: Path) -> Path:
     """The files of a revision on the Hub: of a tag, a branch or a commit. Raises as `explained` does."""
     from huggingface_hub import snapshot_download
 
-    with explained(f"{repository}@{revision}"):
-        snapshot_download(repository, revision=revision, local_dir=folder)
+    try:
+        with explained(f"{repository}@{revision}"):
+            snapshot_download(repository, revision=revision, local_dir=folder)
+    except UserError as error:
+        raise type(error)(f"{error}; and there is no such folder here") from None
     shutil.rmtree(folder / OF_THE_CLIENT, ignore_errors=True)
     return folder

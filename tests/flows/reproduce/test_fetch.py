@@ -70,6 +70,16 @@ def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path.parent / "outside.txt").exists()
 
 
+def test_a_damaged_archive_ends_with_a_message(revision: Path) -> None:
+    archive = Path(shutil.make_archive("packed", "gztar", root_dir=revision.parent, base_dir="main"))
+    packed = bytearray(archive.read_bytes())
+    packed[20:60] = b"\xff" * 40
+    archive.write_bytes(packed)
+
+    with pytest.raises(UserError, match="that can be unpacked"), opened(str(archive)):
+        pass
+
+
 def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
     with Hub(tmp_path / "hub") as hub:
         environment = {

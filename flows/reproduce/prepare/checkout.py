@@ -165,8 +165,22 @@ def write_back(revision: Revision, checkout: Path) -> None:
     remotes = {THIS_PROJECT: cache_of_this_project(), RECORDED: revision.inputs.remote if revision.inputs else None}
     # Verified: DVC would else believe that a local remote's files are what their names say.
     config = [f"['remote \"{name}\"']\n    url = {url}\n    verify = true\n" for name, url in remotes.items() if url]
-    (settings / "config.local").unlink(missing_ok=True)
-    (settings / "config.local").write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+    local = settings / "config.local"
+    local.unlink(missing_ok=True)
+    local.write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+    default, known = dvc_remotes(checkout)
+    if default in known - remotes.keys():  # that of the commit
+        config.append(f"['remote \"{default}\"']\n    verify = true\n")
+        local.write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+
+
+def dvc_remotes(checkout: Path) -> tuple[str | None, set[str]]:
+    """The DVC remote that the checkout uses by default, and all that are known there."""
+    try:
+        with Repo(str(checkout)) as repo:
+            return repo.config["core"].get("remote"), set(repo.config["remote"])
+    except DvcException as error:
+        raise UserError(f"{checkout}: DVC cannot work there: {first_line(error)}") from None
 
 
 def cache_of_this_project() -> str | None:

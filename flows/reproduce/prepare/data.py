@@ -5,11 +5,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.reproduce.commands import OF_THE_HUB, run_quietly, without_secrets
-from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_status
+from flows.reproduce.commands import OF_THE_HUB, run_quietly, without_credentials, without_secrets
+from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
 from flows.reproduce.revision import Revision, hash_of, md5
 from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
@@ -124,10 +123,11 @@ def pulled(revision: Revision, checkout: Path) -> list[str]:
 
 def pull(checkout: Path, targets: list[str]) -> bool:
     """`dvc pull` of files or stages from each remote that is known; False where none is."""
-    with Repo(str(checkout)) as repo:
-        default = repo.config["core"].get("remote")
-        remotes = [name for name in (THIS_PROJECT, default, RECORDED) if name in repo.config["remote"]]
+    default, known = dvc_remotes(checkout)
+    remotes = [name for name in (THIS_PROJECT, default, RECORDED) if name is not None and name in known]
     for remote in remotes:
-        command = ["pull", "--quiet", "--allow-missing", "--remote", remote, *targets]
-        run_quietly([sys.executable, "-P", "-m", "dvc", *command], checkout, without_secrets(OF_THE_HUB))
+        command = ["pull", "--allow-missing", "--remote", remote, *targets]
+        done = run_quietly([sys.executable, "-P", "-m", "dvc", *command], checkout, without_secrets(OF_THE_HUB))
+        if done.returncode and (said := done.stderr.strip()):  # what is missing is looked for elsewhere, or computed
+            print(f"note: dvc pull from {remote}: {without_credentials(said.splitlines()[-1])}", flush=True)
     return bool(remotes)

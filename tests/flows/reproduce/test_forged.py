@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from flows.reproduce.commands import LOCK, only_reproduction_in, output
 from flows.reproduce.compare.fields import FieldDifference, Weight
@@ -13,7 +14,7 @@ from flows.reproduce.compare.intervals import of_one_alone, pairs
 from flows.reproduce.compare.stages import ComparedStage, FileDifference
 from flows.reproduce.compare.verdict import unexplained
 from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
-from flows.reproduce.prepare.data import copied
+from flows.reproduce.prepare.data import copied, pull
 from flows.reproduce.revision import Revision, is_outside
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.layout import RECORDED_PARAMS
@@ -87,6 +88,7 @@ def test_a_recorded_folder_is_below_the_checkout(tmp_path: Path, checkout: Path,
 
 
 def test_the_record_is_not_written_back_through_links_of_the_commit(tmp_path: Path, checkout: Path, mine: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
     (checkout / ".dvc").mkdir()
     for name in ("params.yaml", ".dvc/config.local"):
         (checkout / name).symlink_to(mine)
@@ -155,6 +157,23 @@ def test_modules_of_the_commit_are_not_run_while_it_is_prepared(tmp_path: Path, 
     (checkout / "dvc.py").write_text("raise SystemExit(9)")
 
     write_back(make_revision(tmp_path), checkout)
+
+
+def test_what_is_pulled_from_the_remote_of_the_commit_is_verified_and_a_failure_is_said(
+    tmp_path: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    (checkout / ".dvc").mkdir()
+    (checkout / ".dvc" / "config").write_text(
+        f"[core]\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'store'}\n"
+    )
+    write_back(make_revision(tmp_path), checkout)
+
+    with Repo(str(checkout)) as repo:
+        assert repo.config["remote"]["store"]["verify"]
+        assert repo.config["remote"]["store"]["url"] == str(tmp_path / "store")
+    assert pull(checkout, ["no-such-stage"])
+    assert "note: dvc pull from store: ERROR" in capsys.readouterr().out
 
 
 def test_short_programs_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

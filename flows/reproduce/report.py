@@ -59,6 +59,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     for stage in verdict.stages:
         lines.append(f"{stage.name:<{width}}  {stage.state}")
         lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
+        lines += [f"{'':<{width}}    input: {changed}" for changed in stage.different_inputs]
     for one in verdict.sets:
         published = (
             f"published {one.published:g} bits per byte [{one.published_interval[0]:g}, {one.published_interval[1]:g}]"

@@ -81,6 +81,8 @@ class Prepared(BaseModel):
     settings: dict[str, str]
     from_scratch: bool
     python: str
+    different: dict[str, tuple[str, str]]
+    """Library -> (locked version, version here), of those that differ."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
 
@@ -114,7 +116,7 @@ def reproduce(request: Request) -> int:
         if before is None:  # afterwards dvc.lock is that of this reproduction, which does not say what the code was
             write_back(revision, checkout)
             wanted = check_code(revision, checkout)
-        story.say("code", describe_code(revision))
+        story.say("code", describe_code(revision, begun=before is not None))
         print(f"{'':<{WIDTH}} in {checkout}", flush=True)
         interpreter = choose_interpreter(
             revision, checkout, commands, python=request.python, this_environment=request.this_environment
@@ -178,12 +180,13 @@ def prepare_data(
         settings=dict(request.settings),
         from_scratch=request.from_scratch,
         python=str(interpreter.python),
+        different=interpreter.different,
         restored=restored,
     )
     if before is not None and before != now:
         raise UserError(
-            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch or the "
-            "interpreter): repeat those, or choose another folder with --folder"
+            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch, the "
+            "interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     atomic_write(revision.work / PREPARED, now.model_dump_json(indent=2) + "\n")
     story.say("data", describe_data(revision, restored))
@@ -253,13 +256,14 @@ def failed(code: int) -> type[UserError]:
     return UnavailableError if code == EXIT_UNAVAILABLE else UserError
 
 
-def describe_code(revision: Revision) -> str:
-    """Where the code is from."""
+def describe_code(revision: Revision, *, begun: bool) -> str:
+    """Where the code is from. Where a reproduction goes on, it was compared at its start."""
     git, archive = revision.provenance.git, revision.provenance.source
     commit = "an archive of the whole project" if git is None or (archive and archive.whole) else f"commit {git.commit}"
     files = len(archive.files) + len(archive.deleted) if archive and not archive.whole else 0
     changed = f" with {files} files as they were changed" if files else ""
-    return f"{commit}{changed}; every file as the stages read it"
+    when = ", checked at the first start" if begun else ""
+    return f"{commit}{changed}; every file as the stages read it{when}"
 
 
 def describe_execution(revision: Revision) -> str:

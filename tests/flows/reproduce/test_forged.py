@@ -12,9 +12,10 @@ from flows.reproduce.commands import LOCK, only_reproduction_in, output
 from flows.reproduce.compare.fields import FieldDifference, Weight
 from flows.reproduce.compare.intervals import of_one_alone, pairs
 from flows.reproduce.compare.stages import ComparedStage, FileDifference
-from flows.reproduce.compare.verdict import unexplained
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, unexplained
 from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
 from flows.reproduce.prepare.data import copied, pull
+from flows.reproduce.report import verdict_lines
 from flows.reproduce.revision import Revision, is_outside
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.layout import RECORDED_PARAMS
@@ -131,6 +132,14 @@ def test_no_interval_excuses_the_benchmark_of_the_same_weights(tmp_path: Path, w
     stages = [ComparedStage("harness", "different", 1, [], [difference])]
 
     assert len(list(unexplained(make_revision(tmp_path), stages, {}))) == count
+
+
+def test_an_input_that_was_changed_after_the_check_of_the_code_is_said_whatever_the_verdict() -> None:
+    stage = ComparedStage("train", "identical", 1, ["train.py: md5 a -> b"], [])
+
+    said = verdict_lines(Verdict(BIT_IDENTICAL, [stage], []))
+
+    assert "         input: train.py: md5 a -> b" in said
 
 
 def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:

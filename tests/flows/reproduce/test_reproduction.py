@@ -81,6 +81,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     assert reproduce(request) == 0
     said = capfd.readouterr().out
     assert "Running stage" not in said
+    assert "every file as the stages read it, checked at the first start" in said
     assert "\nbit-identical: " in said
 
 

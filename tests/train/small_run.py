@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import transformers.models.gpt2.modeling_gpt2  # noqa: F401  # here once, and not in each forked process
 import yaml
+from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -177,6 +178,9 @@ def _worker(
     if processes > 1:
         os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)})
     os.environ.update(variables)
+    # A worker of accelerate's is a process of its own: it knows nothing of what this process's tests were.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     main()
 

@@ -1,11 +1,12 @@
 """The card's account of training: hyper-parameters, result, software, hardware, and how to reproduce it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from stages.formats.markdown import table
 from stages.formats.revision.execution import Session
 from stages.formats.revision.layout import CURVES
-from stages.publish.card.values import duration, flat, shown
+from stages.publish.card.values import flat, shown
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
@@ -17,9 +18,6 @@ HARDWARE = {
     "compiled": "compiled",
 }
 """Of the observed facts those that can change the result."""
-
-MOST_OF_IT = 0.9
-"""Of a training's tokens: a session with fewer was not all of it."""
 
 
 def training(inputs: Inputs, with_curves: bool) -> str:
@@ -34,7 +32,7 @@ def training(inputs: Inputs, with_curves: bool) -> str:
     picture = f"![Loss and learning rate by step]({CURVES})\n\n" if with_curves else ""
     return (
         f"## Training\n\n{picture}{table(('result', ''), rows)}\n{note}### Hyper-parameters\n\n{parameters(inputs)}\n"
-        f"### Hardware and time\n\n{hardware(inputs)}\n### Software\n\n{software(inputs)}"
+        f"### Hardware\n\n{hardware(inputs)}\n### Software\n\n{software(inputs)}"
     )
 
 
@@ -60,16 +58,28 @@ def software(inputs: Inputs) -> str:
 
 
 def hardware(inputs: Inputs) -> str:
-    """What the training ran on and how long; said to be unknown where the report belongs to another run."""
+    """What the training ran on and how much it computed; said to be unknown where the report belongs to another run."""
     if inputs.execution is not None and inputs.execution.sessions:
         heading = ("steps", "device", "instructions", "processes", "threads of each", "precision", "compiled")
-        where = table(heading, map(session, inputs.execution.sessions))
+        where = table(heading, map(session, merged(inputs.execution.sessions)))
     elif inputs.facts is not None:
         rows = [(title, shown(inputs.facts[name])) for name, title in HARDWARE.items() if name in inputs.facts]
         where = table(("hardware", ""), rows)
     else:
         return "The hardware of the training is not recorded for these weights.\n"
-    return f"{where}{time(inputs)}"
+    return f"{where}{computed(inputs)}"
+
+
+def merged(sessions: Sequence[Session]) -> list[Session]:
+    """The sessions, with those in one that ran alike: a kill changes no bit, so it changes no card either."""
+    found: list[Session] = []
+    for one in sessions:
+        alike = found and found[-1].model_copy(update={"first_step": one.first_step, "last_step": one.last_step}) == one
+        if alike:
+            found[-1] = found[-1].model_copy(update={"last_step": one.last_step})
+        else:
+            found.append(one)
+    return found
 
 
 def session(found: Session) -> tuple[str, ...]:
@@ -87,28 +97,20 @@ def session(found: Session) -> tuple[str, ...]:
     )
 
 
-def time(inputs: Inputs) -> str:
-    """How long it took and how much was computed, as far as that was reported. Energy is not measured.
-
-    The report is of the last session: of a training that was continued after a stop it does not say how long all took.
-    """
+def computed(inputs: Inputs) -> str:
+    """How much was computed. Times differ in every run, and the same training has the same card: they are elsewhere."""
     facts, tokens = inputs.facts or {}, inputs.training.get("tokens") or 0
-    seconds, speed, per_token = (
-        float(facts.get(name) or 0) for name in ("seconds", "tokens_per_second", "flops_per_token")
+    if not facts:
+        return ""
+    per_token = float(facts.get("flops_per_token") or 0)
+    amount = (
+        f"It computed about {per_token * tokens:.2g} floating-point operations ({per_token:.3g} per token, {tokens:,} "
+        "tokens). "
+        if per_token and tokens
+        else ""
     )
-    parts = []
-    if seconds and seconds * speed >= MOST_OF_IT * tokens:
-        parts.append(f"The training took {duration(seconds)}, at {speed:,.0f} tokens per second.")
-    elif seconds:
-        parts.append("The training was continued after a stop; how long all of it took was not measured.")
-    if per_token and tokens:
-        parts.append(
-            f"It computed about {per_token * tokens:.2g} floating-point operations ({per_token:.3g} per token, "
-            f"{tokens:,} tokens)."
-        )
-    if parts:
-        parts.append("Its energy was not measured.")
-    return f"\n{' '.join(parts)}\n" if parts else ""
+    where = "Its time and speed: `training` in `provenance.json`, of the last start of the training."
+    return f"\n{amount}{where} Its energy was not measured.\n"
 
 
 def reproduction(params: PublishParams, inputs: Inputs) -> str:

@@ -31,12 +31,3 @@ def shown(value: Any) -> str:
 def between(interval: tuple[float, float] | None) -> str:
     """An interval in words; nothing where there is none."""
     return "" if interval is None else "{:g} to {:g}".format(*interval)
-
-
-def duration(seconds: float) -> str:
-    """In the two largest units: `6 min 39 s`."""
-    whole = round(seconds)
-    for unit, size, smaller, factor in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            return f"{whole // size:,} {unit} {whole % size // factor} {smaller}"
-    return f"{seconds:.2g} s"

@@ -119,7 +119,7 @@ def _changed_since_the_start(folder: Path) -> bool:
 
 
 def uncached_outs(folder: Path) -> tuple[str, ...]:
-    """The outputs, metrics and plots of dvc.yaml that DVC does not cache, so that git tracks them.
+    """The outputs, metrics, plots and artifacts of dvc.yaml that DVC does not cache, so that git tracks them.
 
     Raises UserError where dvc.yaml cannot be read.
     """
@@ -131,7 +131,8 @@ def uncached_outs(folder: Path) -> tuple[str, ...]:
     top_level = YAML(typ="safe").load(folder / "dvc.yaml") or {}
     declared = [entry for kind in ("metrics", "plots") for entry in top_level.get(kind) or ()]
     paths = [next(iter(entry)) if isinstance(entry, dict) else entry for entry in declared]
-    return (*(out.as_posix() for out in outs), *paths)
+    artifacts = [str(artifact["path"]) for artifact in (top_level.get("artifacts") or {}).values()]
+    return (*(out.as_posix() for out in outs), *paths, *artifacts)
 
 
 def is_result(path: str, results: Sequence[str]) -> bool:

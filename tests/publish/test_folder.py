@@ -117,7 +117,8 @@ def test_a_kill_during_the_copy_leaves_nothing_that_looks_published(
     os.waitpid(child, 0)
 
     after = {path: content for path, content in folder_bytes(Path("published")).items() if ".partial/" not in path}
-    assert after == before
+    # Without a receipt DVC publishes again, whatever is asked for next.
+    assert after == {path: content for path, content in before.items() if not path.endswith("receipt.json")}
     monkeypatch.undo()
     os.chdir(project)
     main()

@@ -23,6 +23,7 @@ from stages.publish.card.values import flat, shown
 from stages.publish.inputs import Amount, Inputs, read_inputs
 from stages.publish.params import PublishParams
 from stages.runtime.section import read_section
+from tests.formats.revision import records
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
@@ -327,10 +328,7 @@ def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) ->
 
 def test_times_and_a_stop_under_the_same_settings_change_no_card(inputs: Inputs) -> None:
     stopped = [SESSION.model_copy(update={"last_step": 20}), SESSION.model_copy(update={"first_step": 21})]
-    whole, in_two = (
-        Execution(weights_sha256="0", fingerprint="f", sessions=sessions, checkpoints={})
-        for sessions in ([SESSION], stopped)
-    )
+    whole, in_two = (executed(*sessions) for sessions in ([SESSION], stopped))
     facts = {"seconds": 399.4, "tokens_per_second": 5198.8}
 
     cards = [written(inputs, execution=whole, facts=facts), written(inputs, execution=in_two, facts={"seconds": 1.0})]
@@ -339,25 +337,15 @@ def test_times_and_a_stop_under_the_same_settings_change_no_card(inputs: Inputs)
     assert "| 1 to 60 |" in cards[0]
 
 
-SESSION = Session(
-    first_step=1,
-    last_step=60,
-    device="Abacus",
-    device_type="cpu",
-    cpu_flags=["avx2"],
-    cpu_capability="AVX2",
-    isa_limits={},
-    processes=2,
-    machines=1,
-    threads_per_process=3,
-    precision="fp32",
-    compiled=False,
-    micro_batch_size=4,
-    gradient_accumulation_steps=1,
-    distributed="ddp",
-    environment={},
-    launch=None,
-    versions={"torch": "2.13.0+cpu", "python": "3.11.7"},
+SESSION = records.SESSION.model_copy(
+    update={
+        "last_step": 60,
+        "device": "Abacus",
+        "processes": 2,
+        "threads_per_process": 3,
+        "distributed": "ddp",
+        "versions": {"torch": "2.13.0+cpu", "python": "3.11.7"},
+    }
 )
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from huggingface_hub import CommitOperationDelete
 
-from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, run_branch, step_tag
+from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, is_observed, run_branch, step_tag
 from stages.formats.revision.provenance import read_provenance
 from stages.formats.revision.receipt import Receipt
 from stages.publish.gate import Gate, published_evaluation
@@ -89,7 +89,7 @@ def publish_model(
         if tag not in tags:
             repository.tag_once(tag, commit)
         commits.append(commit)
-    move_main(repository, commits[-1], revision, gate)
+    move_main(repository, commits[-1], f"Publish {revision.name}", gate, revision)
     return Receipt(
         destination="hub",
         location=repository.name,
@@ -105,15 +105,24 @@ def check_gate(repository: Repository, revision: Revision, gate: Gate) -> None:
     """Raise RefusedError if main holds a model that this one may not replace."""
     head = repository.head(MAIN)
     present = repository.tree(head)
-    if any(Path(path).suffix in WEIGHT_SUFFIXES for path in present) and differing(present, revision):
+    if differing(present, revision):
+        check_not_worse(repository, head, present, gate)
+
+
+def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate) -> None:
+    """Raise RefusedError if the commit `head`, with the files `present`, holds a better model."""
+    if any(Path(path).suffix in WEIGHT_SUFFIXES for path in present):
         with repository.downloaded(head, present, EVALUATION) as folder:
             gate.check_not_worse(published_evaluation(folder), repository.name)
 
 
-def move_main(repository: Repository, commit: str, revision: Revision, gate: Gate) -> None:
-    """Make main hold what a commit holds, instead of the revision before. Files of others are kept.
+def move_main(
+    repository: Repository, commit: str, title: str, gate: Gate | None, local: Revision | None = None
+) -> None:
+    """Make main hold what a commit holds, instead of the revision before, by a commit with this title.
 
-    Main has the record of the revision's first publication too.
+    Files of others are kept. Main has the record of the revision's first publication too. Small files come from
+    `local` where it has them. Raises RefusedError where a gate is given and main holds a better model.
     """
     wanted = retried(lambda: repository.tree(commit))
 
@@ -126,15 +135,15 @@ def move_main(repository: Repository, commit: str, revision: Revision, gate: Gat
         changed, stale = changes(present, wanted), sorted((published & set(present)) - set(wanted))
         if not changed and not stale:
             return head
-        check_gate(repository, revision, gate)
+        if gate is not None and not all(map(is_observed, changed)):
+            check_not_worse(repository, head, present, gate)
         announce(repository.name, present, published, wanted)
-        copies = repository.copies(commit, wanted, changed, revision)
-        deletions = [CommitOperationDelete(path) for path in stale]
-        return repository.send(MAIN, head, f"Publish {revision.name}", [*copies, *deletions])
+        copies = repository.copies(commit, wanted, changed, local)
+        return repository.send(MAIN, head, title, [*copies, *map(CommitOperationDelete, stale)])
 
     main = retried(move)
     if wrong := changes(retried(lambda: repository.tree(main)), wanted):
-        raise UnavailableError(f"{repository.title}: {', '.join(wrong)} on main differ from {revision.name}; {AGAIN}")
+        raise UnavailableError(f"{repository.title}: {', '.join(wrong)} on main differ from {commit}; {AGAIN}")
 
 
 def changes(present: Tree, wanted: Tree) -> list[str]:

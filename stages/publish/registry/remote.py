@@ -9,23 +9,22 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from huggingface_hub import CommitOperationDelete, HfApi
+from huggingface_hub import HfApi
 from huggingface_hub.hf_api import RepoFile
 
 from stages.formats.revision.execution import read_execution
 from stages.formats.revision.layout import (
-    EVALUATION,
     EXECUTION,
     MAIN,
     NAME_DIGITS,
-    NOT_INDEXED,
     PROVENANCE,
     run_branch,
     run_name,
 )
 from stages.formats.revision.provenance import read_provenance
-from stages.publish.gate import Gate, published_evaluation
+from stages.publish.gate import Gate
 from stages.publish.hub.client import TOKEN_VARIABLE, connect, explained
+from stages.publish.hub.publication import move_main
 from stages.publish.hub.repository import Repository as HubRepository
 from stages.publish.hub.retries import configure_clients, retried
 from stages.publish.registry.history import Move, Why
@@ -148,31 +147,8 @@ class Repository:
 
     def move_main(self, name: str, why: Why, gate: Gate | None) -> None:
         """One commit on main, whose large files are copied on the Hub. Files of others are kept."""
-        commit = self.revisions[name]
-        wanted = self.tree(commit)
         with self.writing() as api:
-            retried(lambda: self.move(api, commit, wanted, f"{TITLES[why]} {name}", gate))
-
-    def move(self, api: HfApi, commit: str, wanted: Mapping[str, RepoFile], title: str, gate: Gate | None) -> None:
-        """Make main hold the files of `commit`, unless it does; refused by the Hub where main has moved meanwhile."""
-        head = HubRepository(api, self.location).head(MAIN)
-        present = HubRepository(api, self.location).tree(head)
-        changed = [path for path, file in wanted.items() if path not in present or not same(present[path], file)]
-        stale = sorted(self.published_at(head) & set(present) - set(wanted))
-        if not changed and not stale:
-            return
-        if gate is not None and present:
-            evaluation = self.file_at(head, EVALUATION)
-            gate.check_not_worse(published_evaluation(evaluation.parent) if evaluation else None, self.location)
-        copies = HubRepository(api, self.location).copies(commit, wanted, changed)
-        deletions = [CommitOperationDelete(path) for path in stale]
-        api.create_commit(self.location, [*copies, *deletions], commit_message=title, revision=MAIN, parent_commit=head)
-
-    def published_at(self, commit: str) -> set[str]:
-        """The files of a commit that a publication has put there."""
-        path = self.file_at(commit, PROVENANCE)
-        provenance = read_provenance(path) if path else None
-        return set(provenance.files) | NOT_INDEXED if provenance else set()
+            move_main(HubRepository(api, self.location), self.revisions[name], f"{TITLES[why]} {name}", gate)
 
     def freed_by_removing(self, name: str) -> int:
         """The bytes of files that no other revision has, nor main where it leads elsewhere."""
@@ -219,11 +195,6 @@ class Repository:
             yield api
         for name in ("tags", "revisions", "head"):
             self.__dict__.pop(name, None)
-
-
-def same(file: RepoFile, other: RepoFile) -> bool:
-    """Whether two files on the Hub have the same content."""
-    return file.blob_id == other.blob_id
 
 
 def require_repository(location: str) -> None:

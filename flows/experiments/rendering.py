@@ -120,5 +120,5 @@ def _tex_entry(entry: Entry) -> str:
 
 
 def escape_tex(text: str) -> str:
-    """The text as LaTeX prints it, whatever is in it."""
+    """The text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(character, character) for character in text)

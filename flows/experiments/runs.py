@@ -1,7 +1,7 @@
 """The record of an experiment's runs, `experiments/NAME/SIZE/runs.jsonl`, and the same read from DVC's experiments.
 
-A line for each run that has ended, well or not, appended whole and flushed to the disk: whatever is killed, the lines
-before it stay, and half a line counts as none. A cell that ran again has a line more, and its last one counts.
+One line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier lines intact, and
+an incomplete last line is ignored. A cell that ran again has several lines; the last one counts.
 """
 
 import csv

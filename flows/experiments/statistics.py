@@ -120,8 +120,8 @@ def fit_power_law(
 ) -> PowerLaw:
     """Fit a power law to groups of runs, each an x and the y of its seeds, by least squares of log y.
 
-    A resample draws the runs of each group with replacement, so the interval speaks of seeds, not of whether the law
-    itself is right. Few values vary too little about their own mean: their deviations from it are stretched by
+    A resample draws the runs of each group with replacement, so the interval covers the seeds, not whether the law
+    itself is right. A sample's deviations from its own mean are too small: they are scaled by
     sqrt(n / (n - 1)), and the percentiles are those at which Student's t and not the normal distribution leaves out 5 %
     (the expanded percentile interval of Hesterberg 2015, What Teachers Should Know About the Bootstrap). A group with
     one run does not vary.
@@ -151,8 +151,8 @@ def fit_power_law(
 def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) -> Values:
     """(resamples, n) of one group's values."""
     n, mean = len(log_y), log_y.mean()
-    stretched = mean + (log_y - mean) * (n / max(1, n - 1)) ** 0.5
-    return np.asarray(stretched[generator.integers(0, n, size=(resamples, n))])
+    scaled = mean + (log_y - mean) * (n / max(1, n - 1)) ** 0.5
+    return np.asarray(scaled[generator.integers(0, n, size=(resamples, n))])
 
 
 def _fit(log_x: Values, log_y: Values) -> Values:

@@ -91,7 +91,7 @@ class Policy(BaseModel):
     """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
     approval: bool = False
     """Whether a person has to say yes before the stage runs: in Prefect's pages, else in the terminal."""
-    beside: Program | None = None
+    sidecar: Program | None = None
     """Works while the stage runs and is ended with it; its failure is a warning."""
     preflight: Program | None = None
     """Runs before a run starts anything, where other stages run before this one. If it fails, nothing is started; with
@@ -101,7 +101,7 @@ class Policy(BaseModel):
     @property
     def all_secrets(self) -> set[str]:
         """The variables that the stage and its programs name."""
-        programs = (program for program in (self.beside, self.preflight) if program is not None)
+        programs = (program for program in (self.sidecar, self.preflight) if program is not None)
         return {*self.secrets, *(name for program in programs for name in program.secrets)}
 
 

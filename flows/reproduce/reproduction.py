@@ -257,7 +257,7 @@ def failed(code: int) -> type[UserError]:
 
 
 def describe_code(revision: Revision, *, begun: bool) -> str:
-    """Where the code is from. Where a reproduction goes on, it was compared at its start."""
+    """Where the code is from. A continued reproduction compared it when it first started."""
     git, archive = revision.provenance.git, revision.provenance.source
     commit = "an archive of the whole project" if git is None or (archive and archive.whole) else f"commit {git.commit}"
     files = len(archive.files) + len(archive.deleted) if archive and not archive.whole else 0

@@ -1,6 +1,6 @@
-"""Programs that belong to a stage and are not its command: `beside` and `preflight` in its `meta.flow`.
+"""Programs that belong to a stage and are not its command: `sidecar` and `preflight` in its `meta.flow`.
 
-One beside the stage works as long as the stage runs; a preflight asks, before a run of several stages starts anything,
+A sidecar runs while the stage runs; a preflight asks, before a run of several stages starts anything,
 whether the stage at its end can succeed. Neither can make a stage's result wrong, and neither may hold a stage up.
 """
 
@@ -28,7 +28,7 @@ PREFLIGHT_SECONDS = 180.0
 
 
 @contextlib.contextmanager
-def running_beside(
+def running_sidecar(
     program: "Program | None", secrets: Collection[str], on_line: Callable[[str], None]
 ) -> Iterator[None]:
     """While within, the program works; it is ended on leaving. Its lines and its failures go to `on_line`."""

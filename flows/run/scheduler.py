@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flows.run import gate
 from flows.run.process import StageOutcome, StageRunner
-from flows.run.programs import running_beside
+from flows.run.programs import running_sidecar
 from flows.run.record import (
     LONGEST_LINE,
     ApprovalAsked,
@@ -272,7 +272,7 @@ class Scheduler:
                 name: os.environ[name] if name in stage.policy.secrets else None for name in sorted(self.secrets)
             },
         )
-        with running_beside(stage.policy.beside, self.secrets, on_line):
+        with running_sidecar(stage.policy.sidecar, self.secrets, on_line):
             outcome = self.runner.run(request, on_line, stage.policy.timeout_seconds)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")

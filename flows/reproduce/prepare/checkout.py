@@ -86,7 +86,7 @@ def remove_results(project: Path) -> None:
 
 
 def inside(root: Path, path: str) -> Path:
-    """A recorded path below a folder. Raises UserError where it leads out of it, be it through a link."""
+    """A recorded path below a folder. Raises UserError where it leads out of it, also through a link."""
     if not (root / path).resolve().is_relative_to(root.resolve()):
         raise UserError(f"the record names {path}, which is outside of its project; nothing was written there")
     return root / path

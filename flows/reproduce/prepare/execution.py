@@ -34,7 +34,7 @@ ISA_LEVELS = (
     ("AVX512_CORE", "avx512_f"),
     ("AVX2", "avx2"),
 )
-"""oneDNN's names of instruction sets, the newest first, and the flag that stands for each (its manual, "CPU Dispatcher
+"""oneDNN's names of instruction sets, the newest first, and the CPU flag that each needs (its manual, "CPU Dispatcher
 Control")."""
 
 

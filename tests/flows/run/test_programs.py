@@ -1,4 +1,4 @@
-"""Programs of a stage that are not its command: one beside it, one before a run starts anything."""
+"""Programs of a stage that are not its command: a sidecar, and a preflight before the run starts."""
 
 import subprocess
 import time
@@ -7,40 +7,40 @@ from pathlib import Path
 import pytest
 
 from flows.plan.policy import Policy, Program
-from flows.run.programs import running_beside
+from flows.run.programs import running_sidecar
 from stages.runtime.entry import EXIT_UNAVAILABLE
 from tests.flows.test_pipeline import processes_in, run, toy
 
 STAGES = """\
 stages:
-  train: {cmd: "env > train.txt && sleep 1", outs: [train.txt], meta: {flow: {beside: %s}}}
+  train: {cmd: "env > train.txt && sleep 1", outs: [train.txt], meta: {flow: {sidecar: %s}}}
   publish: {cmd: cp train.txt published.txt, deps: [train.txt], outs: [published.txt], meta: {flow: {preflight: %s}}}
 """
 
 
-def pipeline(folder: Path, beside: str = "null", preflight: str = "null") -> Path:
-    made = toy(folder, STAGES % (beside, preflight))
+def pipeline(folder: Path, sidecar: str = "null", preflight: str = "null") -> Path:
+    made = toy(folder, STAGES % (sidecar, preflight))
     (made / "params.yaml").write_text("publish: {to: null, push: true}\n")
     return made
 
 
-def test_a_program_works_beside_a_stage_with_secrets_of_its_own_and_is_ended_with_it(
+def test_a_sidecar_runs_while_its_stage_runs_with_secrets_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
-    folder = pipeline(tmp_path / "toy", "{command: sh beside.sh, when: '${publish.push}', secrets: [HF_TOKEN]}")
-    (folder / "beside.sh").write_text("env > beside.txt\necho seen $HF_TOKEN\nsleep 100\n")
+    folder = pipeline(tmp_path / "toy", "{command: sh sidecar.sh, when: '${publish.push}', secrets: [HF_TOKEN]}")
+    (folder / "sidecar.sh").write_text("env > sidecar.txt\necho seen $HF_TOKEN\nsleep 100\n")
 
     result = run(folder)
 
     assert result.returncode == 0, result.stdout
     assert "seen [HF_TOKEN]" in result.stdout
-    assert "HF_TOKEN=a-secret-of-mine" in (folder / "beside.txt").read_text()
+    assert "HF_TOKEN=a-secret-of-mine" in (folder / "sidecar.txt").read_text()
     assert "HF_TOKEN" not in (folder / "train.txt").read_text()
     assert processes_in(folder) == []
 
 
-def test_a_program_beside_a_stage_that_fails_is_a_warning(tmp_path: Path) -> None:
+def test_a_sidecar_that_fails_is_a_warning(tmp_path: Path) -> None:
     folder = pipeline(tmp_path / "toy", "{command: sh -c 'exit 3'}")
 
     result = run(folder)
@@ -52,7 +52,7 @@ def test_a_program_beside_a_stage_that_fails_is_a_warning(tmp_path: Path) -> Non
 def test_a_program_that_does_not_start_is_a_warning() -> None:
     lines: list[str] = []
 
-    with running_beside(Program(command="no-such-program"), set(), lines.append):
+    with running_sidecar(Program(command="no-such-program"), set(), lines.append):
         pass
 
     assert lines == [
@@ -64,7 +64,7 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest
     monkeypatch.setattr("flows.run.programs.GRACE_SECONDS", 0.2)
     lines: list[str] = []
 
-    with running_beside(Program(command="sh -c 'trap \"\" TERM; echo up; sleep 100'"), set(), lines.append):
+    with running_sidecar(Program(command="sh -c 'trap \"\" TERM; echo up; sleep 100'"), set(), lines.append):
         while not lines:
             time.sleep(0.01)
         began = time.monotonic()
@@ -74,7 +74,7 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest
 
 @pytest.mark.parametrize("when", [None, False, ""])
 def test_a_program_whose_condition_does_not_hold_is_not_started(when: object) -> None:
-    with running_beside(Program(command="no-such-program", when=when), set(), pytest.fail):
+    with running_sidecar(Program(command="no-such-program", when=when), set(), pytest.fail):
         pass
 
 
@@ -114,6 +114,6 @@ def test_a_preflight_does_not_run_without_its_condition_or_where_nothing_runs_be
 
 
 def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
-    policy = Policy(secrets=("A",), beside=Program(command="x", secrets=("B",)), preflight=Program(command="y"))
+    policy = Policy(secrets=("A",), sidecar=Program(command="x", secrets=("B",)), preflight=Program(command="y"))
 
     assert policy.all_secrets == {"A", "B"}

@@ -213,6 +213,7 @@ def touch_all(folder: Path, then: float) -> None:
 CACHES = {
     "restore": ".dvc/cache",
     "restore-model": ".dvc/cache",
+    "restore-lock": ".dvc/cache",
     "document": ".parrotflow/cache",
     "train": ".parrotflow/checkpoints",
 }
@@ -229,9 +230,6 @@ def damage(trial: Trial) -> None:
             kill_everything(trial)
 
         trial.attempt(disturb)
-    elif trial.work.name == "restore-model" and trial.chance.random() < 0.5:
-        (trial.folder / "dvc.lock").unlink()
-        trial.told.append("without dvc.lock")
     root = trial.folder / CACHES[trial.work.name]
     files = sorted(file for file in root.rglob("*") if file.is_file() and file.stat().st_size)
     if not files:
@@ -362,7 +360,7 @@ KINDS = (
         "damage",
         "damaged cache entries and checkpoints",
         damage,
-        ("restore", "restore", "restore-model", "document", "document", "train"),
+        ("restore", "restore-model", "restore-lock", "document", "document", "train"),
     ),
     Kind("remote", "a DVC remote that fails", remote, ("pull",)),
     Kind("hub", "a Hub that fails", hub, ("hub",)),

@@ -161,6 +161,7 @@ WORKS = {
         Work("hub", "evaluated", "publish", (_parameter("\n  repository: null", f"\n  repository: {REPOSITORY}"),)),
         Work("restore", "evaluated", "tokenize", removed=("data",)),
         Work("restore-model", "evaluated", "generate", removed=("model", "data/samples.json")),
+        Work("restore-lock", "evaluated", "generate", removed=("model", "data/samples.json", "dvc.lock")),
         Work("pull", "evaluated", "tokenize", removed=("data",), options=("--pull",)),
     )
 }

@@ -89,6 +89,8 @@ class Trial:
     """Of all attempts together."""
     refusals: int = 0
     """Attempts that failed, with a clear message."""
+    last_refusal: str = ""
+    """The end of what the last attempt said; empty if it succeeded."""
     told: list[str] = field(default_factory=list)
     """What was done to the run, for the report."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -155,6 +157,7 @@ class Trial:
         self.succeeded = attempt.code == 0
         attempt.require_clear("the disturbed run" if disturb else "the same command again")
         self.refusals += attempt.code > 0
+        self.last_refusal = attempt.said[-1000:] if attempt.code else ""
         self.wait_for_orphans()  # they may still write dvc.lock
         self.check_lock()
         return attempt
@@ -186,7 +189,7 @@ class Trial:
             self.attempt()
             self.wait_for_orphans()
         if not self.succeeded:
-            raise FailedTrialError(f"does not succeed: {ATTEMPTS} times refused")
+            raise FailedTrialError(f"does not succeed: {ATTEMPTS} times refused, last:\n{self.last_refusal}")
         self.compare(self.projects.reference(self.work, *self.kept))
         self.stages_again = max(0, starts(self.folder) - self.undisturbed.starts)
         self.finished = True

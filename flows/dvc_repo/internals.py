@@ -5,6 +5,7 @@ underscore of Repo, Stage and Output.
 """
 
 import errno
+import io
 import logging
 import os
 import sqlite3
@@ -29,9 +30,12 @@ from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc.stage.serialize import to_single_stage_lockfile
+from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.state import State
+
+from stages.runtime.atomic import atomic_write
 
 DVC_TMP = Path(".dvc/tmp")
 RWLOCK = DVC_TMP / RWLOCK_FILE
@@ -198,7 +202,8 @@ def record_inputs(name: str, before_writing: Callable[[dict[str, Any]], None]) -
         stage.save_deps()
         stage.md5 = stage.compute_md5()
         before_writing(to_single_stage_lockfile(stage))
-        stage.dump(update_pipeline=False)
+        with lock_file_written_whole():
+            stage.dump(update_pipeline=False)
 
 
 def poll_lock_every(seconds: float) -> None:
@@ -235,6 +240,23 @@ def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         dvc.stage.run.prepare_kwargs = original
+
+
+@contextmanager
+def lock_file_written_whole() -> Iterator[None]:
+    """While within, dvc.lock is replaced in one step: DVC writes it in place, where a signal leaves it cut off."""
+    original = serialization._dump_data
+
+    def dump_whole(path: str, data: Any, dumper: Any, fs: Any = None, **options: Any) -> None:
+        text = io.StringIO()
+        dumper(data, text, **options)
+        atomic_write(Path(path), text.getvalue())
+
+    serialization._dump_data = dump_whole
+    try:
+        yield
+    finally:
+        serialization._dump_data = original
 
 
 @contextmanager

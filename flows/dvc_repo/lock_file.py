@@ -8,18 +8,32 @@ import yaml
 from stages.runtime.atomic import atomic_write
 
 DVC_FILE = Path("dvc.yaml")
+LOCK_FILE = "dvc.lock"
 HEAD = "stages:\n"
 
 
 def lock_file_of(dvc_file: Path) -> Path:
     """Each dvc.yaml has a dvc.lock of its own in its folder."""
-    return dvc_file.with_name("dvc.lock")
+    return dvc_file.with_name(LOCK_FILE)
 
 
 def located(stage: str) -> tuple[Path, str]:
     """The dvc.yaml that a stage is in and its name there: `more/dvc.yaml:copy`, or just `copy` of the root's."""
     file, _, name = stage.rpartition("dvc.yaml:")
     return Path(f"{file}dvc.yaml"), name
+
+
+def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
+    """Remove each dvc.lock that is empty, and return them.
+
+    Plain `dvc repro` writes it in place, so a kill can leave it empty; DVC then refuses every command. Without it each
+    stage counts as never run, and what DVC's run-cache holds is restored.
+    """
+    there = [*folder.glob(LOCK_FILE), *folder.glob(f"*/{LOCK_FILE}")]
+    empty = [file for file in there if file.is_file() and not file.stat().st_size]
+    for file in empty:
+        file.unlink()
+    return empty
 
 
 def recorded(stage: str) -> dict[str, Any] | None:

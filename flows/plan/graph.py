@@ -28,7 +28,7 @@ from flows.dvc_repo.internals import (
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import located
+from flows.dvc_repo.lock_file import LOCK_FILE, located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds
@@ -173,7 +173,11 @@ def make_plan(
             wrong = repo.state.wrong if isinstance(repo.state, ReadingState) else []
             return Plan(planned, tuple(sorted(os.path.relpath(path, repo.root_dir) for path in wrong)))
     except DvcException as error:
-        raise UserError(f"dvc: {error}") from None
+        damaged = f"{LOCK_FILE}'" in str(error)
+        remedy = (
+            f"; `git checkout {LOCK_FILE}` brings the committed one back, and nothing that is in DVC's cache is lost"
+        )
+        raise UserError(f"dvc: {error}{remedy if damaged else ''}") from None
 
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:

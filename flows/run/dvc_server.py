@@ -28,6 +28,7 @@ from flows.dvc_repo.internals import (
     dvc_prints_to,
     inputs_compared,
     lacks_outputs,
+    lock_file_written_whole,
     poll_lock_every,
     verify_downloads,
 )
@@ -132,7 +133,13 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        with dvc_prints_to(sys.stdout), commands_get(output, locks), inputs_compared(), results_checked():
+        with (
+            dvc_prints_to(sys.stdout),
+            commands_get(output, locks),
+            inputs_compared(),
+            results_checked(),
+            lock_file_written_whole(),
+        ):
             code = bring_up_to_date(request)
         print(f"{END}{code}", flush=True)
     finally:

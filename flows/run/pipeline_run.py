@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from flows.dvc_repo.lock_file import sort_lock_file
+from flows.dvc_repo.lock_file import remove_empty_lock_files, sort_lock_file
 from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.plan.code_change import remember_code
 from flows.plan.graph import Plan, PlannedStage, make_plan
@@ -46,6 +46,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
         check_params()
         if remove_torn_table():
             print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
+        for emptied in remove_empty_lock_files():
+            print(f"{emptied} was emptied by a kill: removed; results that are in DVC's cache are restored", flush=True)
         forget_zombies()
         drop_expired()
         plan = make_plan(options.targets, force=options.force, downstream=options.downstream)

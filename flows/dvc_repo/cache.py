@@ -28,14 +28,14 @@ def drop_damaged(stage_name: str) -> list[str]:
 def to_restore(stage: PipelineStage) -> list[Output]:
     """The outputs that DVC would restore for the inputs as they are now: by dvc.lock, else by the run-cache.
 
-    All of them where one is missing: DVC removes the others before it restores.
+    By dvc.lock all of them where one is missing, since DVC removes the others before it restores. By the run-cache
+    always: DVC puts its results also in the place of equal ones.
     """
     if not stage.changed_stage() and (stage.frozen or not any(dep.status() for dep in stage.deps)):
-        source = stage
-    else:
-        source = run_cache_entry(stage)
-    outs = [out for out in source.outs if out.hash_info] if source else []
-    return outs if any(not out.exists or out.changed_checksum() for out in outs) else []
+        outs = [out for out in stage.outs if out.hash_info]
+        return outs if any(not out.exists or out.changed_checksum() for out in outs) else []
+    source = run_cache_entry(stage)
+    return [out for out in source.outs if out.hash_info] if source else []
 
 
 @contextmanager

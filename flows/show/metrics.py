@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flows.plan.graph import PlannedStage
     from flows.plan.policy import Curves
 from stages.runtime.dotted import value_at
+from stages.runtime.entry import UserError
 
 MOST_POINTS = 500
 """Of a curve that is shown."""
@@ -42,7 +43,11 @@ def all_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for file in sorted({file for stage in stages for file in stage.metrics}):
         if Path(file).exists() and file.endswith(".json"):
-            metrics |= _numbers(json.loads(Path(file).read_text(encoding="utf-8")), f"{Path(file).stem}.")
+            try:
+                values = json.loads(Path(file).read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
+            metrics |= _numbers(values, f"{Path(file).stem}.")
     return metrics
 
 

@@ -58,6 +58,24 @@ def test_a_missing_result_is_checked_before_it_is_restored(toy: Path) -> None:
     assert drop_damaged("left") == ["left.txt"]
 
 
+def test_without_dvc_lock_the_run_cache_replaces_whole_results_too_so_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(
+        tmp_path / "toy",
+        "stages:\n  one: {cmd: cp source.txt out.json, deps: [source.txt], metrics: [out.json: {cache: false}]}\n",
+    )
+    (folder / "source.txt").write_text("[1]")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    damage("[1]")
+    (folder / "dvc.lock").unlink()
+
+    assert drop_damaged("one") == ["out.json"]
+    repro(folder)
+    assert (folder / "out.json").read_text() == "[1]"
+
+
 def test_every_file_of_a_folder_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "mkdir -p out && cp source.txt out/a && echo b > out/b"
     folder = make_toy(tmp_path / "toy", f"stages:\n  one: {{cmd: {command}, deps: [source.txt], outs: [out]}}\n")

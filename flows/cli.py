@@ -289,16 +289,55 @@ def table(
         return
     results = made.compute(name, size)
     if check:
-        compared = made.check(name, size, results)
-        for kept, row, column, verdict, values in compared:
-            if verdict != "equal":
-                print(f"{kept}, {row}, {column}: {verdict}: {values}")
-        print(f"{sum(verdict == 'equal' for *_, verdict, _ in compared)} of {len(compared)} entries are equal")
-        if any(verdict in ("different", "gone", "new") for *_, verdict, _ in compared):
-            raise SystemExit(1)
-        return
+        lines, same = made.comparison(made.check(name, size, results))
+        print("\n".join(lines))
+        raise SystemExit(0 if same else 1)
     written = made.write_results(name, size, results)
     print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
+
+
+@app.command
+def sweep(
+    name: str,
+    *,
+    size: Literal["small", "full"] = "small",
+    retry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    wait: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+) -> None:
+    """Run the cells of an experiment that have no current result, side by side, and make its tables and figures.
+
+    Each cell becomes a DVC experiment. The same command continues after Ctrl-C or a kill; a level or a seed that is
+    added runs only the new cells.
+
+    Parameters
+    ----------
+    name
+        Of a file in experiments/, or its path.
+    size
+        Which of its settings.
+    retry
+        Also run the cells that failed.
+    check
+        Compute every cell again, from the data on, and compare the tables with the stored ones. Exits with 1 if an
+        entry is different.
+    dry
+        Only show which cells would run, and why.
+    wait
+        Wait for another run in this folder instead of refusing.
+    """
+    from flows.sweep import sweep as sweeps
+
+    if dry:
+        cells = sweeps.planned(name, size)
+        for cell, reason in cells:
+            print(f"{cell.label}: {reason or 'up to date'}")
+        print(f"{sum(bool(reason) for _, reason in cells)} of {len(cells)} cells would run")
+        return
+    lines, good = sweeps.check(name, size, wait=wait) if check else sweeps.sweep(name, size, retry=retry, wait=wait)
+    print("\n".join(lines))
+    raise SystemExit(0 if good else 1)
 
 
 @app.command

@@ -44,6 +44,11 @@ class Cell:
     overrides: Overrides
     """Dotted key -> value; what is given as a mapping replaces the one in params.yaml whole."""
 
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{', '.join(self.levels.values())}, seed {self.seed}"
+
     def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """params.yaml's values with the overrides. Raises UserError on a key that leads nowhere."""
         changed = deepcopy(dict(values))

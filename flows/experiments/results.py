@@ -5,7 +5,7 @@ The runs are those of the record, which a sweep writes, and DVC's experiments. T
 `--check` read), figures/ (.pdf, .svg, .png) and claims.json.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from flows.experiments.experiment import Experiment, SettingName, experiment_pat
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, rows_csv, tidy
-from flows.experiments.runs import dvc_runs, recorded_runs
+from flows.experiments.runs import Run, dvc_runs, recorded_runs
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.stored import (
     TABLES,
@@ -57,9 +57,9 @@ def commands(name: str, size: SettingName) -> list[str]:
     return [queue_command(cell, experiment.targets, values) for cell in cells if cell.id not in done]
 
 
-def compute(name: str, size: SettingName) -> Results:
-    """Tables, fits and claims of the runs that there are. Raises UserError on faults of the file."""
-    experiment, _, data = _collected(name, size)
+def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> Results:
+    """Tables, fits and claims of the runs that there are, or of those given. Raises UserError on faults of the file."""
+    experiment, _, data = _collected(name, size, runs)
     place = (Path(name).stem, size)
     fits: dict[str, PowerLaw] = {}
     unfitted: dict[str, str] = {}
@@ -77,11 +77,13 @@ def compute(name: str, size: SettingName) -> Results:
     return Results(experiment, data, tables, fits, unfitted, claims)
 
 
-def _collected(name: str, size: SettingName) -> tuple[Experiment, list[Cell], Tidy]:
+def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None) -> tuple[Experiment, list[Cell], Tidy]:
     experiment = read_experiment(name)
     cells = cells_of(name, experiment, size)
     reached = reach(experiment.targets)
     require_written(name, experiment, reached)
+    if given is not None:
+        return experiment, cells, tidy(experiment, cells, given, read_params_file(), reached.params)
     ids = {cell.id for cell in cells}
     runs = [run for run in recorded_runs(results_folder(name, size) / RECORD) if run.cell in ids]
     recorded = {run.cell for run in runs if run.state == "finished"}
@@ -137,6 +139,15 @@ def check(name: str, size: SettingName, results: Results) -> list[tuple[str, str
         for table in results.tables
         for compared in compare_tables(read_table(folder / f"{table.name}.json"), table)
     ]
+
+
+def comparison(compared: Iterable[tuple[str, str, str, Verdict, str]]) -> tuple[list[str], bool]:
+    """What `check` found, in lines, and whether no entry is different, gone or new."""
+    entries = list(compared)
+    lines = [f"{table}, {row}, {column}: {verdict}: {values}" for table, row, column, verdict, values in entries]
+    told = [line for line, entry in zip(lines, entries, strict=True) if entry[3] != "equal"]
+    told.append(f"{len(entries) - len(told)} of {len(entries)} entries are equal")
+    return told, all(entry[3] in ("equal", "within intervals") for entry in entries)
 
 
 def summary(results: Results) -> Sequence[str]:

@@ -103,11 +103,7 @@ def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Co
     texts: Mapping[str, str] = {}
     if found.state == "success":
         texts = texts_at(found.commit, {*reports, *(location.partition(":")[0] for location in curves)})
-    values: dict[str, Any] = {}
-    for file in reports:
-        with suppress(KeyError, ValueError):
-            values[file] = json.loads(texts[file])
-    points = {location: list(_points(texts, location)) for location in curves}
+    values, points = reports_and_curves(texts, reports, curves)
     return Run(
         cell=cell,
         state=DVC_STATES[found.state],
@@ -116,9 +112,21 @@ def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Co
         baseline=found.baseline,
         params=found.params.get(str(PARAMS_FILE), {}),
         reports=values,
-        curves={location: read for location, read in points.items() if read},
+        curves=points,
         ended=found.ended,
     )
+
+
+def reports_and_curves(
+    texts: Mapping[str, str], reports: Collection[str], curves: Collection[str]
+) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
+    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them."""
+    values: dict[str, Any] = {}
+    for file in reports:
+        with suppress(KeyError, ValueError):
+            values[file] = json.loads(texts[file])
+    points = {location: list(_points(texts, location)) for location in curves}
+    return values, {location: read for location, read in points.items() if read}
 
 
 def _points(texts: Mapping[str, str], location: str) -> Iterator[tuple[float, float]]:

@@ -133,6 +133,8 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if request.folder:
+            os.chdir(request.folder)
         with (
             dvc_prints_to(sys.stdout),
             commands_get(output, locks),

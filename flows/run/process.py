@@ -87,9 +87,16 @@ class StageRunner:
         self.stopping.set()
 
     def run(
-        self, request: Request, on_line: Callable[[str], None], timeout_seconds: float | None = None
+        self,
+        request: Request,
+        on_line: Callable[[str], None],
+        timeout_seconds: float | None = None,
+        give_up: Callable[[], str] = lambda: "",
     ) -> StageOutcome:
-        """Run a stage to its end, giving each line that its command prints to `on_line`."""
+        """Run a stage to its end, giving each line that its command prints to `on_line`.
+
+        `give_up` is asked several times a second; a text that is not empty says why the stage is ended.
+        """
         if self.stopping.is_set():
             return StageOutcome(request.stage, "stopped")
         began, kills_before = time.perf_counter(), memory_kills()
@@ -107,27 +114,32 @@ class StageRunner:
                 on_line(message.removeprefix("WARNING: "))
 
         process = self.server.start(request)
-        late = self._read_to_the_end(process, Lines(take_line), Lines(take_message), timeout_seconds)
+        deadline = time.monotonic() + (timeout_seconds or threading.TIMEOUT_MAX)
+
+        def reason_to_end() -> str:
+            if time.monotonic() > deadline:
+                return f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
+            return give_up()
+
+        ended_for = self._read_to_the_end(process, Lines(take_line), Lines(take_message), reason_to_end)
         outcome = read_outcome(request.stage, messages, lines, time.perf_counter() - began)
         if self.stopping.is_set() and outcome.result == "failed":
             return replace(outcome, result="stopped", message="")
-        if late and outcome.result == "failed":
-            message = f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
-            return replace(outcome, message=message, exit_code=0)
+        if ended_for and outcome.result == "failed":
+            return replace(outcome, message=ended_for, exit_code=0)
         if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             return replace(outcome, message=describe_kill(memory_kills() > kills_before))
         return outcome
 
     def _read_to_the_end(
-        self, process: StageProcess, output: Lines, messages: Lines, timeout_seconds: float | None
-    ) -> bool:
-        """Read until the process has ended, ending its group where that is asked for; whether it took too long.
+        self, process: StageProcess, output: Lines, messages: Lines, reason_to_end: Callable[[], str]
+    ) -> str:
+        """Read until the process has ended, ending its group where that is asked for; the reason, if there was one.
 
         A command's background process may keep the output open for ever, so its end is not waited for.
         """
-        deadline = time.monotonic() + (timeout_seconds or threading.TIMEOUT_MAX)
         kill_at: float | None = None
-        has_ended = late = False
+        has_ended, ended_for = False, ""
         with selectors.DefaultSelector() as selector:
             for descriptor, lines in ((process.output, output), (process.messages, messages)):
                 os.set_blocking(descriptor, False)
@@ -140,8 +152,9 @@ class StageRunner:
                         selector.unregister(key.fd)
                         has_ended |= key.fd == process.messages
                 now = time.monotonic()
-                late |= now > deadline and not self.stopping.is_set()
-                if kill_at is None and (late or self.stopping.is_set()):
+                if not ended_for and not self.stopping.is_set():
+                    ended_for = reason_to_end()
+                if kill_at is None and (ended_for or self.stopping.is_set()):
                     kill_at = now + GRACE_SECONDS
                     signal_group(process.pid, signal.SIGTERM)
                 elif kill_at is not None and now > kill_at:
@@ -154,7 +167,7 @@ class StageRunner:
             output.feed(b"")
         os.close(process.output)
         os.close(process.messages)
-        return late
+        return ended_for
 
 
 def memory_kills() -> int:

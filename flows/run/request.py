@@ -11,6 +11,8 @@ class Request:
     """Bring one stage up to date."""
 
     stage: str
+    folder: str = ""
+    """The project's folder, where it is not that of the run."""
     force: bool = False
     pull: bool = False
     check_cache: bool = False

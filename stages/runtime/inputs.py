@@ -140,7 +140,10 @@ def inputs_of_this_stage() -> Inputs | None:
 
 def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
     command = re.compile(rf"python -m {re.escape(module)}(\s|$)")
-    stages = (yaml.load(DVC_FILE.read_bytes(), Loader=_yaml_loader) or {}).get("stages") or {}
+    try:
+        stages = (yaml.load(DVC_FILE.read_bytes(), Loader=_yaml_loader) or {}).get("stages") or {}
+    except yaml.YAMLError:
+        return None  # DVC says what is wrong with it
     templates = {name: stage.get("do", stage) for name, stage in stages.items()}  # of foreach
     own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}
     asked = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]

@@ -1,0 +1,1 @@
+"""Cells of an experiment, run side by side by one scheduler."""

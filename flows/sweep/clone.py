@@ -1,0 +1,179 @@
+"""The clone in which a cell runs: `.parrotflow/sweep/CELL_ID/`, HEAD with the cell's params.yaml.
+
+It shares DVC's cache with the project, so that a stage that ran in one clone is restored in the others, and the shard
+cache. A clone stays until its cell is recorded: with it stay its checkpoints, so that a killed sweep continues.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import yaml
+from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
+
+from flows.dvc_repo.internals import open_repo
+from flows.environment import STATE_DIR
+from flows.experiments.cells import Cell
+from flows.project import yaml_text
+from stages.runtime.atomic import atomic_write
+from stages.runtime.dotted import value_at
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
+
+CLONES = STATE_DIR / "sweep"
+
+SHARED = (STATE_DIR / "cache", STATE_DIR / "code")
+"""Of the project, by a link: shards of data stages, and texts of code; both are named by their content."""
+
+LINKS = "reflink,hardlink,copy"
+"""How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
+
+NAMELESS = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "parrotflow"), ("EMAIL", "parrotflow@localhost"))
+}
+"""Where git has no identity on this machine."""
+
+
+def bring_up_to_date(cell: Cell, head: str, clone: Path, own_cache: Path | None = None) -> Path:
+    """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
+
+    With `own_cache`, a folder, nothing is shared with the project. Raises UserError where git fails.
+    """
+    clone = clone.absolute()
+    if not (clone / ".git").is_dir():
+        shutil.rmtree(clone, ignore_errors=True)
+        clone.parent.mkdir(parents=True, exist_ok=True)
+        # Objects are not copied: the clone lies within its source and does not outlive it.
+        git(
+            Path(),
+            "clone",
+            "--quiet",
+            "--shared",
+            "--no-checkout",
+            git(Path(), "rev-parse", "--show-toplevel"),
+            str(clone),
+        )
+    git(clone, "fetch", "--quiet", "origin", head)
+    before = git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
+    if before != head or not (clone / ".git/index").exists():
+        git(clone, "checkout", "--quiet", "--force", "--detach", head)
+    folder = clone / git(Path(), "rev-parse", "--show-prefix")
+    _share(folder, own_cache)
+    text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
+    if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
+        atomic_write(folder / PARAMS_FILE, text)
+    return folder
+
+
+def _share(folder: Path, own_cache: Path | None) -> None:
+    (folder / ".dvc").mkdir(exist_ok=True)
+    with open_repo() as repo:
+        cache = own_cache or repo.cache.local_cache_dir
+    (folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {cache}\n    type = {LINKS}\n", encoding="utf-8")
+    (folder / STATE_DIR).mkdir(exist_ok=True)
+    (folder / STATE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
+    for shared in () if own_cache else SHARED:
+        shared.mkdir(parents=True, exist_ok=True)
+        if not (folder / shared).is_symlink():
+            (folder / shared).symlink_to(shared.absolute())
+
+
+def root_of(folder: Path) -> Path:
+    """The clone of a project folder."""
+    return next(parent for parent in (folder, *folder.parents) if (parent / ".git").is_dir())
+
+
+def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
+    """params.yaml's text with other values, its comments kept."""
+    document = yaml_text.load(text)
+    for key, value in overrides.items():
+        section, _, last = key.rpartition(".")
+        value_at(document, section)[last] = value
+    return yaml_text.dump(document)
+
+
+def head_commit(targets: Iterable[str]) -> str:
+    """HEAD, from which the clones are made. Raises UserError where a file that the cells read is not as in it.
+
+    params.yaml may differ: each cell's own is written from it.
+    """
+    try:
+        with open_repo() as repo:
+            stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+            outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
+            deps = [dep for stage in stages for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+            read = {Path(dep.fs_path) for dep in deps} | {Path(stage.path) for stage in stages}
+    except DvcException as error:
+        raise UserError(f"dvc: {error}") from None
+    root = Path(git(Path(), "rev-parse", "--show-toplevel"))
+    if not git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
+        raise UserError("this repository has no commit yet; cells are made from the last commit: commit first")
+    status = git(root, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
+    changed = [root / entry[3:] for entry in status if entry]
+    outside = [path for path in changed if _below(path, read) and not _below(path, outs)]
+    if outside:
+        names = ", ".join(os.path.relpath(path) for path in outside[:5])
+        raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")
+    return git(root, "rev-parse", "HEAD")
+
+
+def changed_since(commit: str, targets: Iterable[str]) -> list[str]:
+    """What the targets and the stages before them read or execute, and what differs between a commit and HEAD.
+
+    Files, and the names of stages whose command changed; params.yaml is not looked at. Everything where git does not
+    have the commit any more.
+    """
+    with open_repo() as repo:
+        stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+        outs = {out.fs_path for stage in repo.index.stages for out in stage.outs}
+        read = sorted({dep.fs_path for stage in stages for dep in stage.deps} - outs - {str(PARAMS_FILE.absolute())})
+        files = {os.path.relpath(stage.path) for stage in stages}
+        names = {stage.name for stage in stages}
+    if not git(Path(), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False):
+        return [os.path.relpath(file) for file in read]
+    changed = git(Path(), "diff", "--name-only", "--relative", commit, "HEAD", "--", *read).splitlines() if read else []
+    for file in sorted(files):
+        before, now = ({**_commands(revision, file)} for revision in (commit, "HEAD"))
+        changed += sorted(name for name in names if before.get(name) != now.get(name))
+    return changed
+
+
+def _commands(commit: str, file: str) -> dict[str, object]:
+    """The stages of a dvc.yaml at a commit, with their commands."""
+    text = git(Path(), "show", f"{commit}:./{file}", check=False)
+    stages = (yaml.safe_load(text) or {}).get("stages") or {}
+    return {name: stage.get("do", stage).get("cmd") for name, stage in stages.items()}
+
+
+def _below(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path == folder or folder in path.parents for folder in folders)
+
+
+def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
+    """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError."""
+    identity = {} if git(folder, "var", "GIT_AUTHOR_IDENT", check=False) else NAMELESS
+    command = ["dvc", "exp", "save", "--quiet", "--force", "--name", name, *targets]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **identity}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise UserError(f"dvc exp save: {done.stderr.strip()[-1000:]}")
+    refs = git(folder, "for-each-ref", "--format=%(refname)", "refs/exps").splitlines()
+    ref = next(ref for ref in refs if ref.rpartition("/")[2] == name)
+    git(Path(), "fetch", "--quiet", str(folder), f"+{ref}:{ref}")
+    return git(folder, "rev-parse", ref)
+
+
+def git(folder: Path, *arguments: str, check: bool = True) -> str:
+    """Run git; what it prints. Raises UserError where it fails; without `check` that gives an empty text."""
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        if not check:
+            return ""
+        raise UserError(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip("\n")

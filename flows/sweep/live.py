@@ -1,0 +1,122 @@
+"""What a person sees of cells that run: a line for each that ends, and in a terminal a table that renews itself."""
+
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from rich.console import Group
+from rich.live import Live as RichLive
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from flows.experiments.cells import Cell
+from flows.experiments.runs import Run
+from flows.plan.graph import Plan
+from flows.run.record import Event, Line, Progress, StageEnded, StageStarted
+from flows.show.terminal import GOOD, LIVE_ROWS, RESULT_STYLE, LastingConsole
+
+
+class Live:
+    """Follows the cells of one run."""
+
+    def __init__(self, title: str, cells: Mapping[str, Cell], plan: Plan, known: int) -> None:
+        self.title, self.cells, self.known = title, cells, known
+        self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.began = time.perf_counter()
+        self.left = {cell: [stage.name for stage in plan.to_do if stage.name.startswith(f"{cell}/")] for cell in cells}
+        self.running: dict[str, float] = {}
+        self.progress: dict[str, str] = {}
+        self.ran: dict[str, int] = {}
+        self.done: dict[str, Run] = {}
+        self.seconds: dict[str, float] = dict.fromkeys(cells, 0.0)
+        self._lock = threading.Lock()
+        self._live = RichLive(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> "Live":
+        already = f"; {self.known} more are recorded already" if self.known else ""
+        self.say(f"{self.title}: {len(self.cells)} cells to run{already}")
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        with self._lock:
+            self.console.print(escape(text))
+
+    def on_event(self, event: Event) -> None:
+        """Follow an event; what stages print is in the record of the run, and only of a failure shown here."""
+        match event:
+            case StageStarted():
+                with self._lock:
+                    self.running[event.stage] = time.perf_counter()
+            case Progress():
+                with self._lock:
+                    self.progress[event.stage] = f"{event.done} of {event.total}"
+            case Line() if event.text.startswith("warning: "):
+                self.say(f"{self._label(event.stage)}: {event.text}")
+            case StageEnded():
+                self._ended(event)
+
+    def _ended(self, event: StageEnded) -> None:
+        cell, _, stage = event.stage.partition("/")
+        with self._lock:
+            self.running.pop(event.stage, None)
+            self.progress.pop(event.stage, None)
+            self.seconds[cell] += event.seconds
+            self.ran[event.result] = self.ran.get(event.result, 0) + 1
+            if event.stage in self.left[cell] and event.retry_in_seconds is None:
+                self.left[cell].remove(event.stage)
+        if event.result not in GOOD:
+            again = "" if event.retry_in_seconds is None else f"; next attempt in {event.retry_in_seconds:g} s"
+            self._print(event.result, f"{self._label(cell)}: {stage} {event.result}{again}")
+            if event.message:
+                self.say(event.message)
+        elif event.result == "ran" and not self.console.is_terminal:
+            self._print(event.result, f"{self._label(cell)}: {stage} ran in {event.seconds:.1f} s")
+
+    def on_recorded(self, run: Run) -> None:
+        """A cell has ended and is recorded."""
+        with self._lock:
+            self.done[run.cell] = run
+            number = len(self.done)
+        if run.state == "finished":
+            self._print("ran", f"{number}/{len(self.cells)} {self._label(run.cell)}: finished as {run.experiment}")
+
+    def _print(self, result: str, text: str) -> None:
+        with self._lock:
+            self.console.print(f"[{RESULT_STYLE[result]}]{escape(text)}[/]")
+
+    def _label(self, name: str) -> str:
+        return self.cells[name.partition("/")[0]].label
+
+    def _view(self) -> Group:
+        """How many cells are done, and those that run."""
+        now = time.perf_counter()
+        with self._lock:
+            failed = sum(run.state == "failed" for run in self.done.values())
+            elapsed = now - self.began
+            left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else None
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            for heading in ("cell", "stage", "progress"):
+                table.add_column(heading, overflow="ellipsis", no_wrap=True)
+            for heading in ("seconds", "stages left"):
+                table.add_column(heading, justify="right")
+            for name, began in list(self.running.items())[:LIVE_ROWS]:
+                cell, _, stage = name.partition("/")
+                table.add_row(
+                    escape(self._label(cell)),
+                    stage,
+                    self.progress.get(name, ""),
+                    f"{now - began:.0f}",
+                    str(len(self.left[cell])),
+                )
+        counts = ", ".join(f"{count} {result}" for result, count in self.ran.items())
+        summary = f"{len(self.done)} of {len(self.cells)} cells done, {failed} failed; stages: {counts or 'none yet'}"
+        more = f"; about {left / 60:.0f} min left" if left is not None and left > 60 else ""
+        return Group(Text(""), table, Text(f"{summary}; {elapsed / 60:.1f} min{more}"))

@@ -1,0 +1,84 @@
+"""One plan of all cells: what is the same in several cells is computed once, by the first of them.
+
+A stage of a cell is named `CELL_ID/STAGE`. Two stages compute the same if they and all stages before them have the same
+command and read the same values of params.yaml: code and data are those of one commit. The first one runs; the others
+wait for it, and DVC then restores its result from the cache that all clones share.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+
+from flows.dvc_repo.internals import open_repo
+from flows.plan.graph import Plan, PlannedStage, make_plan
+from stages.runtime.entry import UserError
+
+
+def cell_stage(cell: str, stage: str) -> str:
+    """The name of a cell's stage in the plan of all cells."""
+    return f"{cell}/{stage}"
+
+
+def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
+    """The plan of all cells, whose project folders are given by their ids, in the order in which they are to start.
+
+    Raises UserError on a target that a gate or an approval guards: cells end before what is done once.
+    """
+    stages: list[PlannedStage] = []
+    first: dict[str, str] = {}
+    for cell, folder in folders.items():
+        with working_in(folder):
+            plan, contents = make_plan(targets), computed_contents(targets)
+        to_do = {stage.name for stage in plan.to_do}
+        for stage in plan:
+            if stage.policy.gate or stage.policy.approval:
+                raise UserError(f"targets: {stage.name} has a gate or needs an approval; let the cells end before it")
+            name = cell_stage(cell, stage.name)
+            upstream = [cell_stage(cell, other) for other in stage.upstream]
+            state = stage.state
+            if stage.name in to_do:
+                earlier = first.setdefault(contents[stage.name], name)
+                if earlier != name:
+                    upstream.append(earlier)
+                    state = "maybe"
+            stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state))
+    return Plan(tuple(stages))
+
+
+def computed_contents(targets: Sequence[str]) -> dict[str, str]:
+    """For each stage a hash that is equal for equal computations: of its command and values, and of those before it."""
+    with open_repo() as repo:
+        wanted = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
+        graph = repo.index.graph
+        contents: dict[str, str] = {}
+
+        def content(stage: Any) -> str:
+            name = stage.addressing
+            if name not in contents:
+                values = {str(dep): dep.read_params() for dep in stage.deps if isinstance(dep, ParamsDependency)}
+                before = sorted(map(content, graph.successors(stage)))
+                text = json.dumps([name, stage.cmd, values, before], sort_keys=True, default=str)
+                contents[name] = hashlib.sha256(text.encode()).hexdigest()
+            return contents[name]
+
+        for stage in wanted:
+            content(stage)
+        return contents
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """While within, `folder` is the working directory; for the only thread of a process."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

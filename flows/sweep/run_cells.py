@@ -1,0 +1,153 @@
+"""Cells of an experiment or a search, from their clones to their records.
+
+The scheduler is that of `parrotflow run`: it owns the cores and GPUs across all cells. The project stays locked, so no
+other run of it takes the same cores.
+"""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from flows.dvc_repo.experiments import reach
+from flows.experiments.cells import Cell
+from flows.experiments.runs import Run, recorded_runs
+from flows.plan.graph import Plan
+from flows.run.dvc_server import DvcServer
+from flows.run.pipeline_run import recorded, run_result
+from flows.run.process import StageOutcome
+from flows.run.record import Event, RunEnded
+from flows.run.run_lock import run_lock
+from flows.run.scheduler import GOOD, RunOptions, Scheduler
+from flows.sweep import clone
+from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
+from flows.sweep.live import Live
+from flows.sweep.plan import plan_of_all
+from stages.runtime.dotted import differences
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
+
+
+class StoppedError(UserError):
+    """The cells were stopped by a person."""
+
+    exit_code = 1
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    *,
+    title: str,
+    targets: Sequence[str],
+    reports: Collection[str],
+    curves: Collection[str],
+    record: Path,
+    stop_early: StopEarly | None = None,
+    clones: Path = clone.CLONES,
+    alone: bool = False,
+    wait: bool = False,
+    flow_run: str | None = None,
+) -> list[Run]:
+    """Run the cells that the record has no current result of; the runs of all cells, in their order.
+
+    Each ends at `targets`. A cell's reports and curves (FILE:COLUMN) go into `record` as soon as it has ended, failed
+    ones with their message; the clones of these stay in `clones`. With `alone` nothing comes from the project's caches,
+    and no DVC experiment is made.
+
+    Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
+    """
+    with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
+        head = clone.head_commit(targets)
+        reasons = reasons_to_run(cells, record, targets)
+        known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
+        to_run = {cell.id: cell for cell in cells if cell.id not in known}
+        if not to_run:
+            return [known[cell.id] for cell in cells]
+        own_cache = clones.absolute() / "cache" if alone else None
+        folders = {name: clone.bring_up_to_date(cell, head, clones / name, own_cache) for name, cell in to_run.items()}
+        plan = plan_of_all(folders, targets)
+        live = Live(title, to_run, plan, len(known))
+        runner = CellRunner(
+            server,
+            cells=to_run,
+            folders=folders,
+            recorded=Recorded(targets, reports, curves, record, head, as_experiments=not alone),
+            stop_early=stop_early,
+            on_recorded=live.on_recorded,
+        )
+        options = RunOptions(tuple(targets), keep_going=True, wait=wait)
+        with recorded(plan, options, flow_run) as (run_record, recording):
+
+            def on_event(event: Event) -> None:
+                run_record.write(event)
+                live.on_event(event)
+                recording.start()
+
+            scheduler = Scheduler(
+                plan, options, runner, replan=_no_gate, on_event=on_event, approve=lambda stage, given_up: ""
+            )
+            with live:
+                runner.expect(plan)
+                outcomes = scheduler.run()
+                for cell, message in failures(plan, outcomes).items():
+                    if cell not in runner.runs and not scheduler.cancelled:
+                        runner.record_failure(cell, message)
+            result = run_result(plan, outcomes, cancelled=scheduler.cancelled)
+            run_record.write(RunEnded(state=result.state, message=result.message))
+    for line in recording.last_lines(flow_run):
+        live.say(line)
+    if scheduler.cancelled:
+        raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
+    all_runs = known | runner.runs
+    return [all_runs[cell.id] for cell in cells]
+
+
+def reasons_to_run(cells: Sequence[Cell], record: Path, targets: Sequence[str]) -> dict[str, str]:
+    """Why each cell would run, by its id; empty for a finished one whose run is what it would give now.
+
+    That is one made with the same values of all that its stages read of params.yaml, of which no file that they read
+    has changed in git since.
+    """
+    runs = {run.cell: run for run in recorded_runs(record)}
+    values, keys = read_params_file(), reach(targets).params
+    changed: dict[str, list[str]] = {}
+    reasons: dict[str, str] = {}
+    for cell in cells:
+        run = runs.get(cell.id)
+        if run is None:
+            reasons[cell.id] = "not run yet"
+            continue
+        if run.baseline not in changed:
+            changed[run.baseline] = clone.changed_since(run.baseline, targets)
+        moved = [key for key, *_ in differences("", run.params, cell.params(values)) if _is_read(key, keys)]
+        if moved or changed[run.baseline]:
+            reasons[cell.id] = f"{', '.join([*moved, *changed[run.baseline]][:3])} changed since"
+        else:
+            reasons[cell.id] = "" if run.state == "finished" else f"{run.state}: {run.message}"
+    return reasons
+
+
+def _is_read(key: str, keys: Collection[str]) -> bool:
+    return any(not read or f"{key}.".startswith(f"{read}.") or f"{read}.".startswith(f"{key}.") for read in keys)
+
+
+def failures(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> dict[str, str]:
+    """The message of each cell that did not end well: its own stage's, or that of another cell's that it waits for."""
+    bad = {name: outcome for name, outcome in outcomes.items() if outcome.result not in GOOD}
+    messages: dict[str, str] = {}
+    for stage in plan.to_do:
+        cell, _, own = stage.name.partition("/")
+        if cell in messages or (stage.name in outcomes and stage.name not in bad):
+            continue
+        if stage.name in bad:
+            messages[cell] = f"{own}: {bad[stage.name].message}"
+        else:
+            waited_for = next((name for name in stage.upstream if name in bad), "")
+            messages[cell] = f"{own} waits for {waited_for}: {bad[waited_for].message}" if waited_for else ""
+    return {
+        cell: message or "a stage of another cell that it needs did not end well" for cell, message in messages.items()
+    }
+
+
+def _no_gate(stage: str) -> NoReturn:
+    raise AssertionError(f"{stage}: cells have no gates")

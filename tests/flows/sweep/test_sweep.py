@@ -1,0 +1,244 @@
+"""`parrotflow sweep` from the command line, on a pipeline of shell commands."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.experiments.runs import recorded_runs as runs_of
+from flows.run.record import RUNS, recorded_runs
+from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
+from tests.flows.sweep.toy_sweep import DVC_YAML, commit, environment, git, make_sweep, sweep
+from tests.flows.toy import repro
+
+RECIPES = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
+TWO_CELLS = {
+    "axes": RECIPES,
+    "seeds": {"keys": ["model.seed"], "values": [0]},
+    "tables": {"main": EXPERIMENT["tables"]["main"] | {"rows": ["recipe"]}},
+    "figures": {},
+    "fits": {},
+    "claims": [{"says": "b is better.", "holds_if": 'runs(loss, recipe="b").mean < runs(loss, recipe="a").mean'}],
+    "settings": {"small": {"minutes": 1}, "full": {"minutes": None}},
+}
+ONE_RECIPE = TWO_CELLS | {"axes": {"recipe": {"a": {"model.name": "a"}}}, "claims": [], "comparisons": {}}
+RECORD = Path("experiments/toy/small/runs.jsonl")
+TABLE = Path("experiments/toy/small/tables/main.md")
+
+
+def seeds(*values: int) -> dict[str, object]:
+    return {"seeds": {"keys": ["model.seed"], "values": list(values)}}
+
+
+def stages_that_ran(folder: Path) -> Counter[str]:
+    """Of all runs so far."""
+    events = [json.loads(line) for file in recorded_runs(folder / RUNS) for line in file.read_text().splitlines()]
+    return Counter(
+        event["stage"].partition("/")[2]
+        for event in events
+        if event["event"] == "StageEnded" and event["result"] == "ran"
+    )
+
+
+def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_left_alone(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
+    repro(folder)  # `dvc exp apply` wants to know the results of every stage
+    commit(folder)
+
+    done = sweep(folder)
+
+    assert done.returncode == 0, done.stdout
+    assert stages_that_ran(folder) == {"train": 1}
+    assert "holds: b is better." in done.stdout
+    assert git(folder, "status", "--porcelain") == "?? experiments/toy/\n"
+    assert list((folder / ".parrotflow/sweep").iterdir()) == []
+    names = {run.experiment for run in runs_of(folder / RECORD)}
+    listed = subprocess.run(
+        [sys.executable, "-m", "dvc", "exp", "list", "--name-only"],
+        cwd=folder, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert names == set(listed.split())
+    (b,) = (run for run in runs_of(folder / RECORD) if run.params["model"]["name"] == "b")
+    subprocess.run([sys.executable, "-m", "dvc", "exp", "apply", b.experiment], cwd=folder, check=True)
+    assert json.loads((folder / "scores.json").read_text()) == b.reports["scores.json"]
+    assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["name"] == "b"
+
+
+def test_only_what_changed_runs_again(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
+    assert sweep(folder).returncode == 0
+
+    assert "2 of 2" in sweep(folder).stdout or stages_that_ran(folder)["train"] == 2
+    assert stages_that_ran(folder)["train"] == 2
+
+    write_experiment(folder, **TWO_CELLS | seeds(0, 1))  # the experiment's file is read by no cell
+    assert sweep(folder).returncode == 0
+    assert stages_that_ran(folder) == {"collect": 1, "tokenize": 1, "train": 4}
+
+    (folder / "train.py").write_text((folder / "train.py").read_text() + "\n")
+    refused = sweep(folder)
+    assert refused.returncode == 2
+    assert "train.py: not as in the last commit" in refused.stdout
+
+    commit(folder)
+    assert "a, seed 0: train.py changed since" in sweep(folder, "--dry").stdout
+    assert sweep(folder).returncode == 0
+    assert stages_that_ran(folder) == {"collect": 1, "tokenize": 1, "train": 8}
+
+    changed = yaml.safe_load((folder / "params.yaml").read_text()) | {"other": {"rate": 0.25}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(changed))
+    dry = sweep(folder, "--dry").stdout
+    assert "b, seed 1: other.rate changed since" in dry
+    assert "4 of 4 cells would run" in dry
+
+
+def test_a_cell_that_fails_is_shown_stays_out_of_the_mean_and_runs_again_on_demand(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **ONE_RECIPE | seeds(0, 13))
+
+    first = sweep(folder)
+
+    assert first.returncode == 1
+    assert "a, seed 13 failed: train: error: no luck" in first.stdout
+    assert "(1/2)" in (folder / TABLE).read_text()
+    assert "Traceback" not in first.stdout
+
+    again = sweep(folder)
+    assert again.returncode == 1
+    assert stages_that_ran(folder)["train"] == 1
+    assert "1 of 2 cells have no result" in again.stdout
+
+    (tmp_path / "luck").touch()
+    third = sweep(folder, "--retry", LUCK=str(tmp_path / "luck"))
+    assert third.returncode == 0, third.stdout
+    assert stages_that_ran(folder)["train"] == 2
+
+
+def test_a_failure_of_a_shared_stage_is_told_of_every_cell_and_computed_once(tmp_path: Path) -> None:
+    broken = DVC_YAML.replace("wc -c documents.txt", "sh tokenize.sh")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy/tokenize.sh").write_text("echo 'error: no tokens' >&2; exit 3\n")
+    folder = make_sweep(tmp_path / "toy", broken, **TWO_CELLS)
+
+    done = sweep(folder)
+
+    assert done.returncode == 1
+    assert "a, seed 0 failed: tokenize: error: no tokens" in done.stdout
+    assert done.stdout.count("tokenize failed") == 1
+    assert [run.state for run in runs_of(folder / RECORD)] == ["failed", "failed"]
+
+
+def test_a_sweep_killed_at_any_moment_ends_with_the_same_tables(tmp_path: Path) -> None:
+    slow = TWO_CELLS | {"base": {"model.seconds": 0.5}}
+    undisturbed = make_sweep(tmp_path / "undisturbed", **slow)
+    write_params(undisturbed)
+    began = time.monotonic()
+    assert sweep(undisturbed).returncode == 0
+    seconds = time.monotonic() - began
+    killed = make_sweep(tmp_path / "killed", **slow)
+    write_params(killed)
+
+    for number in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", "sweep", "toy"],
+            cwd=killed,
+            env=environment(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            process.wait(random.Random(number).uniform(0.1, 0.9) * seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert sweep(killed).returncode == 0
+
+    for suffix in (".md", ".tex", ".csv"):  # the page names commits, which hold the time
+        name = TABLE.with_suffix(suffix)
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
+def write_params(folder: Path) -> None:
+    """`model.seconds` in params.yaml, so that a base may set it."""
+    values = yaml.safe_load((folder / "params.yaml").read_text())
+    values["model"]["seconds"] = 0
+    (folder / "params.yaml").write_text(yaml.safe_dump(values))
+    commit(folder)
+
+
+def test_ctrl_c_ends_every_cell_and_the_same_command_continues(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS | {"base": {"model.seconds": 600}})
+    write_params(folder)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "sweep", "toy"],
+        cwd=folder,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "tokenize ran" in line:
+            break
+
+    process.send_signal(signal.SIGTERM)
+
+    said = process.stdout.read()
+    assert process.wait(timeout=180) == 1
+    assert "the same command continues" in said
+    assert "Traceback" not in said
+    assert runs_of(folder / RECORD) == []
+    write_experiment(folder, **TWO_CELLS)
+    write_params(folder)
+    assert sweep(folder).returncode == 0
+    assert stages_that_ran(folder) == {"collect": 1, "tokenize": 1, "train": 2}
+
+
+def test_check_computes_everything_again_and_says_what_differs(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
+    assert sweep(folder).returncode == 0
+    kept = (folder / TABLE).read_bytes()
+
+    same = sweep(folder, "--check")
+
+    assert same.returncode == 0, same.stdout
+    assert "6 of 6 entries are equal" in same.stdout
+    assert stages_that_ran(folder) == {"collect": 2, "tokenize": 2, "train": 4}
+    assert not list((folder / ".parrotflow/sweep-check").rglob("*.jsonl"))
+
+    (folder / "train.py").write_text((folder / "train.py").read_text().replace("4.0 -", "5.0 -"))
+    commit(folder)
+    different = sweep(folder, "--check")
+    assert different.returncode == 1
+    assert "main, a, loss (nats): different: 3.75 (n = 1), now 4.75 (n = 1)" in different.stdout
+    assert (folder / TABLE).read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"targets": ["publish"]}, "publish has a gate or needs an approval"),
+        ({"targets": ["trian"]}, "targets: "),
+    ],
+)
+def test_a_grid_that_cannot_run_is_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    gated = DVC_YAML.replace(
+        "    outs: [published.json]", "    outs: [published.json]\n    meta: {flow: {approval: true}}"
+    )
+    folder = make_sweep(tmp_path / "toy", gated, **TWO_CELLS | changes)
+
+    done = sweep(folder)
+
+    assert done.returncode == 2
+    assert message in done.stdout
+    assert not (folder / RECORD).exists()

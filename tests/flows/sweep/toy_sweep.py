@@ -1,0 +1,81 @@
+"""A toy experiment in a repository of git and DVC with a commit: three stages, of which only the last differs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.flows.experiments.small_experiment import write_experiment
+from tests.small_project import make_repository
+
+TRAIN = """\
+import json, os, time, yaml
+params = yaml.safe_load(open("params.yaml"))["model"]
+time.sleep(params.get("seconds", 0))
+if params["seed"] == 13 and not os.path.exists(os.environ.get("LUCK", "")):
+    raise SystemExit("error: no luck")
+loss = 4.0 - params["width"] / 8 - (params["name"] == "b") / 4 + params["seed"] / 64
+json.dump({"loss": loss, "interval": [loss - 1, loss + 1], "cost": params["width"]}, open("scores.json", "w"))
+open("curve.tsv", "w").write("step\\tloss\\n1\\t9.0\\n2\\t%s\\n" % loss)
+"""
+
+DVC_YAML = """\
+stages:
+  collect:
+    cmd: cat source.txt source.txt > documents.txt
+    deps: [source.txt]
+    outs: [documents.txt]
+  tokenize:
+    cmd: wc -c documents.txt > tokens.txt
+    deps: [documents.txt]
+    params: [other]
+    outs: [tokens.txt]
+  train:
+    cmd: python train.py
+    params: [model]
+    deps: [train.py, tokens.txt]
+    metrics: [scores.json: {cache: false}]
+    plots: [curve.tsv]
+  publish:
+    cmd: cp scores.json published.json
+    deps: [scores.json]
+    outs: [published.json]
+"""
+
+
+def make_sweep(folder: Path, dvc_yaml: str = DVC_YAML, **changes: object) -> Path:
+    """Write the project and commit it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_experiment(folder, **changes)
+    for name, text in (("train.py", TRAIN), ("dvc.yaml", dvc_yaml), ("source.txt", "0123456789\n")):
+        (folder / name).write_text(text)
+    make_repository(folder)
+    (folder / ".gitignore").write_text("/.parrotflow/\n")
+    commit(folder)
+    return folder
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "a change")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def environment(home: Path) -> dict[str, str]:
+    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    return values | {"HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
+
+
+def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", "sweep", "toy", *options],
+        cwd=folder,
+        env=environment(folder.parent) | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )

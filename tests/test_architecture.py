@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dvc.repo import Repo
 from pydantic import BaseModel
 
 from flows.plan.code_deps import stale_stages
@@ -26,7 +27,6 @@ PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "
 """Of stages. One may hold several: that of evaluate holds generate too."""
 
 SHARED_BY_ALL = (
-    "formats/reports",
     "runtime/atomic",
     "runtime/dotted",
     "runtime/entry",
@@ -34,7 +34,7 @@ SHARED_BY_ALL = (
     "runtime/inputs",
     "runtime/versions",
 )
-"""Writing whole files, failing clearly, hashing, reports, inputs, versions: what no stage can do without."""
+"""Writing whole files, failing clearly, hashing, inputs, versions: what no stage can do without."""
 
 TRAINING_NODE = {
     "torch",
@@ -123,6 +123,16 @@ def test_only_what_every_stage_needs_is_a_dep_of_every_stage() -> None:
     shared = set.intersection(*(set(DVC_STAGES[stage]["deps"]) for stage in STAGES))
 
     assert shared == {f"stages/{name}.py" for name in SHARED_BY_ALL}
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "publish"])
+def test_dvc_keeps_the_results_of_every_stage_but_publish_to_restore_them_elsewhere(stage: str) -> None:
+    with Repo() as repo:
+        (found,) = repo.stage.collect(stage)
+
+        lost = [str(out) for out in found.outs if out.persist or not (out.use_cache or out.is_metric or out.is_plot)]
+        assert lost == [], "cache it, or declare it a metric or a plot"
+        assert found.deps
 
 
 def test_every_parameter_has_a_field_and_every_field_a_parameter() -> None:

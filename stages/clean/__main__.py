@@ -35,7 +35,7 @@ def main() -> None:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
     write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts))
     atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
-    atomic_write(REPORTS / "clean.md", markdown_report(ledger))
+    atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits"):
         drop_unused(cache)
 

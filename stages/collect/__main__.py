@@ -3,7 +3,7 @@
 from stages.collect.content_check import SeenFiles
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams, Hub, Packages
-from stages.collect.report import corpus_id, left_out_table, reasons, summary
+from stages.collect.report import LEFT_OUT, corpus_id, left_out_table, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS
 from stages.formats.reports import REPORTS, write_json
@@ -25,7 +25,7 @@ def main() -> None:
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     write_json(REPORTS / "collect.json", summary(taken, corpus_id(DOCUMENTS)))
-    atomic_write(REPORTS / "collect_left_out.csv", left_out_table(taken))
+    atomic_write(LEFT_OUT, left_out_table(taken))
     seen.save()
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"

@@ -9,8 +9,10 @@ from typing import Any
 from stages.collect.gather import Taken
 from stages.formats.documents import read_shard, shard_paths
 
+LEFT_OUT = Path("data/left_out.csv")
+
 LARGEST_SOURCES = 50
-"""The most sources that are listed with their bytes; `reports/corpus.html` sums up the others."""
+"""The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
 
 
 def corpus_id(folder: Path) -> str:

@@ -1,13 +1,16 @@
-"""Ledger + token stores -> reports/corpus.html: `python -m stages.corpus_page`."""
+"""Ledger + token stores -> data/corpus.html: `python -m stages.corpus_page`."""
+
+from pathlib import Path
 
 from stages.corpus_page.html_report import LEDGER_COLUMNS, html_report
 from stages.formats.ledger import read_ledger
-from stages.formats.reports import REPORTS
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import run_stage
 from stages.runtime.versions import require_locked
+
+CORPUS_PAGE = Path("data/corpus.html")
 
 
 def main() -> None:
@@ -15,7 +18,7 @@ def main() -> None:
     stores = {split: TokenStore(TOKENS / split) for split in SPLITS}
     manifests = {split: store.manifest for split, store in stores.items()}
     lengths = {split: store.document_lengths for split, store in stores.items()}
-    atomic_write(REPORTS / "corpus.html", html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths))
+    atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths))
 
 
 if __name__ == "__main__":

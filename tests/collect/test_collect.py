@@ -86,7 +86,7 @@ def test_what_is_no_text_is_skipped_counted_and_named(name: str, content: bytes,
 
     assert report["documents"] == 6
     assert report["left_out"] == {reason: 1}
-    assert Path("reports/collect_left_out.csv").read_text() == f"source,path,reason\nmine,corpus/{name},{reason}\n"
+    assert Path("data/left_out.csv").read_text() == f"source,path,reason\nmine,corpus/{name},{reason}\n"
 
 
 def test_a_byte_order_mark_goes_and_line_ends_stay() -> None:
@@ -280,7 +280,7 @@ def test_links_out_of_a_corpus_are_left_out_and_named_and_links_within_it_are_re
 
     assert report["documents"] == 7
     assert report["left_out"] == {"link out of its folder": 1}
-    assert "mine,corpus/readme.py,link out of its folder" in Path("reports/collect_left_out.csv").read_text()
+    assert "mine,corpus/readme.py,link out of its folder" in Path("data/left_out.csv").read_text()
 
 
 def test_hidden_files_and_folders_are_left_out_and_named() -> None:

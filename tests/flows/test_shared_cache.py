@@ -1,0 +1,29 @@
+"""A clone that shares DVC's cache with another one computes nothing that was computed there."""
+
+import json
+import sys
+from pathlib import Path
+
+from tests.flows.small_pipeline import STAGES, git, outs, run
+
+WITHOUT_PUBLISH = [stage for stage in STAGES if stage != "publish"]
+
+
+def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_publish(
+    up_to_date: Path, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(up_to_date), str(clone))
+    run([sys.executable, "-m", "dvc", "cache", "dir", "--local", str(up_to_date / ".dvc/cache")], clone)
+
+    ran = run([sys.executable, "-m", "flows.cli", "run", "clean"], clone, HOME=str(tmp_path))
+    reproduced = run([sys.executable, "-m", "dvc", "repro", *WITHOUT_PUBLISH], clone)
+
+    by_run = [stage for stage in ("collect", "clean") if f"{stage} │ restored" in ran]
+    by_repro = [line.split("'")[1] for line in reproduced.splitlines() if "is cached - skipping run" in line]
+    assert by_run == ["collect", "clean"], ran
+    assert sorted(by_run + by_repro) == sorted(WITHOUT_PUBLISH), reproduced
+    assert outs(clone).items() < outs(up_to_date).items()
+    shown = json.loads(run([sys.executable, "-m", "dvc", "plots", "show", "--json"], clone))
+    assert "errors" not in shown
+    assert shown["data"]["reports/evaluate_receipt.json"] == []

@@ -64,7 +64,7 @@ class Metric(Measured):
     source: ReportKey | None = None
     """FILE:KEY of a JSON report."""
     formula: str | None = None
-    """Arithmetic over other metrics: `6 * parameters * tokens`."""
+    """Arithmetic over other metrics: `model_flops / 1e12`."""
     interval: ReportKey | None = None
     """FILE:KEY of the run's own 95 % interval, [low, high]: that of the held-out documents, not of the seeds."""
 

@@ -358,12 +358,23 @@ def executed(*sessions: Session) -> Execution:
 def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: Inputs) -> None:
     second = SESSION.model_copy(update={"first_step": 61, "last_step": 1200, "threads_per_process": 8})
 
-    text = written(inputs, execution=executed(SESSION, second), facts={"flops_per_token": 1e6})
+    text = written(
+        inputs,
+        execution=executed(SESSION, second),
+        facts={"device": "Abacus"},
+        training=inputs.training | {"model_flops": 99e6},
+    )
 
     assert "| 1 to 60 | Abacus | AVX2 | 2 (ddp) | 3 | fp32 | no |" in text
     assert "| 61 to 1,200 | Abacus | AVX2 | 2 (ddp) | 8 | fp32 | no |" in text
     assert "| torch | 2.13.0+cpu |" in text
-    assert "about 9.9e+07 floating-point operations (1e+06 per token, 99 tokens)" in text
+    assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text
+
+
+def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: Inputs) -> None:
+    assert "model_flops" not in inputs.training
+    text = written(inputs, execution=executed(), facts={"device": "Abacus"})
+    assert "floating-point operations" not in text
 
 
 def test_the_execution_of_other_weights_is_not_shown(project: Path) -> None:

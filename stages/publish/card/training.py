@@ -22,7 +22,7 @@ HARDWARE = {
 
 def training(inputs: Inputs, with_curves: bool) -> str:
     """What training reported, what it was told, and on what it ran."""
-    rows = [(title(name), shown(value)) for name, value in sorted(inputs.training.items())]
+    rows = [(title(name), shown(value)) for name, value in sorted(inputs.training.items()) if name != "model_flops"]
     note = (
         "Validation values are of few held-out sequences, measured during training; those under Evaluation are of all "
         "held-out text.\n\n"
@@ -99,14 +99,14 @@ def session(found: Session) -> tuple[str, ...]:
 
 def computed(inputs: Inputs) -> str:
     """How much was computed. Times differ in every run, and the same training has the same card: they are elsewhere."""
-    facts, tokens = inputs.facts or {}, inputs.training.get("tokens") or 0
-    if not facts:
+    if not inputs.facts:
         return ""
-    per_token = float(facts.get("flops_per_token") or 0)
+    # Reports of older versions do not have it.
+    flops, tokens = inputs.training.get("model_flops"), inputs.training["tokens"]
     amount = (
-        f"It computed about {per_token * tokens:.2g} floating-point operations ({per_token:.3g} per token, {tokens:,} "
-        "tokens). "
-        if per_token and tokens
+        f"The model computed about {flops:.3g} floating-point operations in training ({flops / tokens:.3g} per token, "
+        f"{tokens:,} tokens). "
+        if flops
         else ""
     )
     where = "Its time and speed: `training` in `provenance.json`, of the last start of the training."

@@ -116,17 +116,23 @@ def padded_vocabulary(size: int) -> int:
     return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
-def flops_per_token(model: PreTrainedModel, sequence_length: int) -> float:
-    """Floating-point operations per trained token, forward and backward.
+def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
+    """The model's floating-point operations per trained token, forward and backward: 6 N + 12 L H Q T.
 
-    6 per parameter that is multiplied with (embeddings that are only looked up are not), and the attention's
-    12 * layers * width * sequence length (Chowdhery et al. 2022, "PaLM", appendix B).
+    Chowdhery et al. 2022, "PaLM", appendix B; 6 N is that of Kaplan et al. 2020, section 2.1. N counts the parameters
+    that are multiplied with: an embedding that is only looked up is left out, one that is the output matrix too is
+    counted once. L H Q T is layers * query heads * size of a head * sequence length, for the products of attention,
+    where key and value heads that several query heads share save nothing. The products are counted whole: neither the
+    causal half nor the limits of documents and windows are taken off. What is computed again to save memory does not
+    count. Of a mixture of experts all experts count.
     """
-    config = model.config
-    total = sum(parameter.numel() for parameter in model.parameters())
-    looked_up = sum(p.numel() for name, p in model.named_parameters() if "wpe" in name or "position_embed" in name)
-    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    if isinstance(output, nn.Linear) and isinstance(embedding, nn.Embedding) and output.weight is not embedding.weight:
-        looked_up += embedding.weight.numel()
-    attention = 12 * int(config.num_hidden_layers) * int(config.hidden_size) * sequence_length
-    return 6.0 * (total - looked_up) + attention
+    config, output = model.config.get_text_config(), model.get_output_embeddings()
+    multiplied = {id(parameter): parameter.numel() for parameter in model.parameters()}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.weight is not getattr(output, "weight", None):
+            multiplied.pop(id(module.weight), None)
+    # An architecture without attention, such as mamba, names no heads.
+    heads = getattr(config, "num_attention_heads", None) or 0
+    head_size = (getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
+    attention = 12 * int(config.num_hidden_layers) * heads * head_size * sequence_length
+    return int(6 * sum(multiplied.values()) + attention)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel, ConfigDict
 
 from stages.formats.curves import CURVES
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
@@ -28,6 +29,29 @@ METRICS = Path("reports/train.json")
 SPEED = Path("reports/train_speed.json")
 
 
+class TrainingReport(BaseModel):
+    """What was computed: the same on every machine up to rounding, the same bytes on the same machine.
+
+    All of it is of the whole run, whatever it was interrupted by and by however many processes it was computed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parameters: int
+    """As trained: the vocabulary is padded."""
+    steps: int
+    tokens: int
+    """Trained on; a token that is read in two epochs counts twice."""
+    model_flops: float
+    """Floating-point operations of the model for these tokens, forward and backward, by `flops_per_token`. Held-out
+    evaluation, the optimizer and what is computed again to save memory do not count."""
+    training_loss: float
+    """Nats per token, of the last step."""
+    validation_loss: float
+    """Nats per token, after the last step."""
+    validation_bits_per_byte: float
+
+
 def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
@@ -43,7 +67,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
             f"train: the model of step {missing[0]} (train.export_steps) is missing in {checkpoints.folder}; "
             "delete that folder and run the same command again"
         )
-    write_json(METRICS, metrics(trainer, progress, held_out))
+    write_json(METRICS, training_report(trainer, progress, held_out).model_dump())
     with atomic_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
@@ -83,17 +107,19 @@ def order_of_data(trainer: Trainer) -> dict[str, str | int]:
     }
 
 
-def metrics(trainer: Trainer, progress: Progress, held_out: ValidationResult) -> dict[str, float]:
-    """What was computed: the same on every machine up to rounding, the same bytes on the same machine."""
+def training_report(trainer: Trainer, progress: Progress, held_out: ValidationResult) -> TrainingReport:
+    """The numbers of a finished run."""
     params = trainer.params
-    return {
-        "steps": progress.step,
-        "tokens": params.max_steps * params.global_batch_size * params.sequence_length,
-        "parameters": trainer.eager.model.num_parameters(),
-        "training_loss": round(progress.training_loss, 6),
-        "validation_loss": round(held_out.loss, 6),
-        "validation_bits_per_byte": round(held_out.bits_per_byte, 6),
-    }
+    tokens = params.max_steps * params.global_batch_size * params.sequence_length
+    return TrainingReport(
+        parameters=trainer.eager.model.num_parameters(),
+        steps=progress.step,
+        tokens=tokens,
+        model_flops=float(trainer.throughput.flops_per_token * tokens),
+        training_loss=round(progress.training_loss, 6),
+        validation_loss=round(held_out.loss, 6),
+        validation_bits_per_byte=round(held_out.bits_per_byte, 6),
+    )
 
 
 def speed(trainer: Trainer) -> dict[str, float | int | str | bool | None]:

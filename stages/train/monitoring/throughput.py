@@ -21,7 +21,7 @@ GPU_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12
 class Throughput:
     """Tokens trained and seconds since the start, and the seconds that were not spent on training steps."""
 
-    flops_per_token: float
+    flops_per_token: int
     peak_flops: float | None
     """Of all processes' devices together, per second; None where it is unknown."""
     tokens: int = 0

@@ -41,8 +41,9 @@ def test_processes_and_accumulation_share_a_global_batch_with_the_same_result_to
     project = copy_of(alone, tmp_path / "many")
     run_workers(project, processes, PARROTFLOW_MICRO_BATCH="2")
     assert largest_difference(alone, project) < ROUNDING
-    losses = [read_json(folder / "reports/train.json")["validation_loss"] for folder in (alone, project)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    one, many = (read_json(folder / "reports/train.json") for folder in (alone, project))
+    assert one["validation_loss"] == pytest.approx(many["validation_loss"], abs=1e-5)
+    assert one["model_flops"] == many["model_flops"]
 
 
 def test_exact_sums_give_the_same_bits_on_1_2_and_4_processes(tmp_path: Path) -> None:
@@ -108,8 +109,9 @@ def test_sharded_training_equals_data_parallel_training_to_rounding(
     run_workers(project, 2)
     run_workers(sharded, 2, ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
     assert largest_difference(project, sharded) < tolerance
-    losses = [read_json(folder / "reports/train.json")["validation_loss"] for folder in (project, sharded)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    one, other = (read_json(folder / "reports/train.json") for folder in (project, sharded))
+    assert one["validation_loss"] == pytest.approx(other["validation_loss"], abs=1e-4)
+    assert one["model_flops"] == other["model_flops"]
     record = read_json(sharded / TRAIN_EXECUTION)
     assert [one["distributed"] for one in record["sessions"]] == ["fsdp2"]
     shards = next(sharded.glob(".parrotflow/checkpoints/*/step-00000012"))

@@ -224,7 +224,8 @@ def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path)
     speed = read_json(project / "reports/train_speed.json")
     assert speed["model_flops_utilisation"] is None
     assert speed["peak_flops"] is None
-    assert speed["flops_per_token"] > 0
+    report = read_json(project / "reports/train.json")
+    assert report["model_flops"] == speed["flops_per_token"] * report["tokens"] > 0
     assert speed["weights_sha256"] == weights_sha256(project / "model")
 
 

@@ -1,11 +1,13 @@
 """Models from configs: presets, sizes, export."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
@@ -40,6 +42,55 @@ def test_gpt2_small_takes_0_855_gflop_per_token() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(build_config(preset("gpt2"), vocabulary(50304)))
     assert flops_per_token(model, 1024) == pytest.approx(0.855e9, rel=0.01)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+"""Grouped heads that are together wider than the model, and a gated MLP."""
+
+
+def tiny(**fields: Any) -> PreTrainedModel:
+    config = build_config(TrainParams.model_validate(params(model=fields)), vocabulary(320))
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_flops_of_a_llama_are_6_n_and_attention_over_its_query_heads(tied: bool) -> None:
+    attention, mlp, norms, head = 2 * 32 * 4 * 16 + 2 * 32 * 2 * 16, 3 * 32 * 48, 2 * 32, 320 * 32
+
+    n = 2 * (attention + mlp + norms) + 32 + head
+    assert flops_per_token(tiny(**LLAMA, tie_word_embeddings=tied), 24) == 6 * n + 12 * 2 * (4 * 16) * 24
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32},
+        LLAMA | {"tie_word_embeddings": False},
+        LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
+    ],
+    ids=["gpt2", "llama", "qwen3"],
+)
+def test_the_flops_are_what_torch_counts_and_those_of_biases_and_norms(fields: dict[str, Any]) -> None:
+    model, row = tiny(**fields), torch.arange(32)[None]
+
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=row, use_cache=False).logits.sum().backward()
+
+    biases_and_norms = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)
+    assert flops_per_token(model, 32) - 6 * biases_and_norms == counter.get_total_flops() / 32
+
+
+def test_a_model_without_attention_has_none_of_its_products() -> None:
+    fields = {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    assert flops_per_token(tiny(**fields), 32) == flops_per_token(tiny(**fields), 64)
 
 
 def test_the_vocabulary_is_padded_for_speed() -> None:

@@ -1,7 +1,6 @@
 """Runs the stages of cells in their clones, and records each cell as soon as its last stage has ended well."""
 
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -56,8 +55,8 @@ class CellRunner(StageRunner):
     stop_early: StopEarly | None = None
     devices: Devices = field(default_factory=Devices)
     runs: dict[str, Run] = field(default_factory=dict)
-    """What was recorded."""
-    on_recorded: Callable[[Run], None] = lambda run: None
+    """Of the cells that have ended."""
+    on_ended: Callable[[Run], None] = lambda run: None
     _resources: dict[str, Collection[str]] = field(default_factory=dict)
     _to_do: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -137,11 +136,11 @@ class CellRunner(StageRunner):
                 with suppress(OSError):
                     texts[file] = (folder / file).read_text(encoding="utf-8")
             self._append(cell, "finished", commit=commit, texts=texts)
-        shutil.rmtree(clone.root_of(folder), ignore_errors=True)
+        clone.discard(folder)
 
-    def record_failure(self, cell: str, message: str) -> None:
-        """Record a cell that has failed. Its clone stays, with its checkpoints."""
-        self._append(cell, "failed", message=message, curves=self._live_curves(cell))
+    def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
+        """A cell has no result: it failed, which is recorded, or is cancelled. Its clone stays, with its checkpoints."""
+        self._append(cell, "failed" if record else "cancelled", message=message, curves=self._live_curves(cell))
 
     def _append(
         self,
@@ -167,6 +166,7 @@ class CellRunner(StageRunner):
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
             message=message,
         )
-        append_run(self.recorded.path, run)
+        if state != "cancelled":
+            append_run(self.recorded.path, run)
         self.runs[cell] = run
-        self.on_recorded(run)
+        self.on_ended(run)

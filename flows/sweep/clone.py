@@ -15,6 +15,8 @@ from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 
 from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo.lock_file import remove_empty_lock_files
+from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.environment import STATE_DIR
 from flows.experiments.cells import Cell
 from flows.project import yaml_text
@@ -45,29 +47,35 @@ def bring_up_to_date(cell: Cell, head: str, clone: Path, own_cache: Path | None 
     With `own_cache`, a folder, nothing is shared with the project. Raises UserError where git fails.
     """
     clone = clone.absolute()
-    if not (clone / ".git").is_dir():
-        shutil.rmtree(clone, ignore_errors=True)
-        clone.parent.mkdir(parents=True, exist_ok=True)
-        # Objects are not copied: the clone lies within its source and does not outlive it.
-        git(
-            Path(),
-            "clone",
-            "--quiet",
-            "--shared",
-            "--no-checkout",
-            git(Path(), "rev-parse", "--show-toplevel"),
-            str(clone),
-        )
-    git(clone, "fetch", "--quiet", "origin", head)
-    before = git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
-    if before != head or not (clone / ".git/index").exists():
+    if not clone.is_dir():
+        _make(clone)
+    # What a kill leaves behind; nobody else works in the clone.
+    (clone / ".git/index.lock").unlink(missing_ok=True)
+    if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
     _share(folder, own_cache)
+    remove_torn_table(folder)
+    forget_zombies(folder)
+    remove_empty_lock_files(folder)
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
     if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
         atomic_write(folder / PARAMS_FILE, text)
     return folder
+
+
+def _make(clone: Path) -> None:
+    """Clone without a checkout, whole or not at all. HEAD names no commit until the first checkout has ended.
+
+    Objects are not copied: the clone lies within its source and does not outlive it.
+    """
+    partial = _partial(clone)
+    shutil.rmtree(partial, ignore_errors=True)
+    clone.parent.mkdir(parents=True, exist_ok=True)
+    source = git(Path(), "rev-parse", "--show-toplevel")
+    git(Path(), "clone", "--quiet", "--shared", "--no-checkout", source, str(partial))
+    git(partial, "symbolic-ref", "HEAD", "refs/heads/none")
+    partial.rename(clone)
 
 
 def _share(folder: Path, own_cache: Path | None) -> None:
@@ -83,9 +91,16 @@ def _share(folder: Path, own_cache: Path | None) -> None:
             (folder / shared).symlink_to(shared.absolute())
 
 
-def root_of(folder: Path) -> Path:
-    """The clone of a project folder."""
-    return next(parent for parent in (folder, *folder.parents) if (parent / ".git").is_dir())
+def discard(folder: Path) -> None:
+    """Remove the clone of a project folder, so that a kill leaves all of it or nothing under its name."""
+    clone = next(parent for parent in (folder, *folder.parents) if (parent / ".git").is_dir())
+    shutil.rmtree(_partial(clone), ignore_errors=True)
+    clone.rename(_partial(clone))
+    shutil.rmtree(_partial(clone), ignore_errors=True)
+
+
+def _partial(clone: Path) -> Path:
+    return clone.with_name(f".{clone.name}.partial")
 
 
 def with_overrides(text: str, overrides: Mapping[str, object]) -> str:

@@ -80,8 +80,8 @@ class Live:
         elif event.result == "ran" and not self.console.is_terminal:
             self._print(event.result, f"{self._label(cell)}: {stage} ran in {event.seconds:.1f} s")
 
-    def on_recorded(self, run: Run) -> None:
-        """A cell has ended and is recorded."""
+    def on_ended(self, run: Run) -> None:
+        """A cell has ended, with a result or without one."""
         with self._lock:
             self.done[run.cell] = run
             number = len(self.done)
@@ -99,7 +99,7 @@ class Live:
         """How many cells are done, and those that run."""
         now = time.perf_counter()
         with self._lock:
-            failed = sum(run.state == "failed" for run in self.done.values())
+            failed = sum(run.state != "finished" for run in self.done.values())
             elapsed = now - self.began
             left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else None
             table = Table(box=None, pad_edge=False, header_style="bold")

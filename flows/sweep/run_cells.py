@@ -5,7 +5,9 @@ other run of it takes the same cores.
 """
 
 import contextlib
+import signal
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,7 +75,7 @@ def run_cells(
             folders=folders,
             recorded=Recorded(targets, reports, curves, record, head, as_experiments=not alone),
             stop_early=stop_early,
-            on_recorded=live.on_recorded,
+            on_ended=live.on_ended,
         )
         options = RunOptions(tuple(targets), keep_going=True, wait=wait)
         with recorded(plan, options, flow_run) as (run_record, recording):
@@ -89,9 +91,9 @@ def run_cells(
             with live:
                 runner.expect(plan)
                 outcomes = scheduler.run()
-                for cell, message in failures(plan, outcomes).items():
+                for cell, failure in failures(plan, outcomes).items():
                     if cell not in runner.runs and not scheduler.cancelled:
-                        runner.record_failure(cell, message)
+                        runner.end_without_result(cell, failure.message, record=not failure.passing)
             result = run_result(plan, outcomes, cancelled=scheduler.cancelled)
             run_record.write(RunEnded(state=result.state, message=result.message))
     for line in recording.last_lines(flow_run):
@@ -131,22 +133,31 @@ def _is_read(key: str, keys: Collection[str]) -> bool:
     return any(not read or f"{key}.".startswith(f"{read}.") or f"{read}.".startswith(f"{key}.") for read in keys)
 
 
-def failures(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> dict[str, str]:
-    """The message of each cell that did not end well: its own stage's, or that of another cell's that it waits for."""
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell has no result."""
+
+    message: str
+    passing: bool
+    """It was killed from outside, or what it needed did not answer: the same command is to try it again."""
+
+
+def failures(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> dict[str, Failure]:
+    """Of each cell that did not end well: that of its own stage, or of another cell's that it waits for."""
     bad = {name: outcome for name, outcome in outcomes.items() if outcome.result not in GOOD}
-    messages: dict[str, str] = {}
+    found: dict[str, Failure] = {}
     for stage in plan.to_do:
         cell, _, own = stage.name.partition("/")
-        if cell in messages or (stage.name in outcomes and stage.name not in bad):
+        if cell in found or (stage.name in outcomes and stage.name not in bad):
             continue
-        if stage.name in bad:
-            messages[cell] = f"{own}: {bad[stage.name].message}"
-        else:
-            waited_for = next((name for name in stage.upstream if name in bad), "")
-            messages[cell] = f"{own} waits for {waited_for}: {bad[waited_for].message}" if waited_for else ""
-    return {
-        cell: message or "a stage of another cell that it needs did not end well" for cell, message in messages.items()
-    }
+        cause = next((name for name in (stage.name, *stage.upstream) if name in bad), None)
+        if cause is None:
+            found[cell] = Failure(f"{own} was not started", passing=True)
+            continue
+        waits = "" if cause == stage.name else f" waits for {cause}"
+        passing = bad[cause].transient or bad[cause].exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        found[cell] = Failure(f"{own}{waits}: {bad[cause].message}", passing)
+    return found
 
 
 def _no_gate(stage: str) -> NoReturn:

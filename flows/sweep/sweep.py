@@ -46,14 +46,15 @@ def sweep(
     runs = _run(name, experiment, cells, record, retry=retry, wait=wait, flow_run=flow_run)
     results = made.compute(name, size)
     written = made.write_results(name, size, results)
-    failed = [(cell, run) for cell, run in zip(cells, runs, strict=True) if run.state != "finished"]
+    missing = [(cell, run) for cell, run in zip(cells, runs, strict=True) if run.state != "finished"]
     lines = [*map(markdown, results.tables), *made.summary(results), *map(str, written)]
-    lines += [f"{cell.label} failed: {run.message}" for cell, run in failed]
-    if failed:
+    lines += [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
+    if missing:
+        again = "" if any(run.state == "cancelled" for _, run in missing) else " --retry"
         lines.append(
-            f"{len(failed)} of {len(cells)} cells have no result; `parrotflow sweep {name} --retry` tries them"
+            f"{len(missing)} of {len(cells)} cells have no result; `parrotflow sweep {name}{again}` tries them"
         )
-    return lines, not failed
+    return lines, not missing
 
 
 def _run(

@@ -26,7 +26,7 @@ from stages.runtime.section import PARAMS_FILE, read_params_file
 CONF = Path("conf")
 
 REPLACED_WHOLE = "replaced_whole.yaml"
-"""In conf/: the dotted keys whose value a chosen file replaces; all others are merged."""
+"""In conf/: the values that a chosen file replaces, as null; all others are merged."""
 
 
 def groups(conf: Path = CONF) -> dict[str, list[str]]:
@@ -45,14 +45,14 @@ def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: P
         check_word(word, known)
     chosen = [f"+{word}" for word in words if word.split("=")[0] in known]
     overrides = [word for word in words if word.split("=")[0] not in known]
-    base = read_params_file(params_file)
-    preset = _composed({}, chosen, conf) if chosen else {}
-    for dotted in _replaced_whole(conf):
-        section, _, key = dotted.rpartition(".")
-        if value_at(preset, dotted) is not None:
-            value_at(base, section)[key] = {}
-    values = _composed(base, [*chosen, *overrides], conf)
-    text = _with_values(params_file.read_text(encoding="utf-8"), values)
+    return text_with(_composed(read_params_file(params_file), [*chosen, *overrides], conf), params_file)
+
+
+def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
+    """params.yaml's text with these values, its comments kept. Raises UserError where a stage would refuse a value."""
+    text = params_file.read_text(encoding="utf-8")
+    if values != read_params_file(params_file):
+        text = _with_values(text, values)
     _refuse_faults(text, params_file)
     return text
 
@@ -91,7 +91,7 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
 
 def _replaced_whole(conf: Path) -> list[str]:
     file = conf / REPLACED_WHOLE
-    return (yaml.safe_load(file.read_text(encoding="utf-8")) or []) if file.exists() else []
+    return list(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))) if file.exists() else []
 
 
 def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
@@ -100,10 +100,10 @@ def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
 
 
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
-    ConfigStore.instance().store(name="params", node=OmegaConf.create(base))
+    ConfigStore.instance().store(name="base", node=OmegaConf.create(base))
     try:
         with initialize_config_dir(str(conf.absolute()), version_base=None):
-            config = compose("params", overrides=list(overrides))
+            config = compose("base", overrides=list(overrides))
         values = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(first_line(error)) from None

@@ -1,0 +1,87 @@
+"""`dvc exp run -S GROUP=CHOICE` does to params.yaml what `parrotflow params GROUP=CHOICE` does."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dvc.utils.hydra import compose_and_dump
+
+from flows.project.compose import composed_text, groups
+from stages.runtime.section import read_params_file
+from tests.flows.small_pipeline import environment, git, make_pipeline
+from tests.small_project import ROOT
+
+
+@pytest.mark.parametrize(
+    "word", [f"{group}={choice}" for group, choices in groups(ROOT / "conf").items() for choice in choices]
+)
+def test_dvc_composes_every_preset_to_the_values_that_parrotflow_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ours, dvcs = tmp_path / "ours.yaml", tmp_path / "dvcs.yaml"
+    shutil.copyfile("params.yaml", ours)
+    ours.write_text(composed_text([word], ours))
+
+    compose_and_dump(dvcs, str(ROOT / "conf"), None, "config", str(tmp_path), [word])
+
+    assert read_params_file(dvcs) == read_params_file(ours)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped params.yaml and DVC's shipped settings, in a repository of their own."""
+    folder = make_pipeline(tmp_path_factory.mktemp("composed") / "project", documents=2)
+    shutil.copytree(ROOT / "flows", folder / "flows", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("params.yaml", ".dvc/config"):
+        shutil.copyfile(ROOT / file, folder / file)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "as shipped")
+    return folder
+
+
+def queued(folder: Path, *words: str) -> tuple[int, str]:
+    """Queue an experiment with these `-S` words; the exit code and what is said."""
+    options = [option for word in words for option in ("-S", word)]
+    command = [sys.executable, "-m", "dvc", "exp", "run", "--queue", *options]
+    ended = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout
+
+
+def test_an_experiment_gets_the_chosen_values_and_params_yaml_keeps_its_comments(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["model=llama_mini", "optimizer=adamw", "train.max_steps=7"]
+    code, said = queued(project, *words)
+
+    assert code == 0, said
+    monkeypatch.chdir(ROOT)
+    shown = ["git", "show", "refs/exps/celery/stash:params.yaml"]
+    text = subprocess.run(shown, cwd=project, check=True, capture_output=True, text=True).stdout
+    assert text == composed_text(words)
+    assert "name: adamw                   # muon (matrices; adamw for the rest), adamw" in text
+
+
+def test_a_word_that_no_stage_would_take_is_refused_and_nothing_is_queued(project: Path) -> None:
+    refused = {
+        "optimizer=adamx": "Could not find 'optimizer/adamx'\n\nAvailable options in 'optimizer':\n\tadamw\n\tmuon\n",
+        "+optimizer=adamw": "Multiple values for optimizer",
+        "+optimiser=adamw": "ERROR: params.yaml: optimiser: no stage has such a section\n",
+        "train.max_steps=-3": "ERROR: params.yaml: train.max_steps = -3: Input should be greater than or equal to 1\n",
+    }
+    for word, message in refused.items():
+        code, said = queued(project, word)
+        assert code != 0
+        assert message in said
+        assert "Queued experiment" not in said
+    assert (project / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()

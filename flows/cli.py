@@ -267,6 +267,7 @@ def table(
     size: Literal["small", "full"] = "small",
     commands: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    matrix: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:
     """Make an experiment's tables and figures from the runs that there are, and check its claims.
 
@@ -280,12 +281,20 @@ def table(
         Only print the commands that queue the missing runs as DVC experiments.
     check
         Write nothing: compare the stored tables with what the runs give now. Exits with 1 if one differs.
+    matrix
+        Only write the runs and the table as a pipeline of DVC's matrix stages, for plain `dvc repro`.
     """
     from flows.experiments import results as made
     from flows.experiments.rendering import markdown
 
     if commands:
         print("\n".join(made.commands(name, size)))
+        return
+    if matrix:
+        from flows.matrix.pipeline import write_matrix
+
+        folder, count = write_matrix(name, size)
+        print(f"{folder / 'dvc.yaml'} has the {count} runs and their table: dvc --cd {folder} repro")
         return
     results = made.compute(name, size)
     if check:
@@ -354,7 +363,8 @@ def cell(table: str, row: str, column: str) -> None:
         Its heading, or a part of it that no other column has.
     """
     from flows.experiments.rendering import printed
-    from flows.experiments.stored import find_entry, find_table
+    from flows.experiments.runs import CELLS
+    from flows.experiments.stored import find_entry, find_table, results_folder
 
     found = find_table(table)
     levels, heading, entry = find_entry(found, row, column)
@@ -367,6 +377,8 @@ def cell(table: str, row: str, column: str) -> None:
         elif run.commit:
             print(f"    experiment {run.experiment}, commit {run.commit}")
             print(f"    params.yaml of sha256 {run.params_sha256}: git show {run.commit[:10]}:params.yaml")
+        elif run.state == "finished":
+            print(f"    stages of DVC in {results_folder(found.experiment, found.size) / CELLS / run.experiment}")
 
 
 @app.command

@@ -238,7 +238,7 @@ ROOMS_BY_FLOOR = (
     {"flows.dvc_repo"},
     {"flows.plan"},
     {"flows.project"},
-    {"flows.run", "flows.show", "flows.reproduce", "flows.experiments"},
+    {"flows.run", "flows.show", "flows.reproduce", "flows.experiments", "flows.matrix"},
     {"flows.pipeline", "flows.scheduled", "flows.deploy"},
     {"flows.cli"},
 )

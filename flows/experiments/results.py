@@ -16,7 +16,7 @@ from flows.experiments.experiment import Experiment, SettingName, experiment_pat
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, rows_csv, tidy
-from flows.experiments.runs import Run, dvc_runs, recorded_runs
+from flows.experiments.runs import Run, dvc_runs, matrix_runs, recorded_runs
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.stored import (
     TABLES,
@@ -87,6 +87,8 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
     ids = {cell.id for cell in cells}
     runs = [run for run in recorded_runs(results_folder(name, size) / RECORD) if run.cell in ids]
     recorded = {run.cell for run in runs if run.state == "finished"}
+    runs += [run for run in matrix_runs(results_folder(name, size)) if run.cell in ids - recorded]
+    recorded |= {run.cell for run in runs if run.state == "finished"}
     # A finished run of the record counts before DVC's, which may have been removed or made again since.
     found = dvc_runs(f"{Path(name).stem}-", ids - recorded, experiment.reports, experiment.curve_sources)
     by_cell = {run.cell: run for run in runs} | {run.cell: run for run in found}

@@ -18,6 +18,9 @@ from typing import Any, Literal
 from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, texts_at
 from stages.runtime.section import PARAMS_FILE, Section
 
+CELLS, RUN_FILE = "cells", "run.json"
+"""`dvc repro` of matrix stages leaves a cell's run in `experiments/NAME/SIZE/CELLS/CELL/RUN_FILE`."""
+
 State = Literal["finished", "failed", "running", "queued", "cancelled"]
 
 DVC_STATES: Mapping[str, State] = {"success": "finished", "failed": "failed", "running": "running", "queued": "queued"}
@@ -31,9 +34,9 @@ class Run(Section):
     state: State
     """Only finished and failed runs are recorded."""
     experiment: str
-    """The name of the DVC experiment, empty where a run failed before it had one."""
+    """The name of the DVC experiment, or of the cell if matrix stages ran; empty if a run failed before it had one."""
     commit: str
-    """Of the experiment: code, params, dvc.lock and reports of this run."""
+    """Of the experiment: code, params, dvc.lock and reports of this run. Empty where matrix stages ran."""
     baseline: str
     """The commit from which it was started."""
     params: dict[str, Any]
@@ -80,6 +83,11 @@ def recorded_runs(path: Path) -> list[Run]:
         runs.pop(run.cell, None)
         runs[run.cell] = run
     return list(runs.values())
+
+
+def matrix_runs(folder: Path) -> list[Run]:
+    """The runs that stages of DVC's `matrix` have made in the folder of an experiment's results."""
+    return [Run.model_validate_json(file.read_bytes()) for file in sorted(folder.glob(f"{CELLS}/*/{RUN_FILE}"))]
 
 
 def dvc_runs(prefix: str, cells: Collection[str], reports: Collection[str], curves: Collection[str]) -> list[Run]:

@@ -1,0 +1,1 @@
+"""An experiment as plain DVC: its grid in `matrix` stages, for `dvc repro`."""

@@ -83,9 +83,7 @@ def write_matrix(name: str, size: SettingName) -> tuple[Path, int]:
     _write(folder / ".dvc/config", SETTINGS.format(cache=cache))
     _write(folder / ".dvc/.gitignore", "/config.local\n/tmp\n/cache\n")
     pipeline = _pipeline(name, size, experiment, templates, [cell.name for cell in cells])
-    head = (
-        f"# Written by `parrotflow table {name} --size {size} --matrix`; {experiment_path(name)} says what is in it.\n"
-    )
+    head = f"# Written by `parrotflow table {name} --size {size} --matrix`, which replaces it.\n"
     _write(folder / DVC_FILE, head + yaml.safe_dump(pipeline, sort_keys=False, width=10_000))
     return folder, len(cells)
 

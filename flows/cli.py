@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -294,7 +295,8 @@ def table(
         from flows.matrix.pipeline import write_matrix
 
         folder, count = write_matrix(name, size)
-        print(f"{folder / 'dvc.yaml'} has the {count} runs and their table: dvc --cd {folder} repro")
+        command = shlex.join(["dvc", "--cd", str(folder), "repro"])
+        print(f"{folder / 'dvc.yaml'} has the {count} runs and their table: {command}")
         return
     results = made.compute(name, size)
     if check:

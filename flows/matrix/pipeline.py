@@ -13,6 +13,7 @@ a cell all paths are those of the main pipeline, so that a stage which ran there
 """
 
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def _pipeline(
     folder, path = results_folder(name, size), experiment_path(name)
     table = {
         "desc": "all runs -> tables, figures, claims",
-        "cmd": f"cd {os.path.relpath('.', folder)} && parrotflow table {path} --size {size}",
+        "cmd": f"cd {os.path.relpath('.', folder)} && {shlex.join(['parrotflow', 'table', str(path), '--size', size])}",
         "deps": [os.path.relpath(path, folder), *(f"{CELLS}/{cell}/{RUN_FILE}" for cell in cells)],
         "outs": [{out: {"cache": False, "persist": True}} for out in made],
     }

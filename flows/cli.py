@@ -286,7 +286,6 @@ def table(
         Only write the runs and the table as a pipeline of DVC's matrix stages, for plain `dvc repro`.
     """
     from flows.experiments import results as made
-    from flows.experiments.rendering import markdown
 
     if commands:
         print("\n".join(made.commands(name, size)))
@@ -298,13 +297,11 @@ def table(
         command = shlex.join(["dvc", "--cd", str(folder), "repro"])
         print(f"{folder / 'dvc.yaml'} has the {count} runs and their table: {command}")
         return
-    results = made.compute(name, size)
     if check:
-        lines, same = made.comparison(made.check(name, size, results))
+        lines, same = made.comparison(made.check(name, size, made.compute(name, size)))
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
-    written = made.write_results(name, size, results)
-    print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
+    print_results(name, size)
 
 
 @app.command
@@ -338,6 +335,7 @@ def sweep(
     wait
         Wait for another run in this folder instead of refusing.
     """
+    from flows.experiments import results as made
     from flows.sweep import sweep as sweeps
 
     if dry:
@@ -346,9 +344,26 @@ def sweep(
             print(f"{cell.label}: {reason or 'up to date'}")
         print(f"{sum(bool(reason) for _, reason in cells)} of {len(cells)} cells would run")
         return
-    lines, good = sweeps.check(name, size, wait=wait) if check else sweeps.sweep(name, size, retry=retry, wait=wait)
-    print("\n".join(lines))
-    raise SystemExit(0 if good else 1)
+    if check:
+        runs = sweeps.compute_again(name, size, wait=wait)
+        lines, same = made.comparison(made.check(name, size, made.compute(name, size, runs)))
+        print("\n".join(lines))
+        raise SystemExit(0 if same else 1)
+    missing = sweeps.sweep(name, size, retry=retry, wait=wait)
+    print_results(name, size)
+    if missing:
+        print("\n".join(missing))
+        raise SystemExit(1)
+
+
+def print_results(name: str, size: Literal["small", "full"]) -> None:
+    """Write an experiment's tables, figures and claims, and print the tables and what is known of the rest."""
+    from flows.experiments import results as made
+    from flows.experiments.rendering import markdown
+
+    results = made.compute(name, size)
+    written = made.write_results(name, size, results)
+    print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
 
 
 @app.command

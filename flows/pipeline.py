@@ -20,8 +20,8 @@ from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 
-from flows.run.pipeline_run import RunResult, run_pipeline  # noqa: E402
-from flows.run.scheduler import RunOptions  # noqa: E402
+from flows.run.pipeline_run import run_pipeline  # noqa: E402
+from flows.run.scheduler import RunOptions, RunResult  # noqa: E402
 from stages.runtime.entry import run_stage  # noqa: E402
 
 

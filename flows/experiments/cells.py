@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.experiments.experiment import Axis, Experiment, Overrides, SettingName, experiment_path
 from flows.plan.params import section_models
@@ -21,6 +21,9 @@ from flows.project.compose import preset
 from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+
+if TYPE_CHECKING:
+    from flows.dvc_repo.experiments import Reach
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -161,6 +164,21 @@ def _check(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) -> None
                     check_section(section, changed[section], model, path)
                 except UserError as error:
                     raise UserError(f"{error} (cell {', '.join(cell.levels.values())}, seed {cell.seed})") from None
+
+
+def require_written(name: str, experiment: Experiment, reached: "Reach") -> None:
+    """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
+
+    Its content in a run's commit would be that of the commit from which the run was started.
+    """
+    written = reached.outs
+    files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
+    for file in map(Path, sorted(files)):
+        if not any(file == out or out in file.parents for out in written):
+            raise UserError(
+                f"{experiment_path(name)}: {file}: {', '.join(experiment.targets)} and the stages before do not write "
+                f"it; there are {', '.join(sorted(map(str, written)))}"
+            )
 
 
 def queue_command(cell: Cell, targets: Sequence[str], values: Mapping[str, Any]) -> str:

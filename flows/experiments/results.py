@@ -5,20 +5,21 @@ The runs are those of the record, which a sweep writes, and DVC's experiments. T
 `--check` read), figures/ (.pdf, .svg, .png) and claims.json.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.dvc_repo.experiments import Reach, reach
-from flows.experiments.cells import Cell, cells_of, queue_command
+from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, reach, texts_at
+from flows.experiments.cells import Cell, cells_of, queue_command, require_written
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import Experiment, SettingName, experiment_path, read_experiment
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, rows_csv, tidy
-from flows.experiments.runs import Run, dvc_runs, matrix_runs, recorded_runs
+from flows.experiments.runs import Run, State, matrix_runs, recorded_runs, reports_and_curves
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.stored import (
+    RECORD,
     TABLES,
     StoredTable,
     Verdict,
@@ -31,9 +32,9 @@ from flows.experiments.tables import differences_table, means_table
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_params_file
+from stages.runtime.section import PARAMS_FILE, read_params_file
 
-RECORD = "runs.jsonl"
+DVC_STATES: Mapping[str, State] = {"success": "finished", "failed": "failed", "running": "running", "queued": "queued"}
 
 
 @dataclass(frozen=True)
@@ -95,19 +96,39 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
     return experiment, cells, tidy(experiment, cells, by_cell.values(), read_params_file(), reached.params)
 
 
-def require_written(name: str, experiment: Experiment, reached: Reach) -> None:
-    """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
+def dvc_runs(prefix: str, cells: Collection[str], reports: Collection[str], curves: Collection[str]) -> list[Run]:
+    """The runs that DVC's experiments hold of these cells, whose ids their names end with.
 
-    Its content in a run's commit would be that of the commit from which the run was started.
+    Of several experiments of a cell the newest finished one counts, else the newest of all.
     """
-    written = reached.outs
-    files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
-    for file in map(Path, sorted(files)):
-        if not any(file == out or out in file.parents for out in written):
-            raise UserError(
-                f"{experiment_path(name)}: {file}: {', '.join(experiment.targets)} and the stages before do not write "
-                f"it; there are {', '.join(sorted(map(str, written)))}"
-            )
+    newest: dict[str, DvcExperiment] = {}
+    for found in dvc_experiments(prefix):
+        cell = found.name.rpartition("-")[2]
+        if cell in cells and (found.state == "success" or cell not in newest or newest[cell].state != "success"):
+            newest[cell] = found
+    return [run_of(found, cell, reports, curves) for cell, found in newest.items()]
+
+
+def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Collection[str]) -> Run:
+    """A DVC experiment as the run of a cell, with what its commit holds of these JSON files and FILE:COLUMN curves.
+
+    DVC's own reading of metrics leaves out lists, such as intervals.
+    """
+    texts: Mapping[str, str] = {}
+    if found.state == "success":
+        texts = texts_at(found.commit, {*reports, *(location.partition(":")[0] for location in curves)})
+    values, points = reports_and_curves(texts, reports, curves)
+    return Run(
+        cell=cell,
+        state=DVC_STATES[found.state],
+        experiment=found.name,
+        commit=found.commit,
+        baseline=found.baseline,
+        params=found.params.get(str(PARAMS_FILE), {}),
+        reports=values,
+        curves=points,
+        ended=found.ended,
+    )
 
 
 def write_results(name: str, size: SettingName, results: Results) -> list[Path]:

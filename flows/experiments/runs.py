@@ -1,4 +1,4 @@
-"""The record of an experiment's runs, `experiments/NAME/SIZE/runs.jsonl`, and the same read from DVC's experiments.
+"""The record of an experiment's runs, `experiments/NAME/SIZE/runs.jsonl`.
 
 One line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier lines intact, and
 an incomplete last line is ignored. A cell that ran again has several lines; the last one counts.
@@ -15,15 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, texts_at
-from stages.runtime.section import PARAMS_FILE, Section
+from stages.runtime.section import Section
 
 CELLS, RUN_FILE = "cells", "run.json"
 """`dvc repro` of matrix stages leaves a cell's run in `experiments/NAME/SIZE/CELLS/CELL/RUN_FILE`."""
 
 State = Literal["finished", "failed", "running", "queued", "cancelled"]
-
-DVC_STATES: Mapping[str, State] = {"success": "finished", "failed": "failed", "running": "running", "queued": "queued"}
 
 
 class Run(Section):
@@ -88,41 +85,6 @@ def recorded_runs(path: Path) -> list[Run]:
 def matrix_runs(folder: Path) -> list[Run]:
     """The runs that stages of DVC's `matrix` have made in the folder of an experiment's results."""
     return [Run.model_validate_json(file.read_bytes()) for file in sorted(folder.glob(f"{CELLS}/*/{RUN_FILE}"))]
-
-
-def dvc_runs(prefix: str, cells: Collection[str], reports: Collection[str], curves: Collection[str]) -> list[Run]:
-    """The runs that DVC's experiments hold of these cells, whose ids their names end with.
-
-    Of several experiments of a cell the newest finished one counts, else the newest of all.
-    """
-    newest: dict[str, DvcExperiment] = {}
-    for found in dvc_experiments(prefix):
-        cell = found.name.rpartition("-")[2]
-        if cell in cells and (found.state == "success" or cell not in newest or newest[cell].state != "success"):
-            newest[cell] = found
-    return [run_of(found, cell, reports, curves) for cell, found in newest.items()]
-
-
-def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Collection[str]) -> Run:
-    """A DVC experiment as the run of a cell, with what its commit holds of these JSON files and FILE:COLUMN curves.
-
-    DVC's own reading of metrics leaves out lists, such as intervals.
-    """
-    texts: Mapping[str, str] = {}
-    if found.state == "success":
-        texts = texts_at(found.commit, {*reports, *(location.partition(":")[0] for location in curves)})
-    values, points = reports_and_curves(texts, reports, curves)
-    return Run(
-        cell=cell,
-        state=DVC_STATES[found.state],
-        experiment=found.name,
-        commit=found.commit,
-        baseline=found.baseline,
-        params=found.params.get(str(PARAMS_FILE), {}),
-        reports=values,
-        curves=points,
-        ended=found.ended,
-    )
 
 
 def reports_and_curves(

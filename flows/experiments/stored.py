@@ -15,7 +15,8 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import Section
 
-TABLES = "tables"
+TABLES, RECORD = "tables", "runs.jsonl"
+"""In the folder of an experiment's results."""
 
 
 class EntryRun(Section):

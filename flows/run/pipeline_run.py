@@ -1,40 +1,28 @@
 """One run from its start to its end: lock, checks, plan, schedule, record, summary; for `parrotflow run` and flows."""
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from flows.dvc_repo.lock_file import remove_empty_lock_files, sort_lock_file
 from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.plan.code_change import remember_code
-from flows.plan.graph import Plan, PlannedStage, make_plan
+from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.history import remember_seconds
 from flows.plan.params import check_params
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask
 from flows.run.dvc_server import DvcServer
-from flows.run.process import StageOutcome, StageRunner
+from flows.run.process import StageRunner
 from flows.run.programs import preflight
-from flows.run.record import Event, RecordedStage, RunEnded, RunRecord, RunStarted, StageEnded, StageStarted, redactor
+from flows.run.record import Event, RunEnded, StageEnded, StageStarted, redactor
 from flows.run.run_lock import run_lock
-from flows.run.scheduler import GOOD, RunOptions, Scheduler, secrets_of
+from flows.run.scheduler import RunOptions, RunResult, Scheduler, run_result, secrets_of
 from flows.show.artifacts import run_artifacts
 from flows.show.metrics import all_metrics
-from flows.show.recording import Recording
+from flows.show.recording import Recording, recorded
 from flows.show.terminal import Terminal
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended."""
-
-    state: Literal["Completed", "Refused", "Failed", "Cancelled"]
-    """Refused, by a gate or a person, is no failure."""
-    message: str
 
 
 def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_run: str | None = None) -> RunResult:
@@ -106,32 +94,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
 def replan(name: str) -> PlannedStage:
     """Plan one stage as things are now."""
     return next(stage for stage in make_plan([name]) if stage.name == name)
-
-
-def run_result(plan: Plan, outcomes: dict[str, StageOutcome], *, cancelled: bool) -> RunResult:
-    """How a run ended, from how its stages did."""
-    if cancelled:
-        return RunResult("Cancelled", "stopped; the same command continues")
-    failed = [outcome for outcome in outcomes.values() if outcome.result not in (*GOOD, "refused")]
-    if failed:
-        return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
-    refused = [outcome for outcome in outcomes.values() if outcome.result == "refused"]
-    if refused:
-        return RunResult("Refused", refused[0].message)
-    return RunResult("Completed", f"{len(plan.to_do)} of {len(plan.stages)} stages were not up to date")
-
-
-@contextlib.contextmanager
-def recorded(plan: Plan, options: RunOptions, flow_run: str | None) -> Iterator[tuple[RunRecord, Recording]]:
-    """The record of a run, and what follows it."""
-    with contextlib.closing(RunRecord()) as record:
-        stages = tuple(
-            RecordedStage(name=stage.name, state=stage.state, why=stage.why, upstream=stage.upstream) for stage in plan
-        )
-        record.write(
-            RunStarted(run=record.run, pid=os.getpid(), options=asdict(options), stages=stages, flow_run=flow_run)
-        )
-        yield record, Recording(record.path)
 
 
 def start_recorder_and(

@@ -30,6 +30,7 @@ POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 
 Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
+GOOD = ("ran", "unchanged", "restored")
 
 TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED)
 """Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again."""

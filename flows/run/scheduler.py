@@ -28,7 +28,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 from flows.run import gate
-from flows.run.process import StageOutcome, StageRunner
+from flows.run.process import GOOD, StageOutcome, StageRunner
 from flows.run.programs import running_sidecar
 from flows.run.record import (
     LONGEST_LINE,
@@ -47,8 +47,6 @@ from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
-
-GOOD = ("ran", "unchanged", "restored")
 
 PROGRESS_SECONDS = 5.0
 """Between two reports of a stage's progress."""
@@ -318,6 +316,28 @@ class Scheduler:
                 self.messages.put(Crashed(error))
 
         threading.Thread(target=send).start()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    state: Literal["Completed", "Refused", "Failed", "Cancelled"]
+    """Refused, by a gate or a person, is no failure."""
+    message: str
+
+
+def run_result(plan: "Plan", outcomes: dict[str, StageOutcome], *, cancelled: bool) -> RunResult:
+    """How a run ended, from how its stages did."""
+    if cancelled:
+        return RunResult("Cancelled", "stopped; the same command continues")
+    failed = [outcome for outcome in outcomes.values() if outcome.result not in (*GOOD, "refused")]
+    if failed:
+        return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
+    refused = [outcome for outcome in outcomes.values() if outcome.result == "refused"]
+    if refused:
+        return RunResult("Refused", refused[0].message)
+    return RunResult("Completed", f"{len(plan.to_do)} of {len(plan.stages)} stages were not up to date")
 
 
 def secrets_of(plan: "Plan") -> set[str]:

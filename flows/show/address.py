@@ -6,10 +6,9 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from flows.environment import STATE_DIR
-
-OWN_SERVER = STATE_DIR / "server.json"
+OWN_SERVER = Path(".parrotflow/server.json")
 """Written by `parrotflow ui` and `parrotflow serve` for as long as they run. Readable by its owner alone."""
 
 

@@ -6,10 +6,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows.run.record import replies
+from flows.run.record import RecordedStage, RunRecord, RunStarted, replies
 from flows.show.address import ServerAddress, configured_server
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan
+    from flows.run.scheduler import RunOptions
 
 END_SECONDS = 2.0
 """How long a run in a terminal waits at its end for its recorder, which then finishes by itself."""
@@ -61,3 +67,16 @@ class Recording:
             yield f"warning: Prefect's server does not answer ({problem}); this run is recorded on disk only"
         page = told.get("page")
         yield f"In Prefect's pages: {page}" if page else "To look at this run and earlier ones: parrotflow ui"
+
+
+@contextlib.contextmanager
+def recorded(plan: "Plan", options: "RunOptions", flow_run: str | None) -> Iterator[tuple[RunRecord, Recording]]:
+    """The record of a run, and what follows it."""
+    with contextlib.closing(RunRecord()) as record:
+        stages = tuple(
+            RecordedStage(name=stage.name, state=stage.state, why=stage.why, upstream=stage.upstream) for stage in plan
+        )
+        record.write(
+            RunStarted(run=record.run, pid=os.getpid(), options=asdict(options), stages=stages, flow_run=flow_run)
+        )
+        yield record, Recording(record.path)

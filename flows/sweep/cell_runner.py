@@ -9,23 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows.experiments.cells import Cell
-from flows.experiments.rows import Points
 from flows.experiments.runs import Run, State, append_run, reports_and_curves
-from flows.plan.graph import Plan
-from flows.run.process import StageOutcome, StageRunner
+from flows.run.process import GOOD, StageOutcome, StageRunner
 from flows.run.request import Request
-from flows.run.scheduler import GOOD
-from flows.sweep import clone
 from flows.sweep.devices import Devices
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
+    from flows.experiments.rows import Points
+    from flows.plan.graph import Plan
+
 CURVES_READ_EVERY_SECONDS = 3.0
 
-StopEarly = Callable[[Cell, Mapping[str, Points]], str]
+StopEarly = Callable[["Cell", Mapping[str, "Points"]], str]
 """Given a cell and its curves so far, by FILE:COLUMN: why it is to be ended; empty while it goes on."""
 
 
@@ -39,15 +40,17 @@ class Recorded:
     path: Path
     head: str
     """The commit from which the clones were made."""
-    as_experiments: bool = True
-    """Whether each cell becomes a DVC experiment."""
+    save_experiment: Callable[[Path, str, Collection[str]], str]
+    """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
+    discard: Callable[[Path], None]
+    """Remove a clone."""
 
 
 @dataclass
 class CellRunner(StageRunner):
     """A runner of stages named `CELL_ID/STAGE`."""
 
-    cells: Mapping[str, Cell] = field(default_factory=dict)
+    cells: Mapping[str, "Cell"] = field(default_factory=dict)
     """By their ids."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """Their project folders."""
@@ -61,7 +64,7 @@ class CellRunner(StageRunner):
     _to_do: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, plan: Plan) -> None:
+    def expect(self, plan: "Plan") -> None:
         """Record at once the cells that have nothing left to do: a kill came between their end and their record."""
         self._resources = {stage.name: stage.policy.resources for stage in plan.to_do}
         self._to_do = Counter(name.partition("/")[0] for name in self._resources)
@@ -109,7 +112,7 @@ class CellRunner(StageRunner):
 
         return reason
 
-    def _live_curves(self, cell: str) -> dict[str, Points]:
+    def _live_curves(self, cell: str) -> dict[str, "Points"]:
         """The curves that a training has written so far; its reports, which HEAD may carry too, are older ones."""
         assert self.recorded is not None
         texts = {}
@@ -127,19 +130,17 @@ class CellRunner(StageRunner):
         assert self.recorded is not None
         folder = self.folders[cell]
         with self._lock:
-            commit = ""
-            if self.recorded.as_experiments:
-                commit = clone.save_experiment(folder, self.cells[cell].name, self.recorded.targets)
+            commit = self.recorded.save_experiment(folder, self.cells[cell].name, self.recorded.targets)
             locations = {location.partition(":")[0] for location in self.recorded.curves}
             texts = {}
             for file in {*self.recorded.reports, *locations}:
                 with suppress(OSError):
                     texts[file] = (folder / file).read_text(encoding="utf-8")
             self._append(cell, "finished", commit=commit, texts=texts)
-        clone.discard(folder)
+        self.recorded.discard(folder)
 
     def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
-        """A cell has no result: it failed, which is recorded, or is cancelled. Its clone stays, with its checkpoints."""
+        """A cell has no result: it failed, which is recorded, or is cancelled. Its clone and checkpoints stay."""
         self._append(cell, "failed" if record else "cancelled", message=message, curves=self._live_curves(cell))
 
     def _append(
@@ -149,7 +150,7 @@ class CellRunner(StageRunner):
         *,
         commit: str = "",
         texts: Mapping[str, str] | None = None,
-        curves: Mapping[str, Points] | None = None,
+        curves: Mapping[str, "Points"] | None = None,
         message: str = "",
     ) -> None:
         assert self.recorded is not None

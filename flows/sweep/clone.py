@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from dvc.dependency.param import ParamsDependency
@@ -18,12 +19,14 @@ from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import remove_empty_lock_files
 from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.environment import STATE_DIR
-from flows.experiments.cells import Cell
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
 
 CLONES = STATE_DIR / "sweep"
 
@@ -41,7 +44,7 @@ NAMELESS = {
 """Where git has no identity on this machine."""
 
 
-def bring_up_to_date(cell: Cell, head: str, clone: Path, own_cache: Path | None = None) -> Path:
+def bring_up_to_date(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
     With `own_cache`, a folder, nothing is shared with the project. Raises UserError where git fails.

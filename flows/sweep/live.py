@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live as RichLive
@@ -11,17 +12,19 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.experiments.cells import Cell
-from flows.experiments.runs import Run
-from flows.plan.graph import Plan
 from flows.run.record import Event, Line, Progress, StageEnded, StageStarted
 from flows.show.terminal import GOOD, LIVE_ROWS, RESULT_STYLE, LastingConsole
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
+    from flows.experiments.runs import Run
+    from flows.plan.graph import Plan
 
 
 class Live:
     """Follows the cells of one run."""
 
-    def __init__(self, title: str, cells: Mapping[str, Cell], plan: Plan, known: int) -> None:
+    def __init__(self, title: str, cells: Mapping[str, "Cell"], plan: "Plan", known: int) -> None:
         self.title, self.cells, self.known = title, cells, known
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()
@@ -80,7 +83,7 @@ class Live:
         elif event.result == "ran" and not self.console.is_terminal:
             self._print(event.result, f"{self._label(cell)}: {stage} ran in {event.seconds:.1f} s")
 
-    def on_ended(self, run: Run) -> None:
+    def on_ended(self, run: "Run") -> None:
         """A cell has ended, with a result or without one."""
         with self._lock:
             self.done[run.cell] = run

@@ -9,18 +9,16 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from flows.dvc_repo.experiments import reach
-from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, recorded_runs
-from flows.plan.graph import Plan
 from flows.run.dvc_server import DvcServer
-from flows.run.pipeline_run import recorded, run_result
-from flows.run.process import StageOutcome
+from flows.run.process import GOOD, StageOutcome
 from flows.run.record import Event, RunEnded
 from flows.run.run_lock import run_lock
-from flows.run.scheduler import GOOD, RunOptions, Scheduler
+from flows.run.scheduler import RunOptions, Scheduler, run_result
+from flows.show.recording import recorded
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
 from flows.sweep.live import Live
@@ -28,6 +26,10 @@ from flows.sweep.plan import plan_of_all
 from stages.runtime.dotted import differences
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
+    from flows.plan.graph import Plan
 
 
 class StoppedError(UserError):
@@ -37,7 +39,7 @@ class StoppedError(UserError):
 
 
 def run_cells(
-    cells: Sequence[Cell],
+    cells: Sequence["Cell"],
     *,
     title: str,
     targets: Sequence[str],
@@ -67,13 +69,14 @@ def run_cells(
             return [known[cell.id] for cell in cells]
         own_cache = clones.absolute() / "cache" if alone else None
         folders = {name: clone.bring_up_to_date(cell, head, clones / name, own_cache) for name, cell in to_run.items()}
+        save = (lambda *_: "") if alone else clone.save_experiment
         plan = plan_of_all(folders, targets)
         live = Live(title, to_run, plan, len(known))
         runner = CellRunner(
             server,
             cells=to_run,
             folders=folders,
-            recorded=Recorded(targets, reports, curves, record, head, as_experiments=not alone),
+            recorded=Recorded(targets, reports, curves, record, head, save, clone.discard),
             stop_early=stop_early,
             on_ended=live.on_ended,
         )
@@ -104,7 +107,7 @@ def run_cells(
     return [all_runs[cell.id] for cell in cells]
 
 
-def reasons_to_run(cells: Sequence[Cell], record: Path, targets: Sequence[str]) -> dict[str, str]:
+def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]) -> dict[str, str]:
     """Why each cell would run, by its id; empty for a finished one whose run is what it would give now.
 
     That is one made with the same values of all that its stages read of params.yaml, of which no file that they read
@@ -142,7 +145,7 @@ class Failure:
     """It was killed from outside, or what it needed did not answer: the same command is to try it again."""
 
 
-def failures(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> dict[str, Failure]:
+def failures(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> dict[str, Failure]:
     """Of each cell that did not end well: that of its own stage, or of another cell's that it waits for."""
     bad = {name: outcome for name, outcome in outcomes.items() if outcome.result not in GOOD}
     found: dict[str, Failure] = {}

@@ -9,7 +9,8 @@ from flows.dvc_repo.experiments import Reach, reach
 from flows.experiments import results
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
-from flows.experiments.runs import append_run, dvc_runs, recorded_runs
+from flows.experiments.results import dvc_runs
+from flows.experiments.runs import append_run, recorded_runs
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import finished

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+
 from stages.runtime.section import Section
 
 CELLS, RUN_FILE = "cells", "run.json"
@@ -25,6 +27,8 @@ State = Literal["finished", "failed", "running", "queued", "cancelled"]
 
 class Run(Section):
     """One run of a cell. It holds all that tables, figures and claims need, so that they outlive the run's commit."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # else a curve that diverged is recorded as null
 
     cell: str
     """The cell's id."""

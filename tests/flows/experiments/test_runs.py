@@ -1,5 +1,6 @@
 """The record of runs survives kills, and DVC's experiments are read as the same runs."""
 
+import math
 import subprocess
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def test_what_is_recorded_is_read_back_and_the_last_run_of_a_cell_counts(tmp_pat
     assert recorded_runs(tmp_path / "none.jsonl") == []
 
 
+def test_a_curve_that_diverged_is_read_back(tmp_path: Path) -> None:
+    _, cells = small_experiment(tmp_path)
+    curves = {"curve.tsv:loss": [(1.0, 2.0), (2.0, math.inf), (3.0, math.nan)]}
+    append_run(tmp_path / "runs.jsonl", finished(cells[0]).model_copy(update={"curves": curves}))
+
+    (run,) = recorded_runs(tmp_path / "runs.jsonl")
+
+    assert str(run.curves) == str(curves)
+
+
 @pytest.mark.parametrize("left", [1, 50, 0.5, -1])
 def test_a_kill_in_the_middle_of_a_line_costs_that_line_and_no_other(tmp_path: Path, left: float) -> None:
     _, cells = small_experiment(tmp_path)
@@ -104,7 +115,7 @@ def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_bas
     assert [line[1].n for line in table.entries] == [1, 0]
 
     reached = reach(["train"])
-    assert reached == Reach({"model"}, {Path("scores.json"), Path("curve.tsv")})
+    assert reached == Reach({"model"}, {Path("scores.json"), Path("curve.tsv")}, ("train",))
     with pytest.raises(UserError, match=r"targets: .*trian"):
         reach(["trian"])
 

@@ -1,6 +1,6 @@
 """DVC's experiments as data: what `dvc exp show` shows, without the rows of the workspace and of the baselines."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,19 @@ class Reach:
     params: set[str]
     """Dotted keys of params.yaml; empty text where a stage reads all of it."""
     outs: set[Path]
+    targets: tuple[str, ...] = ()
+
+    def require_written(self, place: Path, files: Iterable[str]) -> None:
+        """Raise UserError, for the file at `place`, if one of these files is written by no stage of such a run."""
+        for file in map(Path, sorted(files)):
+            if not any(file == out or out in file.parents for out in self.outs):
+                raise UserError(
+                    f"{place}: {file}: {', '.join(self.targets)} and the stages before do not write it; there are "
+                    f"{', '.join(sorted(map(str, self.outs)))}"
+                )
 
 
-def reach(targets: Iterable[str]) -> Reach:
+def reach(targets: Collection[str]) -> Reach:
     """That of the target stages and those that they need. Raises UserError on an unknown stage."""
     with open_repo() as repo:
         try:
@@ -97,4 +107,4 @@ def reach(targets: Iterable[str]) -> Reach:
         own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
         tracked = [dep.params or [""] for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE)]
         outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
-        return Reach({key for keys in tracked for key in keys}, outs)
+        return Reach({key for keys in tracked for key in keys}, outs, tuple(targets))

@@ -75,17 +75,17 @@ def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]
     explicit = setting.cells if setting.cells is not None else experiment.cells
     try:
         combined = combinations(axes, experiment.zip) if explicit is None else [_known(cell, axes) for cell in explicit]
-        base = _resolved(experiment.base) | _resolved(setting.base)
+        base = resolved(experiment.base) | resolved(setting.base)
         values = read_params_file()
         seeds = setting.seeds or experiment.seeds.values
         cells = []
         for levels in combined:
-            overrides = base | _joined({axis: _resolved(axes[axis][level]) for axis, level in levels.items()})
+            overrides = base | joined({axis: resolved(axes[axis][level]) for axis, level in levels.items()})
             for seed in seeds:
                 cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    _check(path, cells, values)
+    check_cells(path, cells, values)
     return cells
 
 
@@ -116,34 +116,41 @@ def _known(levels: Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str
     return {axis: levels[axis] for axis in axes}
 
 
-def _resolved(overrides: Overrides) -> Overrides:
-    """With the choices of conf/ replaced by their values; later keys win over earlier ones."""
-    resolved: Overrides = {}
+def resolved(overrides: Overrides) -> Overrides:
+    """The overrides with the choices of conf/ replaced by their values; later keys win over earlier ones."""
+    by_key: Overrides = {}
     for key, value in overrides.items():
-        resolved |= {key: value} if "." in key else preset(key, str(value))
-    return resolved
+        by_key |= {key: value} if "." in key else preset(key, str(value))
+    return by_key
 
 
-def _joined(by_axis: Mapping[str, Overrides]) -> Overrides:
-    joined: Overrides = {}
+def joined(by_axis: Mapping[str, Overrides]) -> Overrides:
+    """The overrides of all axes. Raises UserError where two set the same key."""
+    together: Overrides = {}
     owner: dict[str, str] = {}
     for axis, overrides in by_axis.items():
         for key in overrides:
             if key in owner:
-                raise UserError(f"axes {owner[key]} and {axis} both set {key}")
+                raise UserError(f"{owner[key]} and {axis} both set {key}")
             owner[key] = axis
-        joined |= overrides
-    return joined
+        together |= overrides
+    return together
+
+
+def cell_id(overrides: Overrides) -> str:
+    """A cell's id, derived from what it changes."""
+    content = json.dumps(overrides, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()[:ID_DIGITS]
 
 
 def _cell(name: str, levels: dict[str, str], seed: int, overrides: Overrides) -> Cell:
-    content = json.dumps(overrides, sort_keys=True, separators=(",", ":"))
-    digits = hashlib.sha256(content.encode()).hexdigest()[:ID_DIGITS]
+    digits = cell_id(overrides)
     label = re.sub(r"[^A-Za-z0-9]+", "-", "-".join([Path(name).stem, *levels.values(), f"seed{seed}"])).strip("-")
     return Cell(digits, f"{label[:LONGEST_LABEL]}-{digits}", levels, seed, overrides)
 
 
-def _check(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) -> None:
+def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) -> None:
+    """Raise UserError if two cells are the same run, or if a section of params.yaml refuses one."""
     models = section_models()
     checked: set[tuple[str, str]] = set()
     names: dict[str, str] = {}
@@ -171,14 +178,8 @@ def require_written(name: str, experiment: Experiment, reached: "Reach") -> None
 
     Its content in a run's commit would be that of the commit from which the run was started.
     """
-    written = reached.outs
     files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
-    for file in map(Path, sorted(files)):
-        if not any(file == out or out in file.parents for out in written):
-            raise UserError(
-                f"{experiment_path(name)}: {file}: {', '.join(experiment.targets)} and the stages before do not write "
-                f"it; there are {', '.join(sorted(map(str, written)))}"
-            )
+    reached.require_written(experiment_path(name), files)
 
 
 def queue_command(cell: Cell, targets: Sequence[str], values: Mapping[str, Any]) -> str:
@@ -197,17 +198,18 @@ def set_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         if last not in value_at(new, section):
             words.append(f"~{key}")
         elif last in (value_at(old, section) or {}):
-            words.append(f"{key}={_hydra(value)}")
+            words.append(f"{key}={hydra_value(value)}")
         else:
-            words.append(f"+{key}={_hydra(value)}")
+            words.append(f"+{key}={hydra_value(value)}")
     return words
 
 
-def _hydra(value: Any) -> str:
+def hydra_value(value: Any) -> str:
+    """A value in Hydra's grammar."""
     if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{_hydra(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(_hydra, value))}]"
+        return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):
         return repr(value) if isinstance(value, float) else json.dumps(value)
     if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from flows.experiments.expressions import parse
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section, read_params_file
+from stages.runtime.section import Section, SectionT, read_params_file
 
 EXPERIMENTS = Path("experiments")
 
@@ -336,16 +336,20 @@ def experiment_path(name: str) -> Path:
 
 def read_experiment(name: str) -> Experiment:
     """Read and check an experiment's file. Raises UserError that names each bad key, its value and what is allowed."""
-    path = experiment_path(name)
+    return read_checked(experiment_path(name), Experiment)
+
+
+def read_checked(path: Path, model: type[SectionT]) -> SectionT:
+    """Read a file of this model. Raises UserError that names each bad key, its value and what is allowed."""
     if not path.is_file():
-        there = ", ".join(sorted(file.stem for file in EXPERIMENTS.glob("*.yaml")))
-        raise UserError(f"{path}: not found; {EXPERIMENTS}/ has {there or 'no experiment'}")
+        there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
     try:
         values = json.dumps(read_params_file(path))
     except TypeError as error:  # a date, which YAML knows and JSON does not
         raise UserError(f"{path}: {error}; write it in quotes") from None
     try:
-        return Experiment.model_validate_json(values)
+        return model.model_validate_json(values)
     except ValidationError as error:
         raise UserError("\n".join(_describe(path, line) for line in error.errors())) from None
 

@@ -100,8 +100,10 @@ def tidy(
     by_cell = {run.cell: run for run in runs}
     read = {f"{key}." if key else "" for key in read}
     set_by_any = {key for cell in cells for key in cell.overrides}
-    rests = {cell: _rest(run.params, read, set_by_any) for cell, run in by_cell.items() if run.state == "finished"}
-    today = _rest(params, read, set_by_any)
+    rests = {
+        cell: leaves_read(run.params, read, set_by_any) for cell, run in by_cell.items() if run.state == "finished"
+    }
+    today = leaves_read(params, read, set_by_any)
     moved = {cell: [key for key, *_ in differences("", today, rest) if key in rest] for cell, rest in rests.items()}
     all_alike = len({json.dumps(rest, sort_keys=True) for rest in rests.values()}) <= 1
     rows = tuple(
@@ -117,7 +119,7 @@ def tidy(
     return Tidy(rows, tuple(notes))
 
 
-def _rest(params: Mapping[str, Any], read: Iterable[str], set_by_any: Iterable[str]) -> dict[str, Any]:
+def leaves_read(params: Mapping[str, Any], read: Iterable[str], set_by_any: Iterable[str] = ()) -> dict[str, Any]:
     """The leaves of params by dotted key: what is read, without what the experiment sets."""
     within, without = tuple(read), tuple(f"{key}." for key in set_by_any)
     leaves = flatten(params).items()

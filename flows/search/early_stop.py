@@ -1,0 +1,56 @@
+"""The median rule: a run whose best value so far is worse than that of half the earlier runs is stopped."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Points = list[tuple[float, float]]
+
+ROUNDING = 1e-9
+"""Of shares: 0.3 and 300 / 1000 are the same."""
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """What a run is compared with. It depends on the curves alone, not on when they are read."""
+
+    curves: Sequence[Points]
+    """Of finished runs, over the share of their steps."""
+    after: float
+    """No run is stopped before this share."""
+    quantile: float
+    """Of their values, best first: 0.5 is the median."""
+    lower: bool
+    """Lower is better."""
+
+    def stopped(self, points: Points) -> tuple[int, str] | None:
+        """The first point at which a run with this curve is stopped, and why; the end of a run is no such point.
+
+        Values of the earlier runs are interpolated between their points. A run is compared with those whose curve
+        covers the share, and a value that is no number is worse than every other one.
+        """
+        sign = 1 if self.lower else -1
+        best = math.inf
+        for index, (share, value) in enumerate(points):
+            best = min(best, sign * value) if math.isfinite(value) else best
+            others = [sign * self._at(curve, share) for curve in self.curves if self._covers(curve, share)]
+            if share + ROUNDING < self.after or share > 1 - ROUNDING or not others:
+                continue
+            bound = float(np.quantile(others, self.quantile))
+            if not math.isfinite(value) or best > bound:
+                what = "the median" if self.quantile == 0.5 else "the best quarter"
+                return index, (
+                    f"stopped after {share:.0%} of its steps: {sign * best:.5g} is worse than {what} of "
+                    f"{len(others)} runs, {sign * bound:.5g}"
+                )
+        return None
+
+    @staticmethod
+    def _covers(curve: Points, share: float) -> bool:
+        return bool(curve) and curve[0][0] - ROUNDING <= share <= curve[-1][0] + ROUNDING
+
+    @staticmethod
+    def _at(curve: Points, share: float) -> float:
+        return float(np.interp(share, [x for x, _ in curve], [y for _, y in curve]))

@@ -1,0 +1,214 @@
+"""`parrotflow search NAME`: propose runs, run them, learn from them, until the budget is spent.
+
+The record of runs is all that is kept: a search is computed again from its first proposal on, and what is recorded is
+not run again. So the same command continues after a kill, and `--show` needs no more.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from flows.dvc_repo.experiments import reach
+from flows.experiments.cells import Cell, check_cells
+from flows.experiments.rows import leaves_read
+from flows.experiments.runs import Run, recorded_runs
+from flows.search.proposals import corners, propose, with_presets, write_journal
+from flows.search.results import progress, report, write_results
+from flows.search.search_file import Search, read_search, search_path
+from flows.search.trials import Proposal, Trial, curve_over_shares, early_stop, judged, number_of
+from stages.formats.reports import read_json, write_json
+from stages.runtime.dotted import differences, value_at
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE, read_params_file
+
+RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
+"""In searches/NAME/: the runs; the same as a study of optuna; the time that all calls took."""
+
+Curves = Mapping[str, list[tuple[float, float]]]
+
+
+class RunCells(Protocol):
+    """What runs cells: flows/sweep/run_cells.py."""
+
+    def __call__(
+        self,
+        cells: Sequence[Cell],
+        *,
+        title: str,
+        targets: Sequence[str],
+        reports: Collection[str],
+        curves: Collection[str],
+        record: Path,
+        stop_early: Callable[[Cell, Curves], str] | None = None,
+    ) -> list[Run]:
+        """Run them, record them and give their runs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found so far."""
+
+    plan: "Plan"
+    trials: list[Trial]
+    ended: str
+    """Why it goes no further."""
+    others: int
+    """Recorded runs that the file does not propose as it is now."""
+
+    def text(self) -> str:
+        """For people."""
+        others = f"{self.others} recorded runs are not proposed by the file as it is now.\n" if self.others else ""
+        return f"{report(self.plan.written, self.trials, self.plan.params)}\n{others}Ended: {self.ended}."
+
+
+def run_search(name: str, run_cells: RunCells | None) -> Found:
+    """Continue a search until its budget is spent; with None only collect what is recorded.
+
+    Raises UserError on faults of the file, if the first runs all fail, and if params.yaml has changed since.
+    """
+    plan = read_plan(name)
+    known = {run.cell: run for run in recorded_runs(plan.folder / RECORD)}
+    recorded = set(known)
+    trials: list[Trial] = []
+    while not (ended := plan.spent(trials)):
+        batch = plan.batch(trials)
+        if not batch:
+            ended = "every run of the space was made"
+            break
+        if run_cells and not trials and all(_failed(known.get(item.cell.id)) for item in batch):
+            known = {}  # nothing has worked yet, so it is tried again
+        missing = [item.cell for item in batch if item.cell.id not in known]
+        if missing and (ended := "the rest is not run yet" if run_cells is None else plan.late()):
+            trials += plan.judged(trials, [item for item in batch if item.cell.id in known], known)
+            break
+        if missing and run_cells:
+            known |= {run.cell: run for run in plan.run(missing, trials, run_cells)}
+        ended_now = plan.judged(trials, batch, known)
+        if run_cells and not trials and all(trial.state == "failed" for trial in ended_now):
+            raise UserError("\n".join(f"{plan.path}: {trial.cell.name} failed: {trial.message}" for trial in ended_now))
+        trials += ended_now
+        if missing:
+            print(*(progress(plan.search, trials, trial) for trial in ended_now), sep="\n", flush=True)
+            write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
+    if run_cells:
+        write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
+        write_results(plan.folder, plan.written, trials, plan.params)
+    return Found(plan, trials, ended, len(recorded - {trial.cell.id for trial in trials}))
+
+
+def _failed(run: Run | None) -> bool:
+    return run is not None and run.state == "failed"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search with the params.yaml that its runs change."""
+
+    path: Path
+    written: Search
+    """As it is in the file."""
+    search: Search
+    """With the choices of conf/ replaced by their values."""
+    params: dict[str, Any]
+    read: set[str]
+    """Dotted keys of params.yaml that its runs read, each with a dot behind it; empty text for all."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the record and the results are."""
+        return self.path.with_suffix("")
+
+    def batch(self, trials: Sequence[Trial]) -> list[Proposal]:
+        """What is proposed after these trials, within the budget of runs."""
+        runs = self.search.budget.runs
+        return propose(self.path.stem, self.search, trials)[: runs - len(trials) if runs else None]
+
+    def run(self, cells: Sequence[Cell], trials: Sequence[Trial], run_cells: RunCells) -> list[Run]:
+        """Run cells after these trials. Raises KeyboardInterrupt where they were cancelled."""
+        rule = early_stop(self.search, trials, self.params)
+
+        def stop_early(cell: Cell, curves: Curves) -> str:
+            assert rule is not None
+            points = [point for curve in self.search.curves for point in curves.get(curve, [])]
+            stop = rule.stopped(curve_over_shares(self.search, cell, points, self.params))
+            return stop[1] if stop else ""
+
+        with self._clock():
+            runs = run_cells(
+                cells,
+                title=f"search {self.path.stem}",
+                targets=self.search.targets,
+                reports=self.search.reports,
+                curves=self.search.curves,
+                record=self.folder / RECORD,
+                stop_early=stop_early if rule else None,
+            )
+        if any(run.state not in ("finished", "failed") for run in runs):
+            raise KeyboardInterrupt
+        return runs
+
+    def judged(self, trials: Sequence[Trial], batch: Sequence[Proposal], runs: Mapping[str, Run]) -> list[Trial]:
+        """A batch that was proposed after these trials, with its runs.
+
+        Raises UserError for a run that was made with other values than today's params.yaml gives.
+        """
+        for item in batch:
+            run = runs[item.cell.id]
+            today, then = (leaves_read(values, self.read) for values in (item.cell.params(self.params), run.params))
+            moved = [key for key, *_ in differences("", today, then)] if run.params else []
+            if moved:
+                raise UserError(
+                    f"{self.folder / RECORD}: {item.cell.name} was made with another {PARAMS_FILE}: "
+                    f"{', '.join(moved)}; put these values back, or move {self.folder} away to search anew"
+                )
+        return [judged(self.search, trials, item, runs[item.cell.id], self.params) for item in batch]
+
+    def spent(self, trials: Sequence[Trial]) -> str:
+        """Which budget of runs or compute is spent; empty text for none."""
+        budget = self.search.budget
+        if budget.runs and len(trials) >= budget.runs:
+            return f"{budget.runs} runs are spent"
+        if budget.compute:
+            flop = sum(number_of(trial.run, budget.compute.source) or 0.0 for trial in trials)
+            if flop >= budget.compute.tflop * 1e12:
+                return f"{budget.compute.tflop:g} TFLOP are spent"
+        return ""
+
+    def late(self) -> str:
+        """Whether the budget of time is spent; empty text if not."""
+        hours = self.search.budget.hours
+        return f"{hours:g} hours are spent" if hours and self._seconds() >= hours * 3600 else ""
+
+    def _seconds(self) -> float:
+        spent = self.folder / SPENT
+        return float(read_json(spent)["seconds"]) if spent.is_file() else 0.0
+
+    @contextmanager
+    def _clock(self) -> Iterator[None]:
+        """Add the time of a batch to that of all calls, also where the batch is interrupted."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            write_json(self.folder / SPENT, {"seconds": round(self._seconds() + time.monotonic() - started, 1)})
+
+
+def read_plan(name: str) -> Plan:
+    """Read the file and try every bound and every choice on params.yaml. Raises UserError."""
+    written, path, params = read_search(name), search_path(name), read_params_file()
+    reached = reach(written.targets)
+    reached.require_written(path, written.reports | {source.partition(":")[0] for source in written.curves})
+    try:
+        search = with_presets(written)
+        cells = corners(path.stem, search)
+        check_cells(path, cells, params)
+        for key, cell in ((search.stop_early.steps, cell) for cell in cells if search.stop_early):
+            steps = value_at(cell.params(params), key)
+            if not isinstance(steps, int | float) or not steps > 0:
+                raise UserError(f"stop_early.steps: {key} of {PARAMS_FILE} is no number of steps: {steps!r}")
+    except UserError as error:
+        raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+    return Plan(path, written, search, params, {f"{key}." if key else "" for key in reached.params})

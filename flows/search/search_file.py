@@ -1,0 +1,176 @@
+"""The search file, `searches/NAME.yaml`: what is varied, what is measured, and how much may be spent.
+
+Read as an experiment's file is: every key known, every value of its type, and one message for each fault.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from flows.experiments.experiment import Axis, CurveColumn, Overrides, ReportKey, read_checked
+from stages.runtime.section import Section
+
+SEARCHES = Path("searches")
+
+
+class Dimension(Section):
+    """One thing that is varied: a number between two bounds, or a choice."""
+
+    low: float | None = None
+    """The lowest value."""
+    high: float | None = None
+    """The highest value."""
+    log: bool = False
+    """Between the bounds, equal ratios are equally likely instead of equal differences."""
+    step: Annotated[float, Field(gt=0)] | None = None
+    """Only low, low + step, low + 2 step, ..."""
+    integer: bool = False
+    """Only whole numbers."""
+    choices: Axis | None = None
+    """Names with what they change, as the levels of an experiment's axis. `[8, 16]` is short for the key's values."""
+
+    @model_validator(mode="after")
+    def _range_or_choices(self) -> "Dimension":
+        if self.choices is not None:
+            if self.model_fields_set != {"choices"} or not self.choices:
+                raise ValueError("give either `choices`, at least one, or `low` and `high`")
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError("give either `choices` or `low` and `high`")
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} is not below high = {self.high:g}")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("`log` needs a `low` above 0 and no `step`")
+        if self.integer and any(number % 1 for number in (self.low, self.high, self.step or 1)):
+            raise ValueError("with `integer`, `low`, `high` and `step` are whole numbers")
+        return self
+
+
+class Objective(Section):
+    """The number that is optimized."""
+
+    source: ReportKey
+    """FILE:KEY of a JSON report."""
+    better: Literal["lower", "higher"]
+    """The direction."""
+
+
+class Compute(Section):
+    """A budget in floating-point operations."""
+
+    source: ReportKey
+    """FILE:KEY of a JSON report: the operations of a run."""
+    tflop: Annotated[float, Field(gt=0)]
+    """Of all runs together, in units of 1e12. Runs without the report, stopped or failed ones, count as none."""
+
+
+class Budget(Section):
+    """No batch begins when one of these is spent."""
+
+    runs: Annotated[int, Field(ge=1)] | None = None
+    """Runs, also failed ones and those that were stopped early."""
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Wall-clock time of all calls together."""
+    compute: Compute | None = None
+    """Operations."""
+
+    @model_validator(mode="after")
+    def _some_bound(self) -> "Budget":
+        if self.runs is None and self.hours is None and self.compute is None:
+            raise ValueError("give at least one of runs, hours, compute")
+        return self
+
+
+class StopEarly(Section):
+    """The median rule (Golovin et al. 2017, Google Vizier, section 3.2.2): runs that do badly so far are stopped."""
+
+    curve: CurveColumn
+    """FILE:COLUMN of a table whose first column is the step; better in the objective's direction."""
+    steps: str
+    """Dotted key of params.yaml: the steps of a run. Runs are compared at equal shares of their steps."""
+    after: Annotated[float, Field(gt=0, lt=1)]
+    """No run is stopped before this share of its steps."""
+    worse_than: Literal["median", "best_quarter"]
+    """What the best value so far is compared with: of the values of earlier runs at the same share, the median, or
+    the one that a quarter of them reach."""
+
+
+class Search(Section):
+    """A search file."""
+
+    question: str
+    """What is looked for."""
+    targets: Annotated[list[str], Field(min_length=1)]
+    """The stages of dvc.yaml at which a run ends."""
+    base: Overrides = Field(default_factory=dict)
+    """Changes of params.yaml that all runs share."""
+    space: Annotated[dict[str, Dimension], Field(min_length=1)]
+    """What is varied: a dotted key of params.yaml, a group of conf/, or any name where choices say what they change."""
+    objective: Objective
+    """What is optimized."""
+    sampler: Literal["random", "tpe"]
+    """Random, or Bayesian: the tree-structured Parzen estimator (Bergstra et al. 2011)."""
+    seed: int
+    """Of the proposals."""
+    at_once: Annotated[int, Field(ge=1)]
+    """Runs that are proposed together, before any of them has a result."""
+    startup_runs: Annotated[int, Field(ge=1)]
+    """With this many results `tpe` begins, with this many finished runs the early stop; proposals are random before."""
+    budget: Budget
+    """How much may be spent."""
+    stop_early: StopEarly | None
+    """Null: every run goes to its end."""
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _named_choices(cls, space: Any) -> Any:
+        """With `choices: [8, 16]` written as names with what they change."""
+        if not isinstance(space, dict):
+            return space
+        return {
+            key: item | {"choices": {_label(value): {key: value} for value in item["choices"]}}
+            if isinstance(item, dict) and isinstance(item.get("choices"), list)
+            else item
+            for key, item in space.items()
+        }
+
+    @model_validator(mode="after")
+    def _ranges_of_keys(self) -> "Search":
+        for key, dimension in self.space.items():
+            if dimension.choices is None and "." not in key:
+                raise ValueError(f"space.{key}: a range needs a dotted key of params.yaml")
+        return self
+
+    @property
+    def lower_is_better(self) -> bool:
+        """The direction."""
+        return self.objective.better == "lower"
+
+    @property
+    def reports(self) -> set[str]:
+        """The JSON files that are read of a run."""
+        compute = self.budget.compute
+        return {source.partition(":")[0] for source in (self.objective.source, compute.source if compute else "")} - {
+            ""
+        }
+
+    @property
+    def curves(self) -> set[str]:
+        """FILE:COLUMN of the curves that are read of a run."""
+        return {self.stop_early.curve} if self.stop_early else set()
+
+
+def _label(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def search_path(name: str) -> Path:
+    """The file of a search, given by its name or its path."""
+    return SEARCHES / f"{Path(name).stem}.yaml" if not name.endswith((".yaml", ".yml")) else Path(name)
+
+
+def read_search(name: str) -> Search:
+    """Read and check a search's file. Raises UserError that names each bad key, its value and what is allowed."""
+    return read_checked(search_path(name), Search)

@@ -1,0 +1,252 @@
+"""A search is the same however often it is killed, and spends no more than its budget."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.experiments.cells import Cell
+from flows.experiments.runs import recorded_runs
+from flows.search import search as searching
+from flows.search.search import Found, run_search
+from flows.search.trials import finished
+from stages.runtime.entry import UserError
+from tests.flows.search.small_search import PARAMS, InProcess, Killed, write_search
+
+
+def course(found: Found) -> list[tuple[Any, ...]]:
+    """Everything about the trials that must not depend on how the search was run."""
+    return [
+        (trial.number, trial.cell.name, trial.state, trial.value, trial.points, trial.message) for trial in found.trials
+    ]
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in ("spent.json", "runs.jsonl")}
+
+
+def test_the_best_run_comes_close_to_the_optimum_and_bad_runs_are_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_search(tmp_path, budget={"runs": 36})
+
+    found = run_search("toy", InProcess())
+
+    states = [trial.state for trial in found.trials]
+    assert len(states) == 36
+    assert states[:6] == ["finished"] * 6  # two batches: at the start of each fewer than five runs had finished
+    assert 5 <= states.count("stopped") <= 25
+    assert all(len(trial.points) < 10 for trial in found.trials if trial.state == "stopped")
+    best = finished(found.trials, lower=True)[0]
+    assert best.value is not None
+    assert best.value < 1.35  # the lowest of the first, random ones is above 1.5
+    assert best.value < min(trial.value for trial in found.trials[:5] if trial.value)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 36
+    assert any(line.startswith(f"run {best.number} finished {best.value:.6g} (best so far): rate ") for line in lines)
+    assert found.ended == "36 runs are spent"
+    assert {path.name for path in folder.iterdir()} == {
+        "runs.jsonl",
+        "runs.csv",
+        "best.md",
+        "optuna.log",
+        "spent.json",
+    }
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_search_that_is_killed_after_any_run_ends_with_the_same_files(tmp_path: Path, sampler: str) -> None:
+    folder = write_search(tmp_path, sampler=sampler)
+    whole = InProcess()
+    expected, files = course(run_search("toy", whole)), results(folder)
+
+    (folder / "runs.jsonl").unlink()
+    ran: list[str] = []
+    while len(ran) < 12:
+        part = InProcess(killed_after=1 + len(ran) % 4)
+        try:
+            run_search("toy", part)
+        except Killed:
+            assert len(part.ran) == part.killed_after
+        ran += part.ran
+
+    assert ran == whole.ran
+    assert course(run_search("toy", InProcess(killed_after=0))) == expected
+    assert results(folder) == files
+
+
+def test_a_kill_between_the_record_and_optunas_journal_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_search(tmp_path)
+    run_search("toy", InProcess())
+    files = results(folder)
+    (folder / "runs.jsonl").unlink()
+
+    def dies(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(searching, "write_journal", dies)
+        with pytest.raises(Killed):
+            run_search("toy", InProcess())
+    assert len(recorded_runs(folder / "runs.jsonl")) == 3
+    continued = InProcess()
+    run_search("toy", continued)
+
+    assert len(continued.ran) == 9
+    assert results(folder) == files
+
+
+def test_the_early_stop_does_not_depend_on_when_the_curves_are_read(tmp_path: Path) -> None:
+    folder = write_search(tmp_path, budget={"runs": 24})
+    read = course(run_search("toy", InProcess()))
+    (folder / "runs.jsonl").unlink()
+
+    unread = course(run_search("toy", InProcess(reads_curves=False)))
+
+    assert unread == read
+    assert "stopped" in {state for _, _, state, *_ in read}
+
+
+def test_a_larger_budget_continues_with_what_it_would_have_proposed_from_the_start(tmp_path: Path) -> None:
+    folder = write_search(tmp_path, budget={"runs": 13})
+    whole = course(run_search("toy", InProcess()))
+    (folder / "runs.jsonl").unlink()
+
+    parts = []
+    for runs in (4, 5, 13):  # the second ends in the middle of a batch of three
+        write_search(tmp_path, budget={"runs": runs})
+        part = InProcess()
+        parts.append(course(run_search("toy", part)))
+
+    assert [len(part) for part in parts] == [4, 5, 13]
+    assert parts[-1] == whole
+    assert len(part.ran) == 8
+
+
+def test_a_failed_run_is_counted_and_shown_and_not_repeated(tmp_path: Path) -> None:
+    folder = write_search(tmp_path)
+    fails = InProcess(fails=lambda cell: "no luck" if cell.levels["shape"] == "flat" else "")
+
+    found = run_search("toy", fails)
+
+    failed = [trial for trial in found.trials if trial.state == "failed"]
+    assert failed
+    assert {trial.message for trial in failed} == {"no luck"}
+    assert len(found.trials) == len(fails.ran) == 12
+    for trial in failed:
+        assert f"Run {trial.number} ({trial.cell.name}) failed: no luck" in (folder / "best.md").read_text()
+    assert course(run_search("toy", InProcess(killed_after=0))) == course(found)
+
+
+def test_a_search_whose_first_runs_all_fail_ends_and_the_same_command_tries_them_again(tmp_path: Path) -> None:
+    write_search(tmp_path)
+    fails = InProcess(fails=lambda cell: "no such file")
+
+    with pytest.raises(UserError) as error:
+        run_search("toy", fails)
+
+    assert len(fails.ran) == 3
+    assert str(error.value).count("no such file") == 3
+    assert run_search("toy", None).text().startswith("3 runs: 3 failed.")
+    again = InProcess()
+    assert len(run_search("toy", again).trials) == 12
+    assert again.ran[:3] == fails.ran
+
+
+def test_a_run_without_the_number_has_failed(tmp_path: Path) -> None:
+    write_search(tmp_path, objective={"source": "scores.json:accuracy", "better": "higher"})
+
+    with pytest.raises(UserError, match=r"failed: its report has no number scores\.json:accuracy"):
+        run_search("toy", InProcess())
+
+
+def test_no_batch_begins_when_the_compute_is_spent(tmp_path: Path) -> None:
+    write_search(tmp_path, budget={"compute": {"source": "scores.json:flop", "tflop": 3.5}}, stop_early=None)
+
+    found = run_search("toy", InProcess())
+
+    assert len(found.trials) == 6  # after the first three 3 TFLOP were spent
+    assert found.ended == "3.5 TFLOP are spent"
+
+
+def test_the_time_of_all_calls_counts_and_what_is_recorded_is_shown_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_search(tmp_path, budget={"hours": 0.5})
+    now = iter(range(0, 1_000_000, 1000))  # each batch takes 1000 s
+    monkeypatch.setattr(searching.time, "monotonic", lambda: float(next(now)))
+
+    with pytest.raises(Killed):
+        run_search("toy", InProcess(killed_after=1))
+    found = run_search("toy", InProcess())
+
+    assert found.ended == "0.5 hours are spent"
+    assert len(found.trials) == 3
+    assert course(run_search("toy", InProcess(killed_after=0))) == course(found)
+    assert "2000.0" in (folder / "spent.json").read_text()
+
+
+def test_a_space_that_is_exhausted_ends_the_search(tmp_path: Path) -> None:
+    space = {"model.width": {"choices": [8, 16]}, "model.name": {"choices": ["a", "b", "c"]}}
+    write_search(tmp_path, space=space, budget={"runs": 50}, at_once=4)
+
+    found = run_search("toy", InProcess())
+
+    assert len(found.trials) == 6
+    assert len({trial.cell.id for trial in found.trials}) == 6
+    assert found.ended == "every run of the space was made"
+
+
+def test_showing_a_search_runs_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    folder = write_search(tmp_path)
+    assert run_search("toy", None).text().startswith("0 runs: none yet.")
+    with pytest.raises(Killed):
+        run_search("toy", InProcess(killed_after=5))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    shown = run_search("toy", None)
+
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert [trial.number for trial in shown.trials] == [1, 2, 3, 4, 5]
+    assert shown.ended == "the rest is not run yet"
+
+
+def test_runs_that_were_made_with_another_params_yaml_are_refused(tmp_path: Path) -> None:
+    folder = write_search(tmp_path)
+    run_search("toy", InProcess())
+    record = (folder / "runs.jsonl").read_bytes()
+
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"other": {"rate": 9}}))
+    assert len(run_search("toy", InProcess(killed_after=0)).trials) == 12  # `train` does not read it
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"model": PARAMS["model"] | {"steps": 9}}))
+    with pytest.raises(UserError, match=r"toy/runs\.jsonl: toy-0001-\w+ was made with another params\.yaml: model\.st"):
+        run_search("toy", InProcess())
+
+    assert (folder / "runs.jsonl").read_bytes() == record
+
+
+def test_runs_of_another_state_of_the_file_are_named_and_not_counted(tmp_path: Path) -> None:
+    write_search(tmp_path)
+    run_search("toy", InProcess())
+    write_search(tmp_path, seed=1)
+
+    found = run_search("toy", InProcess())
+
+    assert found.others == 12
+    assert "12 recorded runs are not proposed by the file as it is now." in found.text()
+    assert len(found.trials) == 12
+
+
+def test_each_cell_changes_what_its_values_say(tmp_path: Path) -> None:
+    write_search(tmp_path)
+
+    for trial in run_search("toy", InProcess()).trials:
+        deep = trial.values["shape"] == "deep"
+        changes: dict[str, object] = {"model.depth": 4, "model.name": "deep"} if deep else {"model.depth": 1}
+        numbers = {key: trial.values[key] for key in ("model.rate", "model.width")}
+        assert trial.cell.overrides == {"model.seed": 1} | numbers | changes
+        assert isinstance(trial.cell, Cell)
+        assert trial.cell.name == f"toy-{trial.number:04}-{trial.cell.id}"

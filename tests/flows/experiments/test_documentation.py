@@ -19,11 +19,12 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_yaml_that_is_shown_is_in_a_shipped_file() -> None:
-    shipped = (ROOT / "experiments/optimizers.yaml").read_text(encoding="utf-8")
+    files = ("experiments/optimizers.yaml", "searches/learning_rates.yaml")
+    shipped = [(ROOT / file).read_text(encoding="utf-8") for file in files]
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
-    assert len(blocks) == 2
-    assert all(block in shipped for block in blocks)
+    assert [sum(block in text for block in blocks) for text in shipped] == [2, 1]
+    assert len(blocks) == 3
 
 
 def test_the_command_that_is_shown_is_one_that_is_printed() -> None:

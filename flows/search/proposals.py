@@ -78,14 +78,15 @@ def with_presets(search: "Search") -> "Search":
 
 def cell_of(label: str, search: "Search", values: Mapping[str, Value]) -> Cell:
     """The run with these values. Raises UserError where two of them set the same key."""
-    levels = {key: search.space[key].choices for key in values}
+    choices = {key: search.space[key].choices for key in values}
     overrides = search.base | joined(
-        {key: choices[str(values[key])] if choices else {key: values[key]} for key, choices in levels.items()}
+        {key: named[str(values[key])] if named else {key: values[key]} for key, named in choices.items()}
     )
     # A section that is replaced whole comes before the keys within it.
     ordered = dict(sorted(overrides.items(), key=lambda item: item[0].count(".")))
     digits = cell_id(ordered)
-    return Cell(digits, f"{label}-{digits}", {key: str(value) for key, value in values.items()}, search.seed, ordered)
+    levels = {key: f"{key.rpartition('.')[2]} {value}" for key, value in values.items()}
+    return Cell(digits, f"{label}-{digits}", levels, search.seed, ordered)
 
 
 def corners(name: str, search: "Search") -> list[Cell]:

@@ -25,7 +25,7 @@ def progress(search: "Search", trials: Sequence[Trial], trial: Trial) -> str:
     """A run in one line."""
     best = finished(trials, lower=search.lower_is_better)[:1] == [trial]
     value = "" if trial.value is None else f" {trial.value:.6g}{' (best so far)' if best else ''}"
-    values = ", ".join(f"{key.rpartition('.')[2]} {item}" for key, item in trial.values.items())
+    values = ", ".join(trial.cell.levels.values())
     return f"run {trial.number} {trial.state}{value}: {values}{f': {trial.message}' if trial.message else ''}"
 
 
@@ -37,6 +37,9 @@ def report(search: "Search", trials: Sequence[Trial], params: Mapping[str, Any])
     for trial in trials:
         if trial.state == "failed":
             text += f"\nRun {trial.number} ({trial.cell.name}) failed: {trial.message}\n"
+    commits = sorted({trial.run.baseline[:7] for trial in trials if trial.run.baseline})
+    if len(commits) > 1:
+        text += f"\nThe runs were started from {len(commits)} commits: {', '.join(commits)}.\n"
     if not best:
         return text
     measure = search.objective.source.partition(":")[2]

@@ -34,7 +34,17 @@ def test_the_table_has_the_best_runs_with_their_experiments(tmp_path: Path) -> N
     rows = list(csv.DictReader((folder / "runs.csv").open()))
     assert [row["cell"] for row in rows] == [trial.cell.id for trial in found.trials]
     assert [row["state"] for row in rows] == [trial.state for trial in found.trials]
+    assert "commits" not in text
     assert [float(row["loss"]) for row in rows if row["loss"]] == [t.value for t in found.trials if t.value is not None]
+
+
+def test_runs_of_several_commits_are_named(tmp_path: Path) -> None:
+    folder = write_search(tmp_path)
+    run_search("toy", InProcess())
+    record = folder / "runs.jsonl"
+    record.write_text(record.read_text().replace('"baseline":"start"', '"baseline":"other"', 2))
+
+    assert "\nThe runs were started from 2 commits: other, start.\n" in run_search("toy", None).text()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_larger_budget_continues_with_what_it_would_have_proposed_from_the_sta
 
 def test_a_failed_run_is_counted_and_shown_and_not_repeated(tmp_path: Path) -> None:
     folder = write_search(tmp_path)
-    fails = InProcess(fails=lambda cell: "no luck" if cell.levels["shape"] == "flat" else "")
+    fails = InProcess(fails=lambda cell: "no luck" if cell.overrides["model.depth"] == 1 else "")
 
     found = run_search("toy", fails)
 

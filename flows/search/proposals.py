@@ -92,7 +92,7 @@ def cell_of(label: str, search: "Search", values: Mapping[str, Value]) -> Cell:
 def corners(name: str, search: "Search") -> list[Cell]:
     """Each bound and each choice once, the rest at its first: what is checked before anything runs."""
     ends: dict[str, list[Value]] = {
-        key: [*map(str, item.choices)] if item.choices else [rounded(item, item.low), rounded(item, item.high)]
+        key: [*map(str, item.choices)] if item.choices else [rounded(item, bound) for bound in item.bounds]
         for key, item in search.space.items()
     }
     first = {key: values[0] for key, values in ends.items()}
@@ -107,9 +107,8 @@ def rounded(dimension: "Dimension", value: Any) -> Value:
     if dimension.integer:
         return int(value)
     digits = SIGNIFICANT_DIGITS if dimension.step is None else 12
-    assert dimension.low is not None
-    assert dimension.high is not None
-    return min(max(float(f"{value:.{digits}g}"), dimension.low), dimension.high)
+    low, high = dimension.bounds
+    return min(max(float(f"{value:.{digits}g}"), low), high)
 
 
 def distributions(search: "Search") -> dict[str, BaseDistribution]:
@@ -118,13 +117,11 @@ def distributions(search: "Search") -> dict[str, BaseDistribution]:
     for key, item in search.space.items():
         if item.choices is not None:
             found[key] = CategoricalDistribution(list(item.choices))
-            continue
-        assert item.low is not None
-        assert item.high is not None
-        if item.integer:
-            found[key] = IntDistribution(int(item.low), int(item.high), item.log, int(item.step or 1))
+        elif item.integer:
+            low, high = map(int, item.bounds)
+            found[key] = IntDistribution(low, high, item.log, int(item.step or 1))
         else:
-            found[key] = FloatDistribution(item.low, item.high, item.log, item.step)
+            found[key] = FloatDistribution(*item.bounds, item.log, item.step)
     return found
 
 

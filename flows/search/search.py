@@ -86,12 +86,14 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
             break
         if missing and run_cells:
             known |= {run.cell: run for run in plan.run(missing, trials, run_cells)}
-        ended_now = plan.judged(trials, batch, known)
-        if run_cells and not trials and all(trial.state == "failed" for trial in ended_now):
-            raise UserError("\n".join(f"{plan.path}: {trial.cell.name} failed: {trial.message}" for trial in ended_now))
-        trials += ended_now
+        judgements = plan.judged(trials, batch, known)
+        if run_cells and not trials and all(trial.state == "failed" for trial in judgements):
+            raise UserError(
+                "\n".join(f"{plan.path}: {trial.cell.name} failed: {trial.message}" for trial in judgements)
+            )
+        trials += judgements
         if missing:
-            print(*(progress(plan.search, trials, trial) for trial in ended_now), sep="\n", flush=True)
+            print(*(progress(plan.search, trials, trial) for trial in judgements), sep="\n", flush=True)
             write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
     if run_cells:
         write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)

@@ -45,7 +45,17 @@ class Dimension(Section):
             raise ValueError("`log` needs a `low` above 0 and no `step`")
         if self.integer and any(number % 1 for number in (self.low, self.high, self.step or 1)):
             raise ValueError("with `integer`, `low`, `high` and `step` are whole numbers")
+        steps = (self.high - self.low) / self.step if self.step else 0
+        if abs(steps - round(steps)) > 1e-9:
+            raise ValueError(f"`high` is not a number of steps of {self.step:g} above `low`")
         return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of a range."""
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
 
 
 class Objective(Section):

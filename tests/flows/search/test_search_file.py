@@ -32,6 +32,7 @@ def with_rate(**changes: Any) -> dict[str, Any]:
         (with_rate(low=0), "space.model.rate: `log` needs a `low` above 0 and no `step`"),
         (with_rate(step=0.1), "space.model.rate: `log` needs a `low` above 0 and no `step`"),
         (with_rate(integer=True), "space.model.rate: with `integer`, `low`, `high` and `step` are whole numbers"),
+        (with_rate(log=False, step=0.3), "space.model.rate: `high` is not a number of steps of 0.3 above `low`"),
         (with_rate(choices=[1]), "space.model.rate: give either `choices`, at least one, or `low` and `high`"),
         ({"space": {"model.rate": {"low": 1}}}, "space.model.rate: give either `choices` or `low` and `high`"),
         ({"space": {"model.rate": {"choices": []}}}, "give either `choices`, at least one, or"),

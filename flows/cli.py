@@ -367,6 +367,25 @@ def print_results(name: str, size: Literal["small", "full"]) -> None:
 
 
 @app.command
+def search(name: str, *, show: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> None:
+    """Search params.yaml for the best run, at random or from the results so far, until a budget is spent.
+
+    Each run becomes a DVC experiment. The same command continues after Ctrl-C or a kill.
+
+    Parameters
+    ----------
+    name
+        Of a file in searches/, or its path.
+    show
+        Only print what was found so far.
+    """
+    from flows.search.search import run_search
+    from flows.sweep.run_cells import run_cells
+
+    print(run_search(name, None if show else run_cells).text())
+
+
+@app.command
 def cell(table: str, row: str, column: str) -> None:
     """Show the runs behind one entry of a table: params, DVC experiment, commit.
 

@@ -4,12 +4,13 @@ The record of runs is all that is kept: a search is computed again from its firs
 not run again. So the same command continues after a kill, and `--show` needs no more.
 """
 
+import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
@@ -19,6 +20,7 @@ from flows.search.proposals import corners, propose, with_presets, write_journal
 from flows.search.results import progress, report, write_results
 from flows.search.search_file import Search, read_search, search_path
 from flows.search.trials import Proposal, Trial, curve_over_shares, early_stop, judged, number_of
+from flows.sweep.clone import CLONES
 from stages.formats.reports import read_json, write_json
 from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import UserError
@@ -30,21 +32,8 @@ RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
 Curves = Mapping[str, list[tuple[float, float]]]
 
 
-class RunCells(Protocol):
-    """What runs cells: flows/sweep/run_cells.py."""
-
-    def __call__(
-        self,
-        cells: Sequence[Cell],
-        *,
-        title: str,
-        targets: Sequence[str],
-        reports: Collection[str],
-        curves: Collection[str],
-        record: Path,
-        stop_early: Callable[[Cell, Curves], str] | None = None,
-    ) -> list[Run]:
-        """Run them, record them and give their runs."""
+RunCells = Callable[..., list[Run]]
+"""What runs cells and records them: `run_cells` of flows/sweep/run_cells.py, or one with its arguments."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +81,9 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
                 "\n".join(f"{plan.path}: {trial.cell.name} failed: {trial.message}" for trial in judgements)
             )
         trials += judgements
+        for trial in judgements if run_cells else ():
+            if trial.state == "stopped":  # the clone of a failed run is kept, with its checkpoints
+                shutil.rmtree(CLONES / trial.cell.id, ignore_errors=True)
         if missing:
             print(*(progress(plan.search, trials, trial) for trial in judgements), sep="\n", flush=True)
             write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)

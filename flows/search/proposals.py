@@ -42,10 +42,10 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 def propose(name: str, search: "Search", trials: Sequence[Trial]) -> list[Proposal]:
     """The next batch, all of it new: `at_once` runs, fewer where the space has no more, none where it is exhausted."""
     study = study_of(search, trials, optuna.storages.InMemoryStorage())
-    number = np.random.SeedSequence([abs(search.seed), len(trials)]).generate_state(1)[0]
-    random = optuna.samplers.RandomSampler(seed=int(number))
+    seed = int(np.random.SeedSequence([search.seed, len(trials)]).generate_state(1)[0])
+    random = optuna.samplers.RandomSampler(seed=seed)
     tpe = optuna.samplers.TPESampler(
-        n_startup_trials=search.startup_runs, multivariate=True, constant_liar=True, seed=int(number)
+        n_startup_trials=search.startup_runs, multivariate=True, constant_liar=True, seed=seed
     )
     known = {trial.cell.id for trial in trials}
     proposals: list[Proposal] = []
@@ -53,13 +53,13 @@ def propose(name: str, search: "Search", trials: Sequence[Trial]) -> list[Propos
         study.sampler = random if search.sampler == "random" or repeats >= REPEATS + search.at_once else tpe
         asked = study.ask(distributions(search))
         values = {key: rounded(search.space[key], value) for key, value in asked.params.items()}
-        number_of_this = len(trials) + len(proposals) + 1
-        cell = cell_of(f"{name}-{number_of_this:04}", search, values)
+        number = len(trials) + len(proposals) + 1
+        cell = cell_of(f"{name}-{number:04}", search, values)
         if cell.id in known:
             study.tell(asked, state=TrialState.FAIL)
             continue
         known.add(cell.id)
-        proposals.append(Proposal(number_of_this, values, cell))
+        proposals.append(Proposal(number, values, cell))
         if len(proposals) == search.at_once:
             break
     return proposals
@@ -145,8 +145,7 @@ def _frozen(search: "Search", trial: Trial) -> FrozenTrial:
         user_attrs={"cell": trial.cell.id, "experiment": trial.run.experiment, "message": trial.message},
         intermediate_values=points,
     )
-    ended = datetime.fromisoformat(trial.run.ended) if trial.run.ended else None
-    frozen.datetime_start = frozen.datetime_complete = ended
+    frozen.datetime_start = frozen.datetime_complete = datetime.fromisoformat(trial.run.ended)
     return frozen
 
 

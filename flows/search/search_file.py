@@ -122,7 +122,7 @@ class Search(Section):
     """What is optimized."""
     sampler: Literal["random", "tpe"]
     """Random, or Bayesian: the tree-structured Parzen estimator (Bergstra et al. 2011)."""
-    seed: int
+    seed: Annotated[int, Field(ge=0)]
     """Of the proposals."""
     at_once: Annotated[int, Field(ge=1)]
     """Runs that are proposed together, before any of them has a result."""

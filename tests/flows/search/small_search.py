@@ -100,12 +100,13 @@ class InProcess:
             if len(self.ran) == self.killed_after:
                 raise Killed
             self.ran.append(cell.name)
-            runs.append(self._run(cell, curves, stop_early if self.reads_curves else None))
+            runs.append(self.run(cell, read_params_file(), stop_early if self.reads_curves else None))
             append_run(record, runs[-1])
         return runs
 
-    def _run(self, cell: Cell, curves: Collection[str], stop_early: Callable[..., str] | None) -> Run:
-        params = cell.params(read_params_file())
+    def run(self, cell: Cell, values: Mapping[str, Any], stop_early: Callable[..., str] | None = None) -> Run:
+        """The run of a cell on these values of params.yaml."""
+        params = cell.params(values)
         model = params["model"]
         message, points = self.fails(cell), list[tuple[float, float]]()
         for step in range(1, model["steps"] + 1):
@@ -121,7 +122,7 @@ class InProcess:
             baseline="start",
             params=params,
             reports={} if message else {"scores.json": {"loss": loss_of(model), "flop": 1e12}},
-            curves={"curve.tsv:loss": points} if curves else {},
+            curves={"curve.tsv:loss": points},
             ended="2026-01-01T00:00:00",
             message=message,
         )

@@ -5,14 +5,11 @@ import io
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.experiments.cells import Cell, resolved, set_params
-from flows.search.proposals import importances
 from flows.search.trials import Trial, finished
 from stages.formats.markdown import table
-from stages.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
     from flows.search.search_file import Search
@@ -29,7 +26,9 @@ def progress(search: "Search", trials: Sequence[Trial], trial: Trial) -> str:
     return f"run {trial.number} {trial.state}{value}: {values}{f': {trial.message}' if trial.message else ''}"
 
 
-def report(search: "Search", trials: Sequence[Trial], params: Mapping[str, Any]) -> str:
+def report(
+    search: "Search", trials: Sequence[Trial], params: Mapping[str, Any], importances: Mapping[str, float]
+) -> str:
     """The best runs as a Markdown table, the importance of each key, what failed, and how to use the best run."""
     best = finished(trials, lower=search.lower_is_better)
     states = Counter(trial.state for trial in trials)
@@ -48,8 +47,8 @@ def report(search: "Search", trials: Sequence[Trial], params: Mapping[str, Any])
         for trial in best[:BEST]
     ]
     text += f"\n{table(['run', f'{measure} ({search.objective.better} is better)', *search.space, 'experiment'], rows)}"
-    if shares := importances(search, trials):
-        found = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+    if importances:
+        found = ", ".join(f"{key} {share:.0%}" for key, share in importances.items())
         text += f"\nWhat sets the best tenth of the finished runs apart (PED-ANOVA): {found}.\n"
     text += (
         f"\nThe best run, {best[0].number}, becomes params.yaml with\n\n    {params_command(search, best[0], params)}\n"
@@ -83,9 +82,3 @@ def runs_csv(search: "Search", trials: Sequence[Trial]) -> str:
         known = [trial.run.experiment, trial.run.commit, trial.message]
         lines.writerow([trial.number, trial.cell.id, trial.state, value, *trial.values.values(), *known])
     return text.getvalue()
-
-
-def write_results(folder: Path, search: "Search", trials: Sequence[Trial], params: Mapping[str, Any]) -> None:
-    """Write best.md and runs.csv, each whole."""
-    atomic_write(folder / "best.md", f"{search.question}\n\n{report(search, trials, params)}")
-    atomic_write(folder / "runs.csv", runs_csv(search, trials))

@@ -16,12 +16,13 @@ from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import leaves_read
 from flows.experiments.runs import Run, recorded_runs
-from flows.search.proposals import corners, propose, with_presets, write_journal
-from flows.search.results import progress, report, write_results
+from flows.search.proposals import corners, importances, propose, with_presets, write_journal
+from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
 from flows.search.trials import Proposal, Trial, curve_over_shares, early_stop, judged, number_of
 from flows.sweep.clone import CLONES
 from stages.formats.reports import read_json, write_json
+from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
@@ -50,7 +51,7 @@ class Found:
     def text(self) -> str:
         """For people."""
         others = f"{self.others} recorded runs are not proposed by the file as it is now.\n" if self.others else ""
-        return f"{report(self.plan.written, self.trials, self.plan.params)}\n{others}Ended: {self.ended}."
+        return f"{self.plan.report(self.trials)}\n{others}Ended: {self.ended}."
 
 
 def run_search(name: str, run_cells: RunCells | None) -> Found:
@@ -89,7 +90,8 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
             write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
     if run_cells:
         write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
-        write_results(plan.folder, plan.written, trials, plan.params)
+        atomic_write(plan.folder / "best.md", f"{plan.search.question}\n\n{plan.report(trials)}")
+        atomic_write(plan.folder / "runs.csv", runs_csv(plan.search, trials))
     return Found(plan, trials, ended, len(recorded - {trial.cell.id for trial in trials}))
 
 
@@ -159,6 +161,10 @@ class Plan:
                     f"{', '.join(moved)}; put these values back, or move {self.folder} away to search anew"
                 )
         return [judged(self.search, trials, item, runs[item.cell.id], self.params) for item in batch]
+
+    def report(self, trials: Sequence[Trial]) -> str:
+        """What these trials have shown, as Markdown."""
+        return report(self.written, trials, self.params, importances(self.search, trials))
 
     def spent(self, trials: Sequence[Trial]) -> str:
         """Which budget of runs or compute is spent; empty text for none."""

@@ -50,7 +50,9 @@ def bring_up_to_date(cell: "Cell", head: str, clone: Path, own_cache: Path | Non
     With `own_cache`, a folder, nothing is shared with the project. Raises UserError where git fails.
     """
     clone = clone.absolute()
-    if not clone.is_dir():
+    if not (clone / ".git").is_dir():
+        # Without a repository of its own, git would take the project's.
+        shutil.rmtree(clone, ignore_errors=True)
         _make(clone)
     # What a kill leaves behind; nobody else works in the clone.
     (clone / ".git/index.lock").unlink(missing_ok=True)

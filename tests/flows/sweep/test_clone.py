@@ -1,0 +1,96 @@
+"""A clone holds what its cell reads, whatever a kill has left of it, and never reaches into the project."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.experiments.cells import Cell
+from flows.sweep import clone
+from stages.runtime.entry import UserError
+from tests.flows.sweep.toy_sweep import commit, git, make_sweep
+
+CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = make_sweep(tmp_path / "toy")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def made(head: str | None = None) -> Path:
+    return clone.bring_up_to_date(CELL, head or clone.head_commit(["train"]), clone.CLONES / CELL.id)
+
+
+def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_projects_cache(project: Path) -> None:
+    text = (project / "params.yaml").read_text().replace("width: 2", "width: 2  # of the model")
+    (project / "params.yaml").write_text(text)
+
+    folder = made()
+
+    assert yaml.safe_load((folder / "params.yaml").read_text())["model"] == {"width": 7, "name": "z", "seed": 0}
+    assert "# of the model" in (folder / "params.yaml").read_text()
+    assert (folder / "train.py").read_bytes() == (project / "train.py").read_bytes()
+    found = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], cwd=folder, text=True)
+    assert Path(found.strip()) == project / ".dvc/cache"
+    assert git(project, "status", "--porcelain") == " M params.yaml\n"
+
+
+def test_what_a_kill_left_of_it_is_mended_and_its_checkpoints_stay(project: Path) -> None:
+    folder = made()
+    (folder / ".git/index.lock").touch()
+    (folder / "dvc.lock").touch()
+    (folder / ".dvc/tmp").mkdir(exist_ok=True)
+    (folder / ".dvc/tmp/rwlock").write_text('{"write": {"/a"')
+    (folder / ".parrotflow/checkpoints").mkdir()
+    (folder / "params.yaml").write_text("")
+    (clone.CLONES / ".0123abcd.partial").mkdir()
+    (project / "train.py").write_text("print('new')\n")
+    commit(project)
+
+    assert made() == folder
+
+    assert (folder / "train.py").read_text() == "print('new')\n"
+    assert (folder / ".parrotflow/checkpoints").is_dir()
+    assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["width"] == 7
+    assert not (folder / ".dvc/tmp/rwlock").exists()
+    assert not (folder / "dvc.lock").exists()
+
+
+def test_a_folder_that_is_no_clone_is_made_anew_and_git_never_falls_back_to_the_project(project: Path) -> None:
+    (clone.CLONES / CELL.id).mkdir(parents=True)
+    (project / "train.py").write_text("changed and not committed\n")
+    head = git(project, "rev-parse", "HEAD").strip()
+
+    folder = made(head)
+
+    assert (folder / ".git").is_dir()
+    assert (project / "train.py").read_text() == "changed and not committed\n"
+
+
+def test_what_the_cells_read_has_to_be_committed_and_nothing_else(project: Path) -> None:
+    (project / "notes.md").write_text("mine")
+    (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# later\n")
+    assert clone.head_commit(["train"])
+
+    (project / "source.txt").unlink()
+    with pytest.raises(UserError, match=r"source\.txt: not as in the last commit"):
+        clone.head_commit(["train"])
+
+
+def test_a_commit_differs_in_files_and_commands_that_the_targets_read(project: Path) -> None:
+    before = git(project, "rev-parse", "HEAD").strip()
+    text = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(
+        text.replace("wc -c documents.txt", "wc -m documents.txt").replace("cp scores", "cp -f scores")
+    )
+    (project / "source.txt").write_text("9876\n")
+    commit(project)
+
+    assert clone.changed_since(before, ["train"]) == ["source.txt", "tokenize"]
+    assert clone.changed_since(before, ["collect"]) == ["source.txt"]
+    assert set(clone.changed_since("0" * 40, ["train"])) == {"source.txt", "train.py"}

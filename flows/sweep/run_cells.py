@@ -67,6 +67,7 @@ def run_cells(
         to_run = {cell.id: cell for cell in cells if cell.id not in known}
         if not to_run:
             return [known[cell.id] for cell in cells]
+        print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
         own_cache = clones.absolute() / "cache" if alone else None
         folders = {name: clone.bring_up_to_date(cell, head, clones / name, own_cache) for name, cell in to_run.items()}
         save = (lambda *_: "") if alone else clone.save_experiment

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flows.environment import prepare_environment
 
@@ -23,11 +23,15 @@ from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 from flows.deploy import checkout  # noqa: E402
+from flows.experiments.results import compute, summary, write_results  # noqa: E402
+from flows.experiments.runs import recorded_runs  # noqa: E402
+from flows.experiments.stored import RECORD, results_folder  # noqa: E402
 from flows.pipeline import pipeline  # noqa: E402
 from flows.plan.graph import make_plan  # noqa: E402
 from flows.plan.params import check_params  # noqa: E402
 from flows.project.compose import composed_text, write_params  # noqa: E402
 from flows.run.run_lock import run_lock  # noqa: E402
+from flows.sweep.sweep import sweep  # noqa: E402
 from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
 
 SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
@@ -51,22 +55,28 @@ def scheduled(
     pull: bool = True,
     push: bool = True,
     publish: bool = True,
+    experiment: str | None = None,
+    size: Literal["small", "full"] = "small",
+    retry: bool = False,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
 ) -> State[Any]:
     """Bring a checkout up to date, run what changed, push the results.
 
     `branch` is run, `results_branch` is where dvc.lock and reports are committed: `results`, or `runs/NAME` where
     `overrides` (as `parrotflow params` takes them) make it another experiment. `targets` are stages; without `publish`
-    those behind a gate are left out. `pull` and `push` use the DVC remote and its run-cache. Which repository is run is
-    no parameter, since its code is executed: the environment of the worker says so (`PARROTFLOW_SOURCE`).
+    those behind a gate are left out. With `experiment`, the name of a file in experiments/, its cells are run instead
+    (`size`, `retry`: as `parrotflow sweep` takes them), and its tables are committed to `experiments/NAME`. `pull` and
+    `push` use the DVC remote and its run-cache. Which repository is run is no parameter, since its code is executed:
+    the environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
     logger, name = get_run_logger(), flow_run.name or "run"
     source = os.environ.get(SOURCE_VARIABLE) or "."
     address = str(Path(source).absolute()) if Path(source).exists() else source
     folder = Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT).absolute()
-    kept = results_branch or (f"runs/{name}" if overrides else "results")
+    own = f"experiments/{experiment}" if experiment else f"runs/{name}"
+    kept = results_branch or (own if experiment or overrides else "results")
     try:
-        require_names(branch, kept, *(targets or ()))
+        require_names(branch, kept, *(targets or ()), *([experiment] if experiment else []))
         with run_lock(name, wait=True, folder=folder):
             with_retries(checkout_task, retry_delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
@@ -75,14 +85,21 @@ def scheduled(
             check_params()
             remote = has_remote()
             pulled = pull and remote and succeeds(with_retries(pull_task, retry_delays_seconds), targets)
-            stages = wanted(targets, publish)
-            if stages is not None and not stages:
-                return Completed(message="every stage that was asked for is behind a gate, and publish is off")
-            result = pipeline(stages, pull=pulled, wait=True, return_state=True)
-            if not result.is_completed():
-                return result
+            tables: tuple[str, ...] = ()
+            if experiment:
+                tables = (results_folder(experiment, size).as_posix(),)
+                result = swept(experiment, size, retry=retry)
+            else:
+                stages = wanted(targets, publish)
+                if stages is not None and not stages:
+                    return Completed(message="every stage that was asked for is behind a gate, and publish is off")
+                result = pipeline(stages, pull=pulled, wait=True, return_state=True)
+                if not result.is_completed():
+                    return result
             pushed = not (push and remote) or succeeds(with_retries(push_task, retry_delays_seconds))
-            commit = commit_task(folder, f"Results of {name}")
+            commit = commit_task(folder, f"Results of {name}", tables)
+            if experiment and push:
+                pushed &= succeeds(with_retries(push_experiments_task, retry_delays_seconds), experiment, size, remote)
             if not succeeds(with_retries(push_commits_task, retry_delays_seconds), folder, kept):
                 return Failed(
                     message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
@@ -91,9 +108,22 @@ def scheduled(
         logger.error("%s", error)
         return Failed(message=str(error))
     logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
-    if not pushed:
+    if not pushed and result.is_completed():
         return Completed(name="NotPushed", message="the DVC remote did not answer; the next run pushes this one's too")
-    return Completed(name=result.name, message=result.message)
+    return result
+
+
+def swept(experiment: str, size: Literal["small", "full"], *, retry: bool) -> State[Any]:
+    """Run an experiment's cells and write its tables. Failed if a cell has no result; the others are kept all the same.
+
+    The cells are recorded as a run of the pipeline is: each stage of each cell is a task in Prefect's pages.
+    """
+    missing = sweep(experiment, size, retry=retry, wait=True, flow_run=flow_run.id)
+    results = compute(experiment, size)
+    write_results(experiment, size, results)
+    if missing:
+        return Failed(message="\n".join(missing))
+    return Completed(message="\n".join(summary(results)))
 
 
 def require_names(*names: str) -> None:
@@ -157,9 +187,18 @@ def push_task() -> None:
 
 
 @task(name="commit", cache_policy=NO_CACHE, persist_result=False)
-def commit_task(folder: Path, message: str) -> str | None:
-    """Commit dvc.lock and reports to the branch of results, in the checkout."""
-    return checkout.commit_results(folder, message)
+def commit_task(folder: Path, message: str, tables: Sequence[str] = ()) -> str | None:
+    """Commit dvc.lock and reports, and an experiment's tables, to the branch of results, in the checkout."""
+    return checkout.commit_results(folder, message, tables)
+
+
+@task(name="push experiments", cache_policy=NO_CACHE, persist_result=False)
+def push_experiments_task(experiment: str, size: str, remote: bool) -> None:
+    """Bring the cells' DVC experiments to git's remote, and their results to the DVC remote if there is one."""
+    runs = recorded_runs(results_folder(experiment, size) / RECORD)
+    names = [run.experiment for run in runs if run.state == "finished" and run.experiment]
+    if names:
+        dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *names)
 
 
 @task(name="git push", cache_policy=NO_CACHE, persist_result=False)
@@ -171,7 +210,7 @@ def push_commits_task(folder: Path, results_branch: str) -> None:
 def has_remote() -> bool:
     """Whether this repository has a default DVC remote."""
     command = [sys.executable, "-m", "dvc", "config", "core.remote"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return bool(subprocess.run(command, capture_output=True, check=False).stdout.strip())
 
 
 def dvc(*arguments: str) -> None:

@@ -78,17 +78,17 @@ def merge(folder: Path, other: str) -> None:
     _git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
 
 
-def commit_results(folder: Path, message: str) -> str | None:
-    """Commit what a run changed; the commit, or None where nothing changed.
+def commit_results(folder: Path, message: str, others: Sequence[str] = ()) -> str | None:
+    """Commit what a run changed; the commit, or None where nothing changed. `others` are folders of results besides.
 
     Raises UserError if other files changed than results.
     """
     # Overrides are written to params.yaml.
-    changed, results = _changed(folder), (*uncached_outs(folder), str(PARAMS_FILE))
-    others = [path for path in changed if not is_result(path, results)]
-    if others:
+    changed, results = _changed(folder), (*uncached_outs(folder), str(PARAMS_FILE), *others)
+    foreign = [path for path in changed if not is_result(path, results)]
+    if foreign:
         raise UserError(
-            f"{folder}: {', '.join(others[:5])} changed during the run and are not results; nothing committed"
+            f"{folder}: {', '.join(foreign[:5])} changed during the run and are not results; nothing committed"
         )
     if not changed:
         return None

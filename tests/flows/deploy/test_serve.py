@@ -35,7 +35,7 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
 
         found = wait_until(served, 180)
 
-        assert {item["name"] for item in found} == {"nightly", "on-demand"}
+        assert {item["name"] for item in found} == {"nightly", "on-demand", "sweep"}
         assert not [item for item in found if {"source", "folder"} & set(item["parameters"])]
         stranger = httpx.post(f"{deployments}/{found[0]['id']}/create_flow_run", json={}, timeout=60)
         assert stranger.status_code == 401

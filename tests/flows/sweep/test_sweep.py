@@ -14,20 +14,10 @@ import yaml
 
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.record import RUNS, recorded_runs
-from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
-from tests.flows.sweep.toy_sweep import DVC_YAML, commit, environment, git, make_sweep, sweep
+from tests.flows.experiments.small_experiment import write_experiment
+from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
 from tests.flows.toy import repro
 
-RECIPES = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
-TWO_CELLS = {
-    "axes": RECIPES,
-    "seeds": {"keys": ["model.seed"], "values": [0]},
-    "tables": {"main": EXPERIMENT["tables"]["main"] | {"rows": ["recipe"]}},
-    "figures": {},
-    "fits": {},
-    "claims": [{"says": "b is better.", "holds_if": 'runs(loss, recipe="b").mean < runs(loss, recipe="a").mean'}],
-    "settings": {"small": {"minutes": 1}, "full": {"minutes": None}},
-}
 ONE_RECIPE = TWO_CELLS | {"axes": {"recipe": {"a": {"model.name": "a"}}}, "claims": [], "comparisons": {}}
 RECORD = Path("experiments/toy/small/runs.jsonl")
 TABLE = Path("experiments/toy/small/tables/main.md")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.flows.experiments.small_experiment import write_experiment
+from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.small_project import make_repository
 
 TRAIN = """\
@@ -41,6 +41,17 @@ stages:
     deps: [scores.json]
     outs: [published.json]
 """
+
+RECIPES = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
+TWO_CELLS = {
+    "axes": RECIPES,
+    "seeds": {"keys": ["model.seed"], "values": [0]},
+    "tables": {"main": EXPERIMENT["tables"]["main"] | {"rows": ["recipe"]}},
+    "figures": {},
+    "fits": {},
+    "claims": [{"says": "b is better.", "holds_if": 'runs(loss, recipe="b").mean < runs(loss, recipe="a").mean'}],
+    "settings": {"small": {"minutes": 1}, "full": {"minutes": None}},
+}
 
 
 def make_sweep(folder: Path, dvc_yaml: str = DVC_YAML, **changes: object) -> Path:

@@ -28,8 +28,8 @@ def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str)
         assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 
 
-def test_one_deployment_is_nightly_and_one_on_demand() -> None:
-    nightly, on_demand = deployments("prefect.yaml")
+def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> None:
+    nightly, on_demand, sweep = deployments("prefect.yaml")
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
-    assert "schedules" not in on_demand
+    assert "schedules" not in on_demand | sweep

@@ -31,7 +31,7 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
 
         def served() -> list[dict[str, object]]:
             found = httpx.post(f"{deployments}/filter", json={}, auth=key, timeout=30).json()  # type: ignore[arg-type]
-            return found if len(found) == 2 else []
+            return found if len(found) == 3 else []
 
         found = wait_until(served, 180)
 

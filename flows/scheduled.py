@@ -196,9 +196,11 @@ def commit_task(folder: Path, message: str, tables: Sequence[str] = ()) -> str |
 def push_experiments_task(experiment: str, size: str, remote: bool) -> None:
     """Bring the cells' DVC experiments to git's remote, and their results to the DVC remote if there is one."""
     runs = recorded_runs(results_folder(experiment, size) / RECORD)
-    names = [run.experiment for run in runs if run.state == "finished" and run.experiment]
-    if names:
-        dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *names)
+    # By their whole names: one cell may have experiments of several commits.
+    named = [f"refs/exps/{run.baseline[:2]}/{run.baseline[2:]}/{run.experiment}" for run in runs if run.experiment]
+    here = [name for name in named if checkout.has_ref(Path(), name)]
+    if here:
+        dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *here)
 
 
 @task(name="git push", cache_policy=NO_CACHE, persist_result=False)

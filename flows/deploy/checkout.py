@@ -140,6 +140,11 @@ def is_result(path: str, results: Sequence[str]) -> bool:
     return path.endswith(WRITTEN_BY_DVC) or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
+def has_ref(folder: Path, name: str) -> bool:
+    """Whether git has a reference of this whole name."""
+    return _exists(folder, name)
+
+
 def head(folder: Path) -> str:
     """The commit that is checked out."""
     return _git(folder, "rev-parse", "HEAD")

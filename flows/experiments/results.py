@@ -7,6 +7,7 @@ The runs are those of the record, which a sweep writes, and DVC's experiments. T
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, reach, texts_at
@@ -92,8 +93,19 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
     recorded |= {run.cell for run in runs if run.state == "finished"}
     # A finished run of the record counts before DVC's, which may have been removed or made again since.
     found = dvc_runs(f"{Path(name).stem}-", ids - recorded, experiment.reports, experiment.curve_sources)
-    by_cell = {run.cell: run for run in runs} | {run.cell: run for run in found}
+    by_cell = {run.cell: run for run in runs}
+    by_cell |= {run.cell: run for run in found if _counts_instead(run, by_cell.get(run.cell))}
     return experiment, cells, tidy(experiment, cells, by_cell.values(), read_params_file(), reached.params)
+
+
+def _counts_instead(found: Run, recorded: Run | None) -> bool:
+    """Whether DVC's run of a cell counts and not the one of the record: not an older one, after which it failed."""
+    return recorded is None or found.state in ("queued", "running") or _ended(found) > _ended(recorded)
+
+
+def _ended(run: Run) -> datetime:
+    """When a run ended; DVC gives local time without its zone."""
+    return datetime.fromisoformat(run.ended).astimezone() if run.ended else datetime.min.replace(tzinfo=UTC)
 
 
 def dvc_runs(prefix: str, cells: Collection[str], reports: Collection[str], curves: Collection[str]) -> list[Run]:

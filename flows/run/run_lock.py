@@ -34,7 +34,7 @@ def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterato
     Raises UserError that names the run which holds it, unless `wait`. Where that run was killed, its stage is given
     time to end.
     """
-    path = (folder / LOCK).absolute()
+    path = (folder / LOCK).resolve()
     if path in _held:
         yield
         return

@@ -42,8 +42,8 @@ class Recorded:
     """The commit from which the clones were made."""
     save_experiment: Callable[[Path, str, Collection[str]], str]
     """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
-    discard: Callable[[Path], None]
-    """Remove a clone."""
+    discard: Callable[[str], None]
+    """Remove the clone of a cell."""
 
 
 @dataclass
@@ -70,7 +70,10 @@ class CellRunner(StageRunner):
         self._to_do = Counter(name.partition("/")[0] for name in self._resources)
         for cell in self.folders:
             if not self._to_do[cell]:
-                self._save(cell)
+                try:
+                    self._save(cell)
+                except UserError as error:
+                    self.end_without_result(cell, str(error), record=True)
 
     def run(
         self,
@@ -137,7 +140,7 @@ class CellRunner(StageRunner):
                 with suppress(OSError):
                     texts[file] = (folder / file).read_text(encoding="utf-8")
             self._append(cell, "finished", commit=commit, texts=texts)
-        self.recorded.discard(folder)
+        self.recorded.discard(cell)
 
     def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
         """A cell has no result: it failed, which is recorded, or is cancelled. Its clone and checkpoints stay."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
-from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
+from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import remove_empty_lock_files
@@ -55,14 +55,15 @@ def bring_up_to_date(cell: "Cell", head: str, clone: Path, own_cache: Path | Non
         shutil.rmtree(clone, ignore_errors=True)
         _make(clone)
     # What a kill leaves behind; nobody else works in the clone.
-    (clone / ".git/index.lock").unlink(missing_ok=True)
+    for lock in (clone / ".git").rglob("*.lock"):
+        lock.unlink()
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
-    _share(folder, own_cache)
     remove_torn_table(folder)
     forget_zombies(folder)
     remove_empty_lock_files(folder)
+    _share(folder, own_cache)
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
     if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
         atomic_write(folder / PARAMS_FILE, text)
@@ -86,19 +87,29 @@ def _make(clone: Path) -> None:
 def _share(folder: Path, own_cache: Path | None) -> None:
     (folder / ".dvc").mkdir(exist_ok=True)
     with open_repo() as repo:
-        cache = own_cache or repo.cache.local_cache_dir
-    (folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {cache}\n    type = {LINKS}\n", encoding="utf-8")
+        _use_cache(folder, repo.cache.local_cache_dir)
+    if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
+        # Data that no stage makes (`dvc add`, `dvc import`) comes from the project's cache in any case.
+        command = ["dvc", "checkout", "--quiet", "--force", "--allow-missing", *imported]
+        subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
     (folder / STATE_DIR).mkdir(exist_ok=True)
     (folder / STATE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
-    for shared in () if own_cache else SHARED:
+    if own_cache:
+        _use_cache(folder, str(own_cache))
+        return
+    for shared in SHARED:
         shared.mkdir(parents=True, exist_ok=True)
         if not (folder / shared).is_symlink():
             (folder / shared).symlink_to(shared.absolute())
 
 
-def discard(folder: Path) -> None:
-    """Remove the clone of a project folder, so that a kill leaves all of it or nothing under its name."""
-    clone = next(parent for parent in (folder, *folder.parents) if (parent / ".git").is_dir())
+def _use_cache(folder: Path, cache: str) -> None:
+    text = f"[cache]\n    dir = {cache}\n    type = {LINKS}\n"
+    (folder / ".dvc/config.local").write_text(text, encoding="utf-8")
+
+
+def discard(clone: Path) -> None:
+    """Remove a clone, so that a kill leaves all of it or nothing under its name."""
     shutil.rmtree(_partial(clone), ignore_errors=True)
     clone.rename(_partial(clone))
     shutil.rmtree(_partial(clone), ignore_errors=True)
@@ -126,8 +137,8 @@ def head_commit(targets: Iterable[str]) -> str:
         with open_repo() as repo:
             stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
             outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
-            deps = [dep for stage in stages for dep in stage.deps if not isinstance(dep, ParamsDependency)]
-            read = {Path(dep.fs_path) for dep in deps} | {Path(stage.path) for stage in stages}
+            read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - {PARAMS_FILE.absolute()}
+            read |= {Path(stage.path) for stage in stages}
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
@@ -145,29 +156,35 @@ def head_commit(targets: Iterable[str]) -> str:
 def changed_since(commit: str, targets: Iterable[str]) -> list[str]:
     """What the targets and the stages before them read or execute, and what differs between a commit and HEAD.
 
-    Files, and the names of stages whose command changed; params.yaml is not looked at. Everything where git does not
-    have the commit any more.
+    Files, and the names of stages that say something else in dvc.yaml; params.yaml is not looked at. Everything where
+    git does not have the commit any more.
     """
+    root = Path(git(Path(), "rev-parse", "--show-toplevel"))
     with open_repo() as repo:
         stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
-        outs = {out.fs_path for stage in repo.index.stages for out in stage.outs}
-        read = sorted({dep.fs_path for stage in stages for dep in stage.deps} - outs - {str(PARAMS_FILE.absolute())})
-        files = {os.path.relpath(stage.path) for stage in stages}
-        names = {stage.name for stage in stages}
+        outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
+        read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - outs - {PARAMS_FILE.absolute()}
+        read |= {Path(stage.path) for stage in stages if not stage.cmd}
+        files = {os.path.relpath(stage.path) for stage in stages if isinstance(stage, PipelineStage)}
+        names = {stage.name.partition("@")[0] for stage in stages if isinstance(stage, PipelineStage)}
     if not git(Path(), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False):
-        return [os.path.relpath(file) for file in read]
-    changed = git(Path(), "diff", "--name-only", "--relative", commit, "HEAD", "--", *read).splitlines() if read else []
+        return sorted(os.path.relpath(path) for path in read)
+    inside = sorted(str(path) for path in read if path.is_relative_to(root))
+    changed = git(Path(), "diff", "--name-only", commit, "HEAD", "--", *inside).splitlines() if inside else []
     for file in sorted(files):
-        before, now = ({**_commands(revision, file)} for revision in (commit, "HEAD"))
-        changed += sorted(name for name in names if before.get(name) != now.get(name))
+        before, now = _stages_at(commit, file), _stages_at("HEAD", file)
+        changed += sorted(name for name in (*names, "vars") if before.get(name) != now.get(name))
     return changed
 
 
-def _commands(commit: str, file: str) -> dict[str, object]:
-    """The stages of a dvc.yaml at a commit, with their commands."""
-    text = git(Path(), "show", f"{commit}:./{file}", check=False)
-    stages = (yaml.safe_load(text) or {}).get("stages") or {}
-    return {name: stage.get("do", stage).get("cmd") for name, stage in stages.items()}
+def _stages_at(commit: str, file: str) -> dict[str, object]:
+    """The stages of a dvc.yaml at a commit, without what changes no result, and its `vars`."""
+    content = yaml.safe_load(git(Path(), "show", f"{commit}:./{file}", check=False)) or {}
+    stages = {
+        name: {key: value for key, value in stage.items() if key not in ("meta", "desc")}
+        for name, stage in (content.get("stages") or {}).items()
+    }
+    return stages | {"vars": content.get("vars")}
 
 
 def _below(path: Path, folders: Iterable[Path]) -> bool:
@@ -177,21 +194,34 @@ def _below(path: Path, folders: Iterable[Path]) -> bool:
 def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError."""
     identity = {} if git(folder, "var", "GIT_AUTHOR_IDENT", check=False) else NAMELESS
-    command = ["dvc", "exp", "save", "--quiet", "--force", "--name", name, *targets]
+    head = git(folder, "rev-parse", "HEAD")
+    # What stages have written and DVC does not cache, such as reports that no commit has yet.
+    new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()
+    included = [word for file in new for word in ("--include-untracked", file)]
+    command = ["dvc", "exp", "save", "--quiet", "--force", "--name", name, *included, *targets]
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **identity}, capture_output=True, text=True, check=False
+        command, cwd=folder, env={**own_environment(), **identity}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise UserError(f"dvc exp save: {done.stderr.strip()[-1000:]}")
-    refs = git(folder, "for-each-ref", "--format=%(refname)", "refs/exps").splitlines()
-    ref = next(ref for ref in refs if ref.rpartition("/")[2] == name)
-    git(Path(), "fetch", "--quiet", str(folder), f"+{ref}:{ref}")
+    ref = f"refs/exps/{head[:2]}/{head[2:]}/{name}"
+    source = git(folder, "rev-parse", "--show-toplevel")
+    quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
+    git(Path(), "fetch", *quietly, source, f"+{ref}:{ref}")
     return git(folder, "rev-parse", ref)
+
+
+def own_environment() -> dict[str, str]:
+    """This process's environment, without what a git hook says of another repository."""
+    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in named}
 
 
 def git(folder: Path, *arguments: str, check: bool = True) -> str:
     """Run git; what it prints. Raises UserError where it fails; without `check` that gives an empty text."""
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=own_environment(), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         if not check:
             return ""

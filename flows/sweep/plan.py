@@ -48,7 +48,10 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
                 if earlier != name:
                     upstream.append(earlier)
                     state = "maybe"
-            stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state))
+            policy = stage.policy
+            if policy.sidecar is not None:  # it would work in the project, not in the clone
+                policy = policy.model_copy(update={"sidecar": policy.sidecar.model_copy(update={"when": None})})
+            stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state, policy=policy))
     return Plan(tuple(stages))
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 from flows.dvc_repo.experiments import reach
 from flows.experiments.runs import Run, recorded_runs
 from flows.run.dvc_server import DvcServer
-from flows.run.process import GOOD, StageOutcome
-from flows.run.record import Event, RunEnded
+from flows.run.process import GOOD, TRANSIENT, StageOutcome
+from flows.run.record import Event, RunEnded, StageEnded
 from flows.run.run_lock import run_lock
 from flows.run.scheduler import RunOptions, Scheduler, run_result
 from flows.show.recording import recorded
@@ -77,7 +77,9 @@ def run_cells(
             server,
             cells=to_run,
             folders=folders,
-            recorded=Recorded(targets, reports, curves, record, head, save, clone.discard),
+            recorded=Recorded(
+                targets, reports, curves, record, head, save, lambda cell: clone.discard(clones.absolute() / cell)
+            ),
             stop_early=stop_early,
             on_ended=live.on_ended,
         )
@@ -88,6 +90,11 @@ def run_cells(
                 run_record.write(event)
                 live.on_event(event)
                 recording.start()
+                if isinstance(event, StageEnded) and event.retry_in_seconds is None and not scheduler.cancelled:
+                    cell, _, stage = event.stage.partition("/")
+                    failed = event.result not in GOOD and not passes(event.exit_code)
+                    if failed and cell not in runner.runs:
+                        runner.end_without_result(cell, f"{stage}: {event.message}", record=True)
 
             scheduler = Scheduler(
                 plan, options, runner, replan=_no_gate, on_event=on_event, approve=lambda stage, given_up: ""
@@ -159,9 +166,13 @@ def failures(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> dict[str, Fa
             found[cell] = Failure(f"{own} was not started", passing=True)
             continue
         waits = "" if cause == stage.name else f" waits for {cause}"
-        passing = bad[cause].transient or bad[cause].exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        found[cell] = Failure(f"{own}{waits}: {bad[cause].message}", passing)
+        found[cell] = Failure(f"{own}{waits}: {bad[cause].message}", passes(bad[cause].exit_code))
     return found
+
+
+def passes(exit_code: int) -> bool:
+    """Whether a stage's failure may pass by itself: it was killed, or what it needed did not answer."""
+    return exit_code in (*TRANSIENT, -signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 def _no_gate(stage: str) -> NoReturn:

@@ -71,10 +71,10 @@ def sweep(
 
 
 def compute_again(name: str, size: SettingName, *, wait: bool = False) -> "list[Run]":
-    """Compute every cell again, from the data on; the runs. Continues after a kill."""
+    """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
     experiment, cells, _ = grid(name, size)
-    folder = CHECKED / Path(name).stem / size / clone.head_commit(experiment.targets)[:12]
-    runs = run_cells(
+    folder = _checked(name, size) / clone.head_commit(experiment.targets)[:12]
+    return run_cells(
         cells,
         title=f"sweep {Path(name).stem} --check",
         targets=experiment.targets,
@@ -85,6 +85,12 @@ def compute_again(name: str, size: SettingName, *, wait: bool = False) -> "list[
         alone=True,
         wait=wait,
     )
-    if all(run.state == "finished" for run in runs):
-        shutil.rmtree(folder, ignore_errors=True)
-    return runs
+
+
+def forget_check(name: str, size: SettingName) -> None:
+    """Remove what `compute_again` has left."""
+    shutil.rmtree(_checked(name, size), ignore_errors=True)
+
+
+def _checked(name: str, size: SettingName) -> Path:
+    return CHECKED / Path(name).stem / size

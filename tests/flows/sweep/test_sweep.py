@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,42 @@ def test_check_computes_everything_again_and_says_what_differs(tmp_path: Path) -
     assert different.returncode == 1
     assert "main, a, loss (nats): different: 3.75 (n = 1), now 4.75 (n = 1)" in different.stdout
     assert (folder / TABLE).read_bytes() == kept
+
+
+def test_check_wants_stored_tables_before_it_computes_anything(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
+
+    done = sweep(folder, "--check")
+
+    assert done.returncode == 2
+    assert "no such table" in done.stdout
+    assert stages_that_ran(folder) == {}
+
+
+def test_a_cell_that_fails_after_a_change_is_not_shown_with_its_older_result(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "toy", **ONE_RECIPE | seeds(0))
+    assert sweep(folder).returncode == 0
+    (folder / "train.py").write_text("raise SystemExit('error: broken')\n")
+    commit(folder)
+
+    done = sweep(folder)
+
+    assert done.returncode == 1
+    assert "3.75" not in (folder / TABLE).read_text()
+
+
+def test_a_project_in_a_folder_of_its_repository_is_swept_too(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "repository" / "toy", **ONE_RECIPE | seeds(0))
+    shutil.rmtree(folder / ".git")
+    subprocess.run(["git", "init", "-q"], cwd=folder.parent, check=True)
+    commit(folder)
+
+    done = sweep(folder)
+
+    assert done.returncode == 0, done.stdout
+    (run,) = runs_of(folder / RECORD)
+    assert git(folder.parent, "rev-parse", f"{run.commit}^") == git(folder.parent, "rev-parse", "HEAD")
+    assert "1 of 1" not in sweep(folder, "--dry").stdout
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,14 @@ def write_project(folder: Path, *stages: str, **changes: Any) -> None:
         shutil.copyfile(ROOT / "versions.yaml", folder / "versions.yaml")
 
 
+IDENTITY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "t"), ("EMAIL", "t@example.org"))
+}
+"""For commands of DVC that commit, on a machine where git knows nobody."""
+
+
 def make_repository(folder: Path) -> None:
     """Make a folder a repository of git and DVC, with nothing committed."""
     for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):

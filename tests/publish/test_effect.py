@@ -14,7 +14,7 @@ import yaml
 from flows.plan.graph import make_plan
 from stages.publish.registry.experiment import experiment_commit
 from stages.runtime.entry import EXIT_REFUSED, UserError
-from tests.small_project import ROOT
+from tests.small_project import IDENTITY, ROOT
 from tests.trained_project import write_sections
 
 PUBLISHED = Path("published/tiny")
@@ -32,6 +32,8 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n")
     Path(".gitignore").write_text("/published/\n/data/\n/model/\n.parrotflow/\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     for command in (
         "git init -q",

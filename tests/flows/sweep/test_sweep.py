@@ -1,6 +1,7 @@
 """`parrotflow sweep` from the command line, on a pipeline of shell commands."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -18,6 +19,7 @@ from flows.run.record import RUNS, recorded_runs
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
 from tests.flows.toy import repro
+from tests.small_project import IDENTITY
 
 ONE_RECIPE = TWO_CELLS | {"axes": {"recipe": {"a": {"model.name": "a"}}}, "claims": [], "comparisons": {}}
 RECORD = Path("experiments/toy/small/runs.jsonl")
@@ -57,7 +59,8 @@ def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_
     ).stdout  # fmt: skip
     assert names == set(listed.split())
     (b,) = (run for run in runs_of(folder / RECORD) if run.params["model"]["name"] == "b")
-    subprocess.run([sys.executable, "-m", "dvc", "exp", "apply", b.experiment], cwd=folder, check=True)
+    apply = [sys.executable, "-m", "dvc", "exp", "apply", b.experiment]
+    subprocess.run(apply, cwd=folder, env=os.environ | IDENTITY, check=True)
     assert json.loads((folder / "scores.json").read_text()) == b.reports["scores.json"]
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["name"] == "b"
 

@@ -23,6 +23,7 @@ def vocabulary(size: int) -> Manifest:
 
 def preset(name: str) -> TrainParams:
     values = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text(encoding="utf-8"))
+    values.pop("defaults", None)  # of Hydra: what the preset replaces
     return TrainParams.model_validate(params(**values))
 
 

@@ -195,7 +195,7 @@ IDENTITY = {
     for role in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", "t"), ("EMAIL", "t@example.org"))
 }
-"""For commands of DVC that commit, on a machine where git knows nobody."""
+"""For commands of DVC that commit, on a machine without a git identity."""
 
 
 def make_repository(folder: Path) -> None:

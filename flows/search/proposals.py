@@ -30,8 +30,8 @@ SIGNIFICANT_DIGITS = 3
 """Of proposed numbers without a step: enough for what they do, and the same on machines whose last bits differ."""
 
 REPEATS, MOST_REPEATS = 20, 1000
-"""Proposals that were made before are drawn again; after so many by the sampler they are drawn at random, and after so
-many in all the space counts as exhausted."""
+"""A proposal that was made before is drawn again: so often by the sampler, then at random. After the second number of
+draws the space counts as exhausted."""
 
 ENOUGH_FOR_IMPORTANCE = 20
 """Finished runs: of fewer the best tenth is a single run."""

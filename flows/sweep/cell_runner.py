@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CURVES_READ_EVERY_SECONDS = 3.0
 
 StopEarly = Callable[["Cell", Mapping[str, "Points"]], str]
-"""Given a cell and its curves so far, by FILE:COLUMN: why it is to be ended; empty while it goes on."""
+"""Given a cell and its curves so far, by FILE:COLUMN: why it stops early; empty while it continues."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ cache. A clone stays until its cell is recorded: with it stay its checkpoints, s
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ def bring_up_to_date(cell: "Cell", head: str, clone: Path, own_cache: Path | Non
         # Without a repository of its own, git would take the project's.
         shutil.rmtree(clone, ignore_errors=True)
         _make(clone)
-    # What a kill leaves behind; nobody else works in the clone.
+    # A killed git leaves its locks; no other process uses the clone.
     for lock in (clone / ".git").rglob("*.lock"):
         lock.unlink()
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
@@ -90,8 +91,7 @@ def _share(folder: Path, own_cache: Path | None) -> None:
         _use_cache(folder, repo.cache.local_cache_dir)
     if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
         # Data that no stage makes (`dvc add`, `dvc import`) comes from the project's cache in any case.
-        command = ["dvc", "checkout", "--quiet", "--force", "--allow-missing", *imported]
-        subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
+        _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
     (folder / STATE_DIR).mkdir(exist_ok=True)
     (folder / STATE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
     if own_cache:
@@ -198,17 +198,21 @@ def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     # What stages have written and DVC does not cache, such as reports that no commit has yet.
     new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()
     included = [word for file in new for word in ("--include-untracked", file)]
-    command = ["dvc", "exp", "save", "--quiet", "--force", "--name", name, *included, *targets]
-    done = subprocess.run(
-        command, cwd=folder, env={**own_environment(), **identity}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise UserError(f"dvc exp save: {done.stderr.strip()[-1000:]}")
+    _dvc(folder, "exp", "save", "--quiet", "--force", "--name", name, *included, *targets, **identity)
     ref = f"refs/exps/{head[:2]}/{head[2:]}/{name}"
     source = git(folder, "rev-parse", "--show-toplevel")
     quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
     git(Path(), "fetch", *quietly, source, f"+{ref}:{ref}")
     return git(folder, "rev-parse", ref)
+
+
+def _dvc(folder: Path, *arguments: str, **variables: str) -> None:
+    """Run DVC in a clone. Raises UserError where it fails."""
+    command = [sys.executable, "-m", "dvc", *arguments]
+    environment = own_environment() | variables
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"dvc {arguments[0]}: {done.stderr.strip()[-1000:]}")
 
 
 def own_environment() -> dict[str, str]:

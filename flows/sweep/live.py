@@ -33,7 +33,6 @@ class Live:
         self.progress: dict[str, str] = {}
         self.ran: dict[str, int] = {}
         self.done: dict[str, Run] = {}
-        self.seconds: dict[str, float] = dict.fromkeys(cells, 0.0)
         self._lock = threading.Lock()
         self._live = RichLive(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
@@ -71,7 +70,6 @@ class Live:
         with self._lock:
             self.running.pop(event.stage, None)
             self.progress.pop(event.stage, None)
-            self.seconds[cell] += event.seconds
             self.ran[event.result] = self.ran.get(event.result, 0) + 1
             if event.stage in self.left[cell] and event.retry_in_seconds is None:
                 self.left[cell].remove(event.stage)

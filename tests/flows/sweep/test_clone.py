@@ -1,4 +1,4 @@
-"""A clone holds what its cell reads, whatever a kill has left of it, and never reaches into the project."""
+"""A clone holds what its cell reads, also after a kill, and changes nothing in the project."""
 
 import subprocess
 import sys
@@ -94,3 +94,20 @@ def test_a_commit_differs_in_files_and_commands_that_the_targets_read(project: P
     assert clone.changed_since(before, ["train"]) == ["source.txt", "tokenize"]
     assert clone.changed_since(before, ["collect"]) == ["source.txt"]
     assert set(clone.changed_since("0" * 40, ["train"])) == {"source.txt", "train.py"}
+
+
+def test_data_that_no_stage_makes_is_there_and_its_changes_are_seen(project: Path) -> None:
+    def add(text: str) -> None:
+        (project / "source.txt").write_text(text)
+        subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "source.txt"], cwd=project, check=True)
+        commit(project)
+
+    git(project, "rm", "-q", "--cached", "source.txt")
+    add("added\n")
+    before = git(project, "rev-parse", "HEAD").strip()
+
+    assert (made() / "source.txt").read_text() == "added\n"
+    assert clone.changed_since(before, ["train"]) == []
+    add("other\n")
+    assert clone.changed_since(before, ["train"]) == ["source.txt.dvc"]
+    assert (made() / "source.txt").read_text() == "other\n"

@@ -90,11 +90,8 @@ def run_cells(
                 run_record.write(event)
                 live.on_event(event)
                 recording.start()
-                if isinstance(event, StageEnded) and event.retry_in_seconds is None and not scheduler.cancelled:
-                    cell, _, stage = event.stage.partition("/")
-                    failed = event.result not in GOOD and not passes(event.exit_code)
-                    if failed and cell not in runner.runs:
-                        runner.end_without_result(cell, f"{stage}: {event.message}", record=True)
+                if isinstance(event, StageEnded) and not scheduler.cancelled:
+                    record_failure(runner, event)
 
             scheduler = Scheduler(
                 plan, options, runner, replan=_no_gate, on_event=on_event, approve=lambda stage, given_up: ""
@@ -142,6 +139,14 @@ def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]
 
 def _is_read(key: str, keys: Collection[str]) -> bool:
     return any(not read or f"{key}.".startswith(f"{read}.") or f"{read}.".startswith(f"{key}.") for read in keys)
+
+
+def record_failure(runner: CellRunner, event: StageEnded) -> None:
+    """Record a cell at once where one of its stages has failed for good, so that a kill does not lose that."""
+    cell, _, stage = event.stage.partition("/")
+    for_good = event.result not in GOOD and event.retry_in_seconds is None and not passes(event.exit_code)
+    if for_good and cell not in runner.runs:
+        runner.end_without_result(cell, f"{stage}: {event.message}", record=True)
 
 
 @dataclass(frozen=True)

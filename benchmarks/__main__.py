@@ -25,9 +25,10 @@ def render() -> str:
         "# Measured",
         "",
         "Each table is the result of one command: both sides measured in turn in one run, medians. A ratio above 1 "
-        "means that parrotflow is better. The spread is (highest - lowest) / median of our runs; a figure with more "
-        f"than {MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not recorded. `make bench` repeats "
-        "all measurements.",
+        "means that parrotflow is better; in brackets is the 95 % interval of the median ratio of runs next to each "
+        "other, which a machine that changes its speed leaves alone. The spread is (highest - lowest) / median of our "
+        f"runs; a figure with more than {MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not "
+        "recorded. `make bench` repeats all measurements.",
     ]
     for name in names():
         lines += ["", f"## {name}", "", f"`python -m benchmarks.{name}`", ""]
@@ -41,10 +42,11 @@ def table(figures: list[Measurement]) -> list[str]:
     lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
     for figure in figures:
         peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
-        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
         ours = f"{figure.ours:.4g} {figure.unit}"
         unsure = " (unsure)" if figure.spread > MOST_SPREAD else ""
-        lines.append(f"| {figure.figure} | {ours} | {peer} | {ratio} | {figure.runs} | {figure.spread:.0%}{unsure} |")
+        lines.append(
+            f"| {figure.figure} | {ours} | {peer} | {figure.ratio_text} | {figure.runs} | {figure.spread:.0%}{unsure} |"
+        )
     for place in sorted({(figure.machine, tuple(figure.versions.items())) for figure in figures}):
         lines += ["", f"On {place[0]}; " + ", ".join(f"{name} {number}" for name, number in place[1]) + "."]
     return lines

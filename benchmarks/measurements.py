@@ -5,6 +5,7 @@ A benchmark is one module: `python -m benchmarks.NAME` (`--quick` for about a mi
 """
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import quantile_test
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -43,6 +45,17 @@ class Measurement:
     """Processor, its kind and cores; accelerator where one was used."""
     versions: dict[str, str]
     """Distribution -> version of what the figure depends on."""
+    ratio_interval: tuple[float, float] | None = None
+    """A 95 % interval of the median ratio of runs next to each other: a machine whose speed changes during the
+    measurement changes both sides of such a pair. None where there are too few runs."""
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio with its interval, as far as they are there."""
+        if self.ratio is None:
+            return ""
+        interval = "" if self.ratio_interval is None else " ({:.2f} to {:.2f})".format(*self.ratio_interval)
+        return f"{self.ratio:.2f}{interval}"
 
 
 def interleave(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
@@ -65,13 +78,18 @@ def compare(
     libraries: Iterable[str] = (),
     accelerator: str = "",
 ) -> Measurement:
-    """Medians, spread and ratio of two series of measurements in `unit`."""
-    series = sorted(ours)
+    """Medians, spread and ratio of two series of measurements in `unit`; series of equal length were taken in turn."""
+    in_turn = list(ours)
+    series = sorted(in_turn)
     middle = statistics.median(series)
-    other = statistics.median(peer) if peer is not None else None
-    ratio = None
-    if other is not None:
+    others = list(peer) if peer is not None else None
+    other = statistics.median(others) if others is not None else None
+    ratio, interval = None, None
+    if others is not None and other is not None:
         ratio = middle / other if higher_is_better else other / middle
+        if len(others) == len(in_turn):
+            pairs = [mine / its if higher_is_better else its / mine for mine, its in zip(in_turn, others, strict=True)]
+            interval = median_interval(pairs)
     return Measurement(
         figure=figure,
         ours=middle,
@@ -83,7 +101,14 @@ def compare(
         spread=(series[-1] - series[0]) / middle if middle else 0.0,
         machine=", ".join(filter(None, [machine(), accelerator])),
         versions={name: version(name) for name in libraries} | {"python": platform.python_version()},
+        ratio_interval=interval,
     )
+
+
+def median_interval(values: Iterable[float]) -> tuple[float, float] | None:
+    """A 95 % interval of the median, of any distribution; None of fewer than six values."""
+    low, high = quantile_test(list(values)).confidence_interval(0.95)
+    return (float(low), float(high)) if math.isfinite(low + high) else None
 
 
 CPU_KINDS: Mapping[str, Mapping[str, str]] = {
@@ -138,7 +163,6 @@ def record(name: str, figures: list[Measurement], results: Path = RESULTS) -> No
         table.add_column(heading)
     for figure in figures:
         peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
-        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
         ours = f"{figure.ours:.4g} {figure.unit}"
-        table.add_row(figure.figure, ours, peer, ratio, str(figure.runs), f"{figure.spread:.0%}")
+        table.add_row(figure.figure, ours, peer, figure.ratio_text, str(figure.runs), f"{figure.spread:.0%}")
     Console().print(table)

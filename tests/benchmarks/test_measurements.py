@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import table
-from benchmarks.measurements import compare, cpu_kind, interleave, record, recorded
+from benchmarks.measurements import compare, cpu_kind, interleave, median_interval, record, recorded
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -37,6 +37,19 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
     lines = table(recorded("encode", tmp_path))
     assert "| encoding | 100 MB/s | 50 MB/s (p) | 2.00 | 1 | 0% |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
+
+
+def test_a_machine_that_slows_down_leaves_the_interval_of_the_ratio_narrow() -> None:
+    speeds = [100.0, 90.0, 80.0, 50.0, 40.0, 30.0]
+
+    figure = compare("f", speeds, [speed / 2 for speed in speeds], unit="tokens/s", higher_is_better=True)
+
+    assert figure.ratio_text == "2.00 (2.00 to 2.00)"
+
+
+def test_five_runs_are_too_few_for_an_interval_of_the_median() -> None:
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 6.0)
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
 
 
 def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Path) -> None:

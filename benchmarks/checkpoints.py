@@ -1,4 +1,4 @@
-"""What a checkpoint every 100 steps costs, and what waiting for data costs: the default model on this machine.
+"""What a checkpoint every 100 steps costs, and what waiting for data costs: a small GPT-2 on this machine.
 
 python -m benchmarks.checkpoints [--quick]
 
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measurements import compare, interleave, record
-from benchmarks.runs.training import training_project
+from benchmarks.runs.training import MINI, training_project
 from benchmarks.runs.watching import steps_per_second
 from stages.formats.reports import read_json
 
@@ -32,7 +32,7 @@ def main() -> None:
     measured = interleave(sides, 1 if quick else 3)
     figures = [
         compare(
-            f"steps of the default model, a checkpoint every {EVERY}",
+            f"steps of a {MINI}, a checkpoint every {EVERY}",
             measured["with"],
             measured["without"],
             peer_name="no checkpoints",

@@ -2,7 +2,8 @@
 
 python -m benchmarks.deterministic_sums [--quick]
 
-The default model with micro-batches of `MICRO_BATCH` sequences on both sides, on one process and on two.
+A GPT-2 of 4.3 million parameters with micro-batches of `MICRO_BATCH` sequences on both sides, on one process and on
+two.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.measurements import Measurement, compare, interleave, record
-from benchmarks.runs.training import training_project
+from benchmarks.runs.training import MINI, training_project
 from benchmarks.runs.watching import steps_per_second
 
 MICRO_BATCH = 4
@@ -31,7 +32,7 @@ def figure(launch: str, processes: int, runs: int) -> Measurement:
     sides = {"deterministic": partial(speed, launch, MICRO_BATCH), "usual": partial(speed, launch, None)}
     measured = interleave(sides, runs)
     return compare(
-        f"steps of the default model with the deterministic sum, {processes} process{'es' if processes > 1 else ''}",
+        f"steps of a {MINI} with the deterministic sum, {processes} process{'es' if processes > 1 else ''}",
         measured["deterministic"],
         measured["usual"],
         peer_name="the usual sum",

@@ -31,6 +31,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
+from benchmarks.runs.training import MINI
 from stages.evaluate.harness.scoring import open_language_model
 from stages.evaluate.likelihood.score import Plan, Scorer, score_documents
 from stages.evaluate.likelihood.tokens import stored_tokens
@@ -45,7 +46,7 @@ from stages.tokenizer.save import save_trained
 from stages.tokenizer.train import sample, train_bpe
 
 CONTEXT, VOCABULARY, BATCH = 256, 4096, 16
-"""Of the default model and of the stage."""
+"""Of the model and of the stage."""
 
 RELATIVE = 1e-6
 
@@ -90,7 +91,7 @@ def measure(limit: int, runs: int) -> list[Measurement]:
         if not math.isclose(values["ours"], values[peer], rel_tol=RELATIVE):
             raise SystemExit(f"{values['ours']} nats, but {values[peer]} by {peer}")
     bits = {name: nats / math.log(2) / size / 1e3 for name, nats in values.items()}
-    what = f"{size:.0f} kB of Python, the default model"
+    what = f"{size:.0f} kB of Python, a {MINI}"
     rows = [
         (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval", BATCH),
         (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval, batch 1", 1),
@@ -111,7 +112,7 @@ def measure(limit: int, runs: int) -> list[Measurement]:
 
 
 def write_model() -> None:
-    """A tokenizer of the documents and the default model's architecture with random weights: speed is the same."""
+    """A tokenizer of the documents and the GPT-2 with random weights: speed is the same."""
     Path("tokenizer").mkdir()
     save_trained(train_bpe(sample(Path("documents"), 20_000_000), VOCABULARY, "gpt2"), Path("tokenizer"))
     tokenizer = open_tokenizer(Path("tokenizer"))

@@ -1,9 +1,9 @@
-"""Loss at equal tokens: the default recipe compared with nanoGPT's, and how many tokens less Muon needs than AdamW.
+"""Loss at equal tokens: our recipe compared with nanoGPT's, and how many tokens less Muon needs than AdamW.
 
     python -m benchmarks.optimizers [--nanogpt PATH] [--quick]
 
-All sides train the default model on the project's tokens in the same order, and are judged by bits per byte on the same
-held-out sequences. AdamW and nanoGPT take the best of several learning rates and warm-ups, Muon the default ones. Muon
+All sides train the GPT-2 of the preset gpt2_mini on the project's tokens in the same order, and are judged by bits per
+byte on the same held-out sequences. AdamW and nanoGPT take the best of several learning rates and warm-ups, Muon the default ones. Muon
 then trains again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them, it needs that much
 less.
 """
@@ -18,10 +18,9 @@ import torch
 
 from benchmarks.measurements import Measurement, compare, record
 from benchmarks.runs.nanogpt import load_nanogpt
-from benchmarks.runs.training import run_training, training_project
+from benchmarks.runs.training import MINI, mini_params, run_training, training_project
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
-from stages.runtime.section import read_section
 from stages.train.data.batches import IGNORED, epoch_order, read_rows
 from stages.train.data.micro_batches import Share, micro_batches
 from stages.train.data.packing import build_packing
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--nanogpt", type=Path)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    params = read_section("train", TrainParams)
+    params = mini_params()
     steps = 50 if arguments.quick else params.max_steps
     muon = ours(steps, "muon")
     muon_on_less = ours(round(SHARE * steps), "muon")
@@ -61,7 +60,7 @@ def main() -> None:
     ]
     if arguments.nanogpt:
         peer = min(nanogpts(arguments.nanogpt, params, steps, *settings) for settings in NANOGPT)
-        figures.append(figure(f"default recipe on {steps} steps", muon, peer, f"nanoGPT's, best of {len(NANOGPT)}"))
+        figures.append(figure(f"Muon on {steps} steps of a {MINI}", muon, peer, f"nanoGPT's, best of {len(NANOGPT)}"))
     else:
         print("nanoGPT is left out: no --nanogpt PATH")
     record("optimizers", figures)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.measurements import compare, interleave, record
-from benchmarks.runs.training import start_training, training_project
+from benchmarks.runs.training import MINI, start_training, training_project
 from benchmarks.runs.watching import logged_step, wait_for_step
 
 EARLY, LATE = 10, 200
@@ -46,7 +46,7 @@ def main() -> None:
         measured = interleave(sides, 1 if quick else 5)
     figures = [
         compare(
-            f"until the first step is done, resumed at step {step}, default model",
+            f"until the first step is done, resumed at step {step}, {MINI}",
             measured[side],
             measured["from nothing"],
             peer_name="from nothing",

@@ -31,10 +31,10 @@ from transformers import TrainingArguments
 
 from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave, machine_kind, record, recorded
 from benchmarks.runs.nanogpt import load_nanogpt
+from benchmarks.runs.training import MINI, mini_params
 from stages.formats.tokens import TokenStore
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import environment
-from stages.runtime.section import read_section
 from stages.train.data.batches import Rows, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.distributed.compile import should_compile
@@ -50,7 +50,7 @@ Step = Callable[[], None]
 STEPS = 4
 """Of a turn: a training loop finds its caches warm and its threads awake."""
 
-FIGURE = "AdamW steps of the default model"
+FIGURE = f"AdamW steps of a {MINI}"
 SHIPPED = {"Trainer": "Trainer, defaults", "nanoGPT": "nanoGPT as shipped"}
 BY_HAND = ", fused AdamW, faster precision"
 COMPILED = ", compiled"
@@ -132,7 +132,7 @@ class Side:
 
 def serve_steps(name: str, nanogpt: Path | None) -> None:
     """Take `STEPS` steps for each line that comes and answer with their tokens per second."""
-    params = read_section("train", TrainParams)
+    params = mini_params()
     params = params.model_copy(
         update={
             "optimizer": params.optimizer.model_copy(update={"name": "adamw"}),

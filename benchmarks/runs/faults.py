@@ -111,7 +111,7 @@ DATA_EDITS = (
     Edit("stages/tokenizer/train.py", "initial_alphabet=sorted(", "initial_alphabet=sorted(2 * "),
 )
 TRAIN_EDITS = (
-    Edit("params.yaml", "muon_learning_rate: 0.005", "muon_learning_rate: 0.006"),
+    Edit("params.yaml", "muon_learning_rate: 0.004", "muon_learning_rate: 0.006"),
     Edit("stages/train/optim/schedule.py", "(step + 1) / schedule", "(step + 2) / schedule"),
 )
 """Edits that change results, so that a record of the wrong one is noticed."""

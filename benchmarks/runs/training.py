@@ -1,15 +1,15 @@
 """Runs of the training stage in folders of their own, on the project's own tokens."""
 
-import copy
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
-from stages.runtime.section import read_params_file
+from flows.project.compose import composed_text
+from stages.train.params import TrainParams
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,14 +26,29 @@ TINY_MODEL: dict[str, Any] = {
 """For benchmarks of what surrounds the arithmetic."""
 
 
+MINI = "GPT-2 of 4.3 million parameters"
+"""The preset gpt2_mini in words. It is what figures on record were measured with, whatever params.yaml holds."""
+
+
+def mini_section() -> dict[str, Any]:
+    """The `train` section of params.yaml with the preset gpt2_mini."""
+    section: dict[str, Any] = yaml.safe_load(composed_text(["model=gpt2_mini"], ROOT / "params.yaml", ROOT / "conf"))
+    return cast(dict[str, Any], section["train"])
+
+
+def mini_params() -> TrainParams:
+    """The same, validated."""
+    return TrainParams.model_validate(mini_section())
+
+
 def training_project(folder: Path, **changes: Any) -> Path:
-    """A folder with the project's tokens and its `train` section with some values changed. Returns it."""
+    """A folder with the project's tokens and gpt2_mini's `train` section with some values changed. Returns it."""
     if not (ROOT / "data/tokens/train/manifest.json").exists():
         raise SystemExit("data/tokens: nothing there; run `dvc repro tokenize` first")
     folder.mkdir(parents=True)
     for name in ("data", "launch", "versions.yaml"):
         (folder / name).symlink_to(ROOT / name)
-    values = copy.deepcopy(read_params_file(ROOT / "params.yaml")["train"])
+    values = mini_section()
     for dotted, value in changes.items():
         *path, last = dotted.split("__")
         section = values

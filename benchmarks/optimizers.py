@@ -3,9 +3,9 @@
     python -m benchmarks.optimizers [--nanogpt PATH] [--quick]
 
 All sides train the GPT-2 of the preset gpt2_mini on the project's tokens in the same order, and are judged by bits per
-byte on the same held-out sequences. AdamW and nanoGPT take the best of several learning rates and warm-ups, Muon the default ones. Muon
-then trains again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them, it needs that much
-less.
+byte on the same held-out sequences. AdamW and nanoGPT take the best of several learning rates and warm-ups, Muon the
+default ones. Muon then trains again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them,
+it needs that much less.
 """
 
 import argparse

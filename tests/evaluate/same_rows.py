@@ -9,7 +9,7 @@ from stages.evaluate.rows import BatchedRows
 
 WIDTH = 48
 
-# As wide as the default model, where matrix products are cut into blocks; and of sizes that leave incomplete ones.
+# As wide as gpt2_mini, where matrix products are cut into blocks; and of sizes that leave incomplete ones.
 MODELS = {
     "gpt2": GPT2Config(vocab_size=4096, n_positions=256, n_embd=256, n_layer=2, n_head=4),
     "llama": LlamaConfig(

@@ -14,6 +14,7 @@ from dvc.repo.experiments.show import show
 from dvc.repo.experiments.utils import exp_refs
 
 from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo.templating import keys_in_templates
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
 
@@ -83,7 +84,7 @@ class Reach:
     """What a run up to some stages reads and writes."""
 
     params: set[str]
-    """Dotted keys of params.yaml; empty text where a stage reads all of it."""
+    """Dotted keys of params.yaml, also of `${key}` in dvc.yaml; empty text where a stage reads all of it."""
     outs: set[Path]
     targets: tuple[str, ...] = ()
 
@@ -106,5 +107,6 @@ def reach(targets: Collection[str]) -> Reach:
             raise UserError(f"targets: {error}") from None
         own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
         tracked = [dep.params or [""] for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE)]
+        tracked.append(keys_in_templates(stages))
         outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
         return Reach({key for keys in tracked for key in keys}, outs, tuple(targets))

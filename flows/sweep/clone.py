@@ -19,6 +19,7 @@ from dvc.stage import PipelineStage
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import remove_empty_lock_files
 from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
+from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import STATE_DIR
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
@@ -138,7 +139,7 @@ def head_commit(targets: Iterable[str]) -> str:
             stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
             outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
             read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - {PARAMS_FILE.absolute()}
-            read |= {Path(stage.path) for stage in stages}
+            read |= {Path(stage.path) for stage in stages} | files_of_templates(stages) - {PARAMS_FILE.absolute()}
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
@@ -165,6 +166,7 @@ def changed_since(commit: str, targets: Iterable[str]) -> list[str]:
         outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
         read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - outs - {PARAMS_FILE.absolute()}
         read |= {Path(stage.path) for stage in stages if not stage.cmd}
+        read |= files_of_templates(stages) - {PARAMS_FILE.absolute()}
         files = {os.path.relpath(stage.path) for stage in stages if isinstance(stage, PipelineStage)}
         names = {stage.name.partition("@")[0] for stage in stages if isinstance(stage, PipelineStage)}
     if not git(Path(), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False):
@@ -181,7 +183,7 @@ def _stages_at(commit: str, file: str) -> dict[str, object]:
     """The stages of a dvc.yaml at a commit, without what changes no result, and its `vars`."""
     content = yaml.safe_load(git(Path(), "show", f"{commit}:./{file}", check=False)) or {}
     stages = {
-        name: {key: value for key, value in stage.items() if key not in ("meta", "desc")}
+        name: {key: value for key, value in stage.items() if key not in CHANGES_NO_RESULT}
         for name, stage in (content.get("stages") or {}).items()
     }
     return stages | {"vars": content.get("vars")}

@@ -1,0 +1,61 @@
+"""Which cells run, and what becomes of those that have no result."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.experiments.cells import Cell
+from flows.experiments.runs import Run, append_run
+from flows.sweep.run_cells import reasons_to_run
+from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
+
+CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
+RECORD = Path("runs.jsonl")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One in which a stage has a value of params.yaml in its command, and one of another file."""
+    templated = DVC_YAML.replace("cat source.txt source.txt", "echo ${model.width} ${host.name}")
+    folder = make_sweep(tmp_path / "toy", "vars: [machine.yaml]\n" + templated)
+    (folder / "machine.yaml").write_text("host: {name: h}\n")
+    commit(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def values() -> dict[str, dict[str, object]]:
+    read: dict[str, dict[str, object]] = yaml.safe_load(Path("params.yaml").read_text())
+    return read
+
+
+def recorded(folder: Path) -> None:
+    """A finished run of the cell from HEAD."""
+    run = Run(
+        cell=CELL.id,
+        state="finished",
+        experiment=CELL.name,
+        commit="",
+        baseline=git(folder, "rev-parse", "HEAD").strip(),
+        params=CELL.params(values()),
+        reports={},
+        curves={},
+        ended="2026-01-01T00:00:00",
+    )
+    append_run(RECORD, run)
+
+
+def test_a_cell_runs_again_where_a_value_in_a_template_has_changed(project: Path) -> None:
+    recorded(project)
+    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: ""}
+
+    changed = values()
+    changed["model"]["width"] = 9
+    (project / "params.yaml").write_text(yaml.safe_dump(changed))
+    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "model.width changed since"}
+
+    git(project, "checkout", "-q", "params.yaml")
+    (project / "machine.yaml").write_text("host: {name: other}\n")
+    commit(project)
+    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "machine.yaml changed since"}

@@ -24,7 +24,7 @@ from flows.sweep.clone import CLONES
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import differences, value_at
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_CONTINUE, UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
@@ -35,6 +35,12 @@ Curves = Mapping[str, list[tuple[float, float]]]
 
 RunCells = Callable[..., list[Run]]
 """What runs cells and records them: `run_cells` of flows/sweep/run_cells.py, or one with its arguments."""
+
+
+class UnfinishedError(UserError):
+    """A run was killed, or what it needed did not answer: that says nothing about its values."""
+
+    exit_code = EXIT_CONTINUE
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ class Found:
 def run_search(name: str, run_cells: RunCells | None) -> Found:
     """Continue a search until its budget is spent; with None only collect what is recorded.
 
-    Raises UserError on faults of the file, if the first runs all fail, and if params.yaml has changed since.
+    Raises UserError on faults of the file, if the first runs all fail, and if params.yaml has changed since;
+    UnfinishedError where a run was killed.
     """
     plan = read_plan(name)
     known = {run.cell: run for run in recorded_runs(plan.folder / RECORD)}
@@ -123,7 +130,7 @@ class Plan:
         return propose(self.path.stem, self.search, trials)[: runs - len(trials) if runs else None]
 
     def run(self, cells: Sequence[Cell], trials: Sequence[Trial], run_cells: RunCells) -> list[Run]:
-        """Run cells after these trials. Raises KeyboardInterrupt where they were cancelled."""
+        """Run cells after these trials. Raises UnfinishedError where one has no result through no fault of its own."""
         rule = early_stop(self.search, trials, self.params)
 
         def stop_early(cell: Cell, curves: Curves) -> str:
@@ -142,8 +149,14 @@ class Plan:
                 record=self.folder / RECORD,
                 stop_early=stop_early if rule else None,
             )
-        if any(run.state not in ("finished", "failed") for run in runs):
-            raise KeyboardInterrupt
+        unfinished = [
+            f"{self.path}: {cell.name} ({', '.join(cell.levels.values())}) has no result yet: {run.message}"
+            for cell, run in zip(cells, runs, strict=True)
+            if run.state not in ("finished", "failed")
+        ]
+        if unfinished:
+            advice = "the same command continues with it; if it ends like this again and again, narrow `space`"
+            raise UnfinishedError("\n".join([*unfinished, advice]))
         return runs
 
     def judged(self, trials: Sequence[Trial], batch: Sequence[Proposal], runs: Mapping[str, Run]) -> list[Trial]:

@@ -79,6 +79,8 @@ class InProcess:
     """Whether a run's curve is read after each point, or never while it runs."""
     fails: Callable[[Cell], str] = lambda cell: ""
     """The message with which a run fails."""
+    dies: Callable[[Cell], str] = lambda cell: ""
+    """The message with which a run is killed: it has no result, and is not recorded."""
     ran: list[str] = field(default_factory=list)
     """The experiments of all runs that were made."""
 
@@ -101,7 +103,10 @@ class InProcess:
                 raise Killed
             self.ran.append(cell.name)
             runs.append(self.run(cell, read_params_file(), stop_early if self.reads_curves else None))
-            append_run(record, runs[-1])
+            if message := self.dies(cell):
+                runs[-1] = runs[-1].model_copy(update={"state": "cancelled", "message": message})
+            else:
+                append_run(record, runs[-1])
         return runs
 
     def run(self, cell: Cell, values: Mapping[str, Any], stop_early: Callable[..., str] | None = None) -> Run:

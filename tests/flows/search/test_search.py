@@ -11,7 +11,7 @@ from flows.experiments.runs import recorded_runs
 from flows.search import search as searching
 from flows.search.search import Found, run_search
 from flows.search.trials import finished
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_CONTINUE, UserError
 from tests.flows.search.small_search import PARAMS, InProcess, Killed, write_search
 
 
@@ -154,6 +154,25 @@ def test_a_search_whose_first_runs_all_fail_ends_and_the_same_command_tries_them
     again = InProcess()
     assert len(run_search("toy", again).trials) == 12
     assert again.ran[:3] == fails.ran
+
+
+def test_a_run_that_was_killed_is_named_and_the_same_command_continues_with_it(tmp_path: Path) -> None:
+    folder = write_search(tmp_path)
+    expected, files = course(run_search("toy", InProcess())), results(folder)
+    names = [name for _, name, *_ in expected]
+    (folder / "runs.jsonl").unlink()
+
+    with pytest.raises(UserError) as error:
+        run_search("toy", InProcess(dies=lambda cell: "train: the memory ran out" if cell.name == names[4] else ""))
+
+    assert f"searches/toy.yaml: {names[4]} (rate " in str(error.value)
+    assert "has no result yet: train: the memory ran out" in str(error.value)
+    assert "the same command continues with it" in str(error.value)
+    assert error.value.exit_code == EXIT_CONTINUE
+    again = InProcess()
+    assert course(run_search("toy", again)) == expected
+    assert again.ran == [names[4], *names[6:]]
+    assert results(folder) == files
 
 
 def test_a_run_without_the_number_has_failed(tmp_path: Path) -> None:

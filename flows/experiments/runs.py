@@ -94,7 +94,10 @@ def matrix_runs(folder: Path) -> list[Run]:
 def reports_and_curves(
     texts: Mapping[str, str], reports: Collection[str], curves: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
-    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them."""
+    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them.
+
+    A row of a curve is left out where its first column or the curve's own is empty or no number.
+    """
     values: dict[str, Any] = {}
     for file in reports:
         with suppress(KeyError, ValueError):
@@ -108,6 +111,7 @@ def _points(texts: Mapping[str, str], location: str) -> Iterator[tuple[float, fl
     rows: Iterable[dict[str, str]] = csv.DictReader(
         io.StringIO(texts.get(file, "")), delimiter="\t" if file.endswith(".tsv") else ","
     )
-    for row in rows:
-        if row.get(column):
-            yield float(next(iter(row.values()))), float(row[column])
+    with suppress(csv.Error):
+        for row in rows:
+            with suppress(TypeError, ValueError):
+                yield float(next(iter(row.values()))), float(row.get(column) or "")

@@ -125,7 +125,8 @@ class CellRunner(StageRunner):
                 found = (self.folders[cell] / CHECKPOINTS).glob(f"*/curves/{file.name}")
                 newest = max(found, key=os.path.getmtime, default=None)
                 if newest is not None:
-                    texts[str(file)] = newest.read_text(encoding="utf-8")
+                    # The last line may be half written, and still be a number.
+                    texts[str(file)] = newest.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]
         return reports_and_curves(texts, (), self.recorded.curves)[1]
 
     def _save(self, cell: str) -> None:
@@ -138,7 +139,7 @@ class CellRunner(StageRunner):
             texts = {}
             for file in {*self.recorded.reports, *locations}:
                 with suppress(OSError):
-                    texts[file] = (folder / file).read_text(encoding="utf-8")
+                    texts[file] = (folder / file).read_text(encoding="utf-8", errors="replace")
             self._append(cell, "finished", commit=commit, texts=texts)
         self.recorded.discard(cell)
 

@@ -11,7 +11,7 @@ from flows.experiments import results
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
 from flows.experiments.results import dvc_runs
-from flows.experiments.runs import append_run, recorded_runs
+from flows.experiments.runs import append_run, recorded_runs, reports_and_curves
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import finished
@@ -64,6 +64,17 @@ def test_a_curve_that_diverged_is_read_back(tmp_path: Path) -> None:
     (run,) = recorded_runs(tmp_path / "runs.jsonl")
 
     assert str(run.curves) == str(curves)
+
+
+@pytest.mark.parametrize("broken", ["2\t", "\t8.5", "2\tn/a", "two\t8.5", "2", "2\t\0", "2\t" + "9" * 150_000])
+def test_a_point_of_a_curve_that_is_empty_or_no_number_is_left_out(broken: str) -> None:
+    text = f"step\tloss\n1\t9.0\n{broken}\n3\tinf\n"
+
+    _, curves = reports_and_curves({"curve.tsv": text}, (), {"curve.tsv:loss", "curve.tsv:other"})
+
+    assert curves["curve.tsv:loss"][0] == (1.0, 9.0)
+    assert curves["curve.tsv:loss"][1:] in ([(3.0, math.inf)], [])
+    assert "curve.tsv:other" not in curves
 
 
 @pytest.mark.parametrize("left", [1, 50, 0.5, -1])

@@ -1,13 +1,16 @@
 """The GPUs, or without any the cores, divided among the stages that run at once and need the accelerator.
 
-`PARROTFLOW_RESOURCES=accelerator=4` lets four of them run at once; each then sees a quarter of the GPUs.
+`PARROTFLOW_RESOURCES=accelerator=4 PARROTFLOW_STAGES_AT_ONCE=4` lets four of them run at once; each then sees a quarter
+of the GPUs.
 """
 
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from flows.run.slots import slots_of_this_machine
@@ -18,11 +21,16 @@ ACCELERATOR = "accelerator"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
 
+_GPU = re.compile(r"\d+|(GPU|MIG)-.+")
+
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA names them. Without importing torch, which takes seconds."""
+    """The GPUs that this process may use, as CUDA names them. Without importing torch, which takes seconds.
+
+    As for CUDA, the list ends at the first name that is no GPU's: `-1`, or nothing, means none.
+    """
     if VISIBLE in os.environ:
-        return [name for name in os.environ[VISIBLE].split(",") if name.strip()]
+        return list(takewhile(_GPU.fullmatch, map(str.strip, os.environ[VISIBLE].split(","))))
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
@@ -50,7 +58,8 @@ class Devices:
 
 def shares_of(devices: list[str], cores: int) -> list[dict[str, str]]:
     """What each of the stages that run at once sees; nothing is set where one has the machine for itself."""
-    at_once = slots_of_this_machine().capacity.get(ACCELERATOR, 1)
+    slots = slots_of_this_machine()
+    at_once = min(slots.capacity.get(ACCELERATOR, 1), slots.stages_at_once)
     if at_once == 1:
         return [{}]
     if not devices:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.run.slots import RESOURCES_VARIABLE
+from flows.run.slots import RESOURCES_VARIABLE, STAGES_AT_ONCE_VARIABLE
 from flows.sweep.devices import THREADS, VISIBLE, Devices, gpus, shares_of
 
 
@@ -25,15 +25,39 @@ def test_what_runs_at_once_divides_the_gpus_or_the_cores(
     monkeypatch: pytest.MonkeyPatch, at_once: int, devices: list[str], shares: list[dict[str, str]]
 ) -> None:
     monkeypatch.setenv(RESOURCES_VARIABLE, f"accelerator={at_once}")
+    monkeypatch.setenv(STAGES_AT_ONCE_VARIABLE, "4")
 
     assert shares_of(devices, 8) == shares
 
 
-def test_the_gpus_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VISIBLE, "3,GPU-1a")
-    assert gpus() == ["3", "GPU-1a"]
-    monkeypatch.setenv(VISIBLE, "")
-    assert gpus() == []
+def test_no_share_is_kept_for_stages_that_do_not_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RESOURCES_VARIABLE, "accelerator=8")
+    monkeypatch.setenv(STAGES_AT_ONCE_VARIABLE, "2")
+
+    assert shares_of([*"01234567"], 8) == [{VISIBLE: "0,1,2,3"}, {VISIBLE: "4,5,6,7"}]
+    assert shares_of([], 8) == [{THREADS: "4"}] * 2
+    monkeypatch.setenv(STAGES_AT_ONCE_VARIABLE, "1")
+    assert shares_of([*"01234567"], 8) == [{}]
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        ("3,GPU-1a", ["3", "GPU-1a"]),
+        (" 3, MIG-GPU-1a/1/0 ", ["3", "MIG-GPU-1a/1/0"]),
+        ("", []),
+        (" ", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("1,-1,2", ["1"]),
+    ],
+)
+def test_the_gpus_are_those_that_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]
+) -> None:
+    monkeypatch.setenv(VISIBLE, visible)
+
+    assert gpus() == found
 
 
 def test_no_two_stages_have_the_same_share_at_once() -> None:

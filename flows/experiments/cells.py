@@ -155,10 +155,10 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
     checked: set[tuple[str, str]] = set()
     names: dict[str, str] = {}
     for cell in cells:
-        where = f"{path}: cell {', '.join(cell.levels.values())}, seed {cell.seed}"
+        where = f"{path}: cell {cell.label}"
         if cell.id in names:
             raise UserError(f"{where}: the same run as {names[cell.id]}; let their levels or seeds differ")
-        names[cell.id] = f"cell {', '.join(cell.levels.values())}, seed {cell.seed}"
+        names[cell.id] = f"cell {cell.label}"
         try:
             changed = cell.params(values)
         except UserError as error:
@@ -170,7 +170,7 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
                 try:
                     check_section(section, changed[section], model, path)
                 except UserError as error:
-                    raise UserError(f"{error} (cell {', '.join(cell.levels.values())}, seed {cell.seed})") from None
+                    raise UserError(f"{error} (cell {cell.label})") from None
 
 
 def require_written(name: str, experiment: Experiment, reached: "Reach") -> None:

@@ -30,7 +30,6 @@ POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 
 Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
-GOOD = ("ran", "unchanged", "restored")
 
 TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED)
 """Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again."""
@@ -47,7 +46,7 @@ class StageOutcome:
     name: str
     result: Result
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
-    gate did not let it run, or the stage itself refused its input."""
+    gate did not let it run, or the stage itself refused its input; stopped: with the run, or given up early."""
     seconds: float = 0.0
     message: str = ""
     """Of a failure: the stage's own error message."""
@@ -116,18 +115,21 @@ class StageRunner:
 
         process = self.server.start(request)
         deadline = time.monotonic() + (timeout_seconds or threading.TIMEOUT_MAX)
+        given_up = ""
 
         def reason_to_end() -> str:
+            nonlocal given_up
             if time.monotonic() > deadline:
                 return f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
-            return give_up()
+            given_up = give_up()
+            return given_up
 
         ended_for = self._read_to_the_end(process, Lines(take_line), Lines(take_message), reason_to_end)
         outcome = read_outcome(request.stage, messages, lines, time.perf_counter() - began)
         if self.stopping.is_set() and outcome.result == "failed":
             return replace(outcome, result="stopped", message="")
         if ended_for and outcome.result == "failed":
-            return replace(outcome, message=ended_for, exit_code=0)
+            return replace(outcome, result="stopped" if given_up else "failed", message=ended_for, exit_code=0)
         if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             return replace(outcome, message=describe_kill(memory_kills() > kills_before))
         return outcome

@@ -80,6 +80,10 @@ class Progress(Event):
     total: int
 
 
+GOOD = ("ran", "unchanged", "restored")
+"""The results of a stage that is up to date."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageEnded(Event):
     """An attempt at a stage has ended, or the stage was refused without one."""

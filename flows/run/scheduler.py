@@ -28,9 +28,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 from flows.run import gate
-from flows.run.process import GOOD, StageOutcome, StageRunner
+from flows.run.process import StageOutcome, StageRunner
 from flows.run.programs import running_sidecar
 from flows.run.record import (
+    GOOD,
     LONGEST_LINE,
     ApprovalAsked,
     Artifact,
@@ -331,7 +332,7 @@ def run_result(plan: "Plan", outcomes: dict[str, StageOutcome], *, cancelled: bo
     """How a run ended, from how its stages did."""
     if cancelled:
         return RunResult("Cancelled", "stopped; the same command continues")
-    failed = [outcome for outcome in outcomes.values() if outcome.result not in (*GOOD, "refused")]
+    failed = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
     if failed:
         return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
     refused = [outcome for outcome in outcomes.values() if outcome.result == "refused"]

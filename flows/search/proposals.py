@@ -39,6 +39,15 @@ ENOUGH_FOR_IMPORTANCE = 20
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
+class ProposedCell(Cell):
+    """A cell of which there is one: a search has no axis of seeds."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return ", ".join(self.levels.values())
+
+
 def propose(name: str, search: "Search", trials: Sequence[Trial]) -> list[Proposal]:
     """The next batch, all of it new: `at_once` runs, fewer where the space has no more, none where it is exhausted."""
     study = study_of(search, trials, optuna.storages.InMemoryStorage())
@@ -86,7 +95,7 @@ def cell_of(label: str, search: "Search", values: Mapping[str, Value]) -> Cell:
     ordered = dict(sorted(overrides.items(), key=lambda item: item[0].count(".")))
     digits = cell_id(ordered)
     levels = {key: f"{key.rpartition('.')[2]} {value}" for key, value in values.items()}
-    return Cell(digits, f"{label}-{digits}", levels, search.seed, ordered)
+    return ProposedCell(digits, f"{label}-{digits}", levels, search.seed, ordered)
 
 
 def corners(name: str, search: "Search") -> list[Cell]:

@@ -22,8 +22,7 @@ def progress(search: "Search", trials: Sequence[Trial], trial: Trial) -> str:
     """A run in one line."""
     best = finished(trials, lower=search.lower_is_better)[:1] == [trial]
     value = "" if trial.value is None else f" {trial.value:.6g}{' (best so far)' if best else ''}"
-    values = ", ".join(trial.cell.levels.values())
-    return f"run {trial.number} {trial.state}{value}: {values}{f': {trial.message}' if trial.message else ''}"
+    return f"run {trial.number} {trial.state}{value}: {trial.cell.label}{f': {trial.message}' if trial.message else ''}"
 
 
 def report(

@@ -150,7 +150,7 @@ class Plan:
                 stop_early=stop_early if rule else None,
             )
         unfinished = [
-            f"{self.path}: {cell.name} ({', '.join(cell.levels.values())}) has no result yet: {run.message}"
+            f"{self.path}: {cell.name} ({cell.label}) has no result yet: {run.message}"
             for cell, run in zip(cells, runs, strict=True)
             if run.state not in ("finished", "failed")
         ]

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from flows.run.record import Event, Line, StageEnded, StageStarted
+from flows.run.record import GOOD, Event, Line, StageEnded, StageStarted
 from flows.show.metrics import shown_metrics
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flows.run.process import StageOutcome
 
 STATE_STYLE = {"clean": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
-GOOD = ("ran", "unchanged", "restored")
 RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "unchanged": "dim",
     "refused": "yellow",

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.record import Event, Line, Progress, StageEnded, StageStarted
-from flows.show.terminal import GOOD, LIVE_ROWS, RESULT_STYLE, LastingConsole
+from flows.run.record import GOOD, Event, Line, Progress, StageEnded, StageStarted
+from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, LastingConsole
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -33,6 +33,8 @@ class Live:
         self.progress: dict[str, str] = {}
         self.ran: dict[str, int] = {}
         self.done: dict[str, Run] = {}
+        self.stopped: set[str] = set()
+        """Cells that were ended early, which is no failure."""
         self._lock = threading.Lock()
         self._live = RichLive(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
@@ -74,6 +76,8 @@ class Live:
             if event.stage in self.left[cell] and event.retry_in_seconds is None:
                 self.left[cell].remove(event.stage)
         if event.result not in GOOD:
+            if event.result == "stopped":
+                self.stopped.add(cell)
             again = "" if event.retry_in_seconds is None else f"; next attempt in {event.retry_in_seconds:g} s"
             self._print(event.result, f"{self._label(cell)}: {stage} {event.result}{again}")
             if event.message:
@@ -100,7 +104,8 @@ class Live:
         """How many cells are done, and those that run."""
         now = time.perf_counter()
         with self._lock:
-            failed = sum(run.state != "finished" for run in self.done.values())
+            stopped = len(self.stopped & self.done.keys())
+            failed = sum(run.state != "finished" for run in self.done.values()) - stopped
             elapsed = now - self.began
             left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else None
             table = Table(box=None, pad_edge=False, header_style="bold")
@@ -118,6 +123,7 @@ class Live:
                     str(len(self.left[cell])),
                 )
         counts = ", ".join(f"{count} {result}" for result, count in self.ran.items())
-        summary = f"{len(self.done)} of {len(self.cells)} cells done, {failed} failed; stages: {counts or 'none yet'}"
+        early = f", {stopped} stopped early" if stopped else ""
+        done = f"{len(self.done)} of {len(self.cells)} cells done{early}, {failed} failed"
         more = f"; about {left / 60:.0f} min left" if left is not None and left > 60 else ""
-        return Group(Text(""), table, Text(f"{summary}; {elapsed / 60:.1f} min{more}"))
+        return Group(Text(""), table, Text(f"{done}; stages: {counts or 'none yet'}; {elapsed / 60:.1f} min{more}"))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 from flows.dvc_repo.experiments import reach
 from flows.experiments.runs import Run, recorded_runs
 from flows.run.dvc_server import DvcServer
-from flows.run.process import GOOD, TRANSIENT, StageOutcome
-from flows.run.record import Event, RunEnded, StageEnded
+from flows.run.process import TRANSIENT, StageOutcome
+from flows.run.record import GOOD, Event, RunEnded, StageEnded
 from flows.run.run_lock import run_lock
 from flows.run.scheduler import RunOptions, Scheduler, run_result
 from flows.show.recording import recorded

@@ -163,6 +163,18 @@ def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypat
     assert subprocess.run(["ps", "-p", lines[0]], check=False, capture_output=True).returncode == 1
 
 
+def test_a_stage_that_is_given_up_is_stopped_for_that_reason_and_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy(tmp_path / "toy", "echo started\nsleep 600\n", monkeypatch)
+    lines: list[str] = []
+
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        outcome = StageRunner(server).run(Request("one"), lines.append, give_up=lambda: "worse" if lines else "")
+
+    assert (outcome.result, outcome.message, outcome.exit_code) == ("stopped", "worse", 0)
+
+
 def test_nothing_starts_after_stop(runner: StageRunner) -> None:
     runner.stop()
 

@@ -40,6 +40,8 @@ def test_a_search_that_is_interrupted_continues_stops_bad_runs_and_leaves_dvc_ex
     assert "5 runs: 3 finished, 1 stopped, 1 failed." in second
     assert "run 4 stopped: rate 0.826, width 8: stopped after " in second
     assert "failed: train: error: no room for 64" in second
+    assert (first + second).count(": train failed") == 1
+    assert ", seed" not in first + second
     (failed,) = (run for run in runs if "no room" in run.message)
     assert [clone.name for clone in (folder / ".parrotflow/sweep").iterdir()] == [failed.cell]
     assert json.loads((folder / "searches/toy/spent.json").read_text())["seconds"] > 10

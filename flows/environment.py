@@ -12,6 +12,11 @@ from pathlib import Path
 STATE_DIR = Path(".parrotflow")
 
 
+def dvc_state_within(project: Path) -> dict[str, str]:
+    """Have DVC keep within a project what it knows of its files; in a clone, so that it is removed with it."""
+    return {"DVC_SITE_CACHE_DIR": str(project / STATE_DIR / "dvc")}
+
+
 def prepare_environment() -> None:
     """Set what is not set yet, for this process and its children."""
     home = STATE_DIR.absolute()
@@ -23,7 +28,7 @@ def prepare_environment() -> None:
         "MPLCONFIGDIR": str(home / "matplotlib"),
         "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
         "WANDB_DIR": str(home / "wandb"),
-        "DVC_SITE_CACHE_DIR": str(home / "dvc"),
+        **dvc_state_within(Path.cwd()),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PYTHONUNBUFFERED": "1",
     }

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.environment import dvc_state_within
 from flows.experiments.runs import Run, State, append_run, reports_and_curves
 from flows.run.process import StageOutcome, StageRunner
 from flows.run.record import GOOD
@@ -86,8 +87,12 @@ class CellRunner(StageRunner):
         """Run a stage of a cell in its clone; the cell's last one ends with its record."""
         cell, _, stage = request.stage.partition("/")
         with self.devices.taken(self._resources[request.stage]) as environment:
+            folder = self.folders[cell]
             own = replace(
-                request, stage=stage, folder=str(self.folders[cell]), environment=request.environment | environment
+                request,
+                stage=stage,
+                folder=str(folder),
+                environment=request.environment | dvc_state_within(folder) | environment,
             )
             outcome = super().run(own, on_line, timeout_seconds, self._watch(cell))
         outcome = replace(outcome, name=request.stage)

@@ -20,7 +20,7 @@ from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import remove_empty_lock_files
 from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
-from flows.environment import STATE_DIR
+from flows.environment import STATE_DIR, dvc_state_within
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
@@ -46,10 +46,17 @@ NAMELESS = {
 """Where git has no identity on this machine."""
 
 
-def bring_up_to_date(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None) -> Path:
+def project_cache() -> str:
+    """The folder of the project's cache."""
+    with open_repo() as repo:
+        return str(repo.cache.local_cache_dir)
+
+
+def bring_up_to_date(cell: "Cell", head: str, clone: Path, cache: str, own_cache: Path | None = None) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    With `own_cache`, a folder, nothing is shared with the project. Raises UserError where git fails.
+    `cache` is the project's. With `own_cache`, a folder, nothing but data that no stage makes comes from the project.
+    Raises UserError where git fails.
     """
     clone = clone.absolute()
     if not (clone / ".git").is_dir():
@@ -65,7 +72,9 @@ def bring_up_to_date(cell: "Cell", head: str, clone: Path, own_cache: Path | Non
     remove_torn_table(folder)
     forget_zombies(folder)
     remove_empty_lock_files(folder)
-    _share(folder, own_cache)
+    if own_cache:
+        _forget_results(folder)
+    _share(folder, cache, own_cache)
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
     if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
         atomic_write(folder / PARAMS_FILE, text)
@@ -86,10 +95,17 @@ def _make(clone: Path) -> None:
     partial.rename(clone)
 
 
-def _share(folder: Path, own_cache: Path | None) -> None:
+def _forget_results(folder: Path) -> None:
+    """Remove HEAD's dvc.lock: with it, outputs that git tracks count as results, though nothing here has made them."""
+    tracked = git(folder, "ls-files", "--", ":(glob)**/dvc.lock").splitlines()
+    written = git(folder, "ls-files", "--modified", "--", ":(glob)**/dvc.lock").splitlines()
+    for lock in {*tracked} - {*written}:
+        (folder / lock).unlink()
+
+
+def _share(folder: Path, cache: str, own_cache: Path | None) -> None:
     (folder / ".dvc").mkdir(exist_ok=True)
-    with open_repo() as repo:
-        _use_cache(folder, repo.cache.local_cache_dir)
+    _use_cache(folder, cache)
     if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
         # Data that no stage makes (`dvc add`, `dvc import`) comes from the project's cache in any case.
         _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
@@ -107,6 +123,15 @@ def _share(folder: Path, own_cache: Path | None) -> None:
 def _use_cache(folder: Path, cache: str) -> None:
     text = f"[cache]\n    dir = {cache}\n    type = {LINKS}\n"
     (folder / ".dvc/config.local").write_text(text, encoding="utf-8")
+
+
+def remove_leftovers(clones: Path, recorded: Iterable[str]) -> None:
+    """Remove what a kill has left: clones half made or half removed, and those of cells whose result is recorded."""
+    for partial in clones.glob(".*.partial"):
+        shutil.rmtree(partial, ignore_errors=True)
+    for cell in recorded:
+        if (clones / cell).is_dir():
+            discard(clones / cell)
 
 
 def discard(clone: Path) -> None:
@@ -211,7 +236,7 @@ def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
 def _dvc(folder: Path, *arguments: str, **variables: str) -> None:
     """Run DVC in a clone. Raises UserError where it fails."""
     command = [sys.executable, "-m", "dvc", *arguments]
-    environment = own_environment() | variables
+    environment = own_environment() | dvc_state_within(folder) | variables
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"dvc {arguments[0]}: {done.stderr.strip()[-1000:]}")

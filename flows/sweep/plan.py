@@ -17,6 +17,7 @@ from typing import Any
 from dvc.dependency.param import ParamsDependency
 
 from flows.dvc_repo.internals import open_repo
+from flows.environment import dvc_state_within
 from flows.plan.graph import Plan, PlannedStage, make_plan
 from stages.runtime.entry import UserError
 
@@ -78,10 +79,15 @@ def computed_contents(targets: Sequence[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """While within, `folder` is the working directory; for the only thread of a process."""
-    before = Path.cwd()
+    """While within, the clone `folder` is the working directory; for the only thread of a process."""
+    before, environment = Path.cwd(), {name: os.environ.get(name) for name in dvc_state_within(folder)}
     os.chdir(folder)
+    os.environ.update(dvc_state_within(folder))
     try:
         yield
     finally:
         os.chdir(before)
+        for name, value in environment.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

@@ -65,11 +65,14 @@ def run_cells(
         reasons = reasons_to_run(cells, record, targets)
         known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
         to_run = {cell.id: cell for cell in cells if cell.id not in known}
+        clone.remove_leftovers(clones.absolute(), known)
         if not to_run:
             return [known[cell.id] for cell in cells]
         print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
-        own_cache = clones.absolute() / "cache" if alone else None
-        folders = {name: clone.bring_up_to_date(cell, head, clones / name, own_cache) for name, cell in to_run.items()}
+        cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
+        folders = {
+            name: clone.bring_up_to_date(cell, head, clones / name, cache, own_cache) for name, cell in to_run.items()
+        }
         save = (lambda *_: "") if alone else clone.save_experiment
         plan = plan_of_all(folders, targets)
         live = Live(title, to_run, plan, len(known))

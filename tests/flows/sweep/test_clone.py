@@ -9,8 +9,10 @@ import yaml
 
 from flows.experiments.cells import Cell
 from flows.sweep import clone
+from flows.sweep.plan import plan_of_all
 from stages.runtime.entry import UserError
 from tests.flows.sweep.toy_sweep import commit, git, make_sweep
+from tests.flows.toy import repro
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
 
@@ -22,8 +24,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made(head: str | None = None) -> Path:
-    return clone.bring_up_to_date(CELL, head or clone.head_commit(["train"]), clone.CLONES / CELL.id)
+def made(head: str | None = None, own_cache: Path | None = None) -> Path:
+    head = head or clone.head_commit(["train"])
+    return clone.bring_up_to_date(CELL, head, clone.CLONES / CELL.id, clone.project_cache(), own_cache)
 
 
 def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_projects_cache(project: Path) -> None:
@@ -59,6 +62,34 @@ def test_what_a_kill_left_of_it_is_mended_and_its_checkpoints_stay(project: Path
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["width"] == 7
     assert not (folder / ".dvc/tmp/rwlock").exists()
     assert not (folder / "dvc.lock").exists()
+
+
+def test_clones_that_a_kill_left_half_removed_or_after_their_record_are_removed_and_no_others(project: Path) -> None:
+    for name in (".aa.partial", ".bb.partial/.git", "recorded", "failed"):
+        (clone.CLONES / name).mkdir(parents=True)
+
+    clone.remove_leftovers(clone.CLONES, ["recorded", "other"])
+
+    assert [path.name for path in clone.CLONES.iterdir()] == ["failed"]
+
+
+def test_with_a_cache_of_its_own_no_stage_counts_as_done_though_git_has_its_outputs(
+    project: Path, tmp_path: Path
+) -> None:
+    text = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(text.replace("outs: [documents.txt]", "outs: [documents.txt: {cache: false}]"))
+    repro(project)
+    git(project, "add", "-f", "documents.txt")
+    commit(project)
+    folder = made(own_cache=tmp_path / "cache")
+
+    def states() -> dict[str, str]:
+        return {stage.name.partition("/")[2]: stage.state for stage in plan_of_all({CELL.id: folder}, ["train"])}
+
+    assert states() == {"collect": "run", "tokenize": "run", "train": "run"}
+    repro(folder, "collect", "tokenize")
+    assert made(own_cache=tmp_path / "cache") == folder
+    assert states() == {"collect": "clean", "tokenize": "clean", "train": "run"}
 
 
 def test_a_folder_that_is_no_clone_is_made_anew_and_git_never_falls_back_to_the_project(project: Path) -> None:

@@ -45,9 +45,10 @@ def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_
     repro(folder)  # `dvc exp apply` wants to know the results of every stage
     commit(folder)
 
-    done = sweep(folder)
+    done = sweep(folder, DVC_SITE_CACHE_DIR=str(tmp_path / "dvc"))
 
     assert done.returncode == 0, done.stdout
+    assert len(list((tmp_path / "dvc/repo").iterdir())) == 1, "what DVC knows of a clone's files outlives it"
     assert stages_that_ran(folder) == {"train": 1}
     assert "holds: b is better." in done.stdout
     assert git(folder, "status", "--porcelain") == "?? experiments/toy/\n"

@@ -140,6 +140,11 @@ def is_result(path: str, results: Sequence[str]) -> bool:
     return path.endswith(WRITTEN_BY_DVC) or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
+def is_branch_name(name: str) -> bool:
+    """Whether git takes a branch of this name."""
+    return _succeeds(Path(), "check-ref-format", f"refs/heads/{name}")
+
+
 def has_ref(folder: Path, name: str) -> bool:
     """Whether git has a reference of this whole name."""
     return _exists(folder, name)

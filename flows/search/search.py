@@ -20,7 +20,7 @@ from flows.search.proposals import corners, importances, propose, with_presets, 
 from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
 from flows.search.trials import Proposal, Trial, curve_over_shares, early_stop, judged, number_of
-from flows.sweep.clone import CLONES
+from flows.sweep.clone import CLONES, git
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import differences, value_at
@@ -209,9 +209,20 @@ class Plan:
             write_json(self.folder / SPENT, {"seconds": round(self._seconds() + time.monotonic() - started, 1)})
 
 
+def require_name(path: Path) -> None:
+    """Raise UserError where git takes no experiment with the file's name: its runs could not be kept."""
+    reference = f"refs/exps/{path.stem}-0001"
+    if path.stem.startswith("-") or not git(Path(), "check-ref-format", "--normalize", reference, check=False):
+        raise UserError(
+            f"{path}: its runs are DVC experiments of this name, and git takes no `{path.stem}`; give the file a name "
+            "of letters, digits, `-` and `_`"
+        )
+
+
 def read_plan(name: str) -> Plan:
     """Read the file and try every bound and every choice on params.yaml. Raises UserError."""
     written, path, params = read_search(name), search_path(name), read_params_file()
+    require_name(path)
     reached = reach(written.targets)
     reached.require_written(path, written.reports | {source.partition(":")[0] for source in written.curves})
     try:

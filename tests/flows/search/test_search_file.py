@@ -65,6 +65,14 @@ def test_a_missing_file_is_answered_with_those_that_exist(tmp_path: Path) -> Non
         read_search("toi")
 
 
+@pytest.mark.parametrize("name", ["my search", "a..b", "what?", "-x"])
+def test_a_name_that_no_experiment_can_have_is_refused_before_anything_runs(tmp_path: Path, name: str) -> None:
+    write_search(tmp_path).with_suffix(".yaml").rename(tmp_path / f"searches/{name}.yaml")
+
+    with pytest.raises(UserError, match=r"DVC experiments of this name, and git takes no `.*`; give the file a name"):
+        read_plan(f"searches/{name}.yaml")
+
+
 def test_choices_of_a_key_and_of_a_group_are_names_with_what_they_change(tmp_path: Path) -> None:
     space = {"model.width": {"choices": [8, None, True]}, "optimizer": {"choices": ["adamw", "muon"]}}
     write_search(tmp_path, space=space)

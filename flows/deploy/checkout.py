@@ -2,6 +2,7 @@
 
 It belongs to the deployment alone and is apart from where people work; a clone that a person made is refused. What a
 killed run left in tracked files is undone: DVC's run-cache and the checkpoints, which git does not track, restore it.
+Only results of experiments are committed, since nothing else holds a record of runs.
 """
 
 import subprocess
@@ -12,6 +13,9 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from flows.experiments.experiment import EXPERIMENTS
+from flows.experiments.stored import RECORD
+from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UnavailableError, UserError
 from stages.runtime.section import PARAMS_FILE
 
@@ -19,6 +23,10 @@ WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
 
 MARK = ".git/parrotflow-checkout"
 """Tells a checkout of ours from a person's clone."""
+
+MERGED = f"{EXPERIMENTS}/*/*/** merge=ours\n{EXPERIMENTS}/*/*/{RECORD} merge=union\n"
+"""Of an experiment's results that two sides have changed: the lines of both records, and whole files of our own, which
+the next sweep makes again from the record."""
 
 COMMITTER = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhost")
 """Where git has no identity on this machine."""
@@ -37,6 +45,10 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
         (folder / MARK).touch()
     if not (folder / MARK).exists():
         raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
+    # A killed git leaves its locks; no other process uses the checkout.
+    for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
+        lock.unlink()
+    commit_what_was_broken_off(folder)
     _git(folder, "remote", "set-url", "origin", source)
     _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
     if not _exists(folder, f"origin/{branch}"):
@@ -51,11 +63,27 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     return head(folder)
 
 
+def commit_what_was_broken_off(folder: Path) -> None:
+    """Commit what a killed run has left of an experiment's results, to its branch, which is still checked out.
+
+    Otherwise lines of a record that git tracks were undone, and files that it does not know were in the way of others.
+    """
+    if (folder / ".git/MERGE_HEAD").exists():
+        return  # what differs from HEAD is the other side's
+    left = [path for path in _changed(folder) if path.startswith(f"{EXPERIMENTS}/") and path.count("/") > 2]
+    if left:
+        _git(folder, "add", "--all", "--", *left)
+        _git(
+            folder, *_committer(folder), "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left
+        )
+
+
 def merge(folder: Path, other: str) -> None:
     """Merge a branch into HEAD. Raises UserError where a person has to.
 
     The files of results, dvc.lock among them, are taken whole from HEAD: entries of two sides merged as text would
-    claim results that were never computed. What HEAD's results do not fit is computed or restored again.
+    claim results that were never computed. What HEAD's results do not fit is computed or restored again. Records of
+    experiments' runs are joined.
     """
     if _succeeds(folder, "merge-base", "--is-ancestor", other, "HEAD"):
         return
@@ -64,7 +92,9 @@ def merge(folder: Path, other: str) -> None:
         return
     outs = uncached_outs(folder)
     results = [path for path in _git(folder, "ls-files", "-z").split("\0") if is_result(path, outs)]
-    _succeeds(folder, *_committer(folder), "merge", "--quiet", "--no-commit", "--no-ff", other)
+    atomic_write(folder / ".git/info/attributes", MERGED)
+    ours = ("-c", "merge.ours.driver=true")
+    _succeeds(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
     if results:
         _git(folder, "checkout", "--quiet", "HEAD", "--", *results)
     unmerged = _git(folder, "diff", "--name-only", "--diff-filter=U").splitlines()
@@ -156,7 +186,7 @@ def head(folder: Path) -> str:
 
 
 def _changed(folder: Path) -> list[str]:
-    entries = _git(folder, "status", "--porcelain", "--untracked-files=all", "-z").split("\0")
+    entries = _git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     return [entry[3:] for entry in entries if entry]
 
 

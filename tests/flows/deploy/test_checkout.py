@@ -140,6 +140,59 @@ def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> Non
         commit_results(folder, "Results")
 
 
+RECORD = "experiments/toy/small/runs.jsonl"
+
+
+def result(folder: Path, *lines: str, table: str) -> None:
+    (folder / RECORD).parent.mkdir(parents=True, exist_ok=True)
+    (folder / RECORD).write_text("".join(f"{line}\n" for line in lines))
+    (folder / RECORD).with_name("main.md").write_text(table)
+
+
+def of_the_experiment(source: Path) -> Path:
+    folder = source.parent / "checkout"
+    bring_up_to_date(folder, str(source), "main", "experiments/toy")
+    return folder
+
+
+def test_what_a_killed_sweep_recorded_is_kept_on_its_branch_and_other_runs_are_not_held_up(source: Path) -> None:
+    folder = of_the_experiment(source)
+    result(folder, "one", table="1")
+    commit_results(folder, "Results of one", ["experiments/toy/small"])
+    result(folder, "one", "two", table="2")
+    (folder / "experiments/toy/small/new.txt").touch()
+    (folder / ".git/index.lock").touch()
+
+    checkout(source)  # the nightly run
+    assert commit_results(folder, "Results of a night") is None
+    of_the_experiment(source)
+
+    assert (folder / RECORD).read_text() == "one\ntwo\n"
+    push_commits(folder, "experiments/toy")
+    assert at_origin(source, RECORD, "experiments/toy") == "one\ntwo"
+    assert RECORD not in git(folder, "ls-tree", "-r", "--name-only", "results")
+
+
+@pytest.mark.parametrize("first", [(), ("one",)])
+def test_records_of_both_sides_are_joined_and_tables_are_of_one_side(source: Path, first: tuple[str, ...]) -> None:
+    folder, work = of_the_experiment(source), source.parent / "work"
+    if first:
+        result(work, *first, table="first\n")
+        commit(work)
+        git(work, "push", "-q", "origin", "main")
+        of_the_experiment(source)
+    result(folder, *first, "ours", table="ours\n" + "same\n" * 9)
+    commit_results(folder, "Results of one", ["experiments/toy/small"])
+    result(work, *first, "theirs", table="same\n" * 9 + "theirs\n")
+    commit(work)
+    git(work, "push", "-q", "origin", "main")
+
+    of_the_experiment(source)
+
+    assert (folder / RECORD).read_text().splitlines() == [*first, "ours", "theirs"]
+    assert (folder / "experiments/toy/small/main.md").read_text() == "ours\n" + "same\n" * 9
+
+
 def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:
     mine = source.parent / "work"
     (mine / "one.sh").write_text("not committed\n")

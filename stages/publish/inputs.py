@@ -105,12 +105,12 @@ class Inputs:
 
 
 def read_inputs() -> Inputs:
-    """Read all of it. Raises UserError that names what is missing."""
+    """Read all of it. Raises UserError that names what is missing, or was measured on other weights."""
     for path in ALL:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
     stages = read_lock()
-    return Inputs(
+    inputs = Inputs(
         config=read_json(MODEL / CONFIG),
         samples=read_samples(),
         train=read_split(TOKENS / TRAIN),
@@ -132,6 +132,24 @@ def read_inputs() -> Inputs:
         evaluation_receipt=read_evaluation_receipt(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
+    require_measured(inputs, weights_sha256())
+    return inputs
+
+
+def require_measured(inputs: Inputs, weights: str) -> None:
+    """Raise UserError if a report is of other weights: after a training that only `publish` followed."""
+    measured = {
+        EVALUATE_RECEIPT: inputs.evaluation_receipt.models[str(MODEL)].weights_sha256,
+        GENERATE_REPORT: inputs.generation.receipts.weights_sha256,
+        SCORE_REPORT: inputs.score.weights_sha256,  # empty where the completions came from elsewhere
+        HARNESS_REPORT: inputs.harness.scored_with.weights_sha256 if inputs.harness.scored_with else "",
+    }
+    others = [str(report) for report, found in measured.items() if found not in ("", weights)]
+    if others:
+        raise UserError(
+            f"{', '.join(others)}: measured on other weights than those in {MODEL}/; run `dvc repro publish`, which "
+            "brings the stages before it up to date too"
+        )
 
 
 def training_facts() -> Facts | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from stages.formats.evaluation.harness import Receipt, read_harness, write_harness
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution, write_execution
 from stages.formats.revision.layout import is_observed, step_name
@@ -63,6 +64,21 @@ def test_nothing_is_published_twice(project: Path) -> None:
 
     assert {path: path.stat().st_mtime_ns for path in KEPT.rglob("*")} == before
     assert RECEIPT.read_bytes() == first
+
+
+@pytest.mark.parametrize("report", ["evaluate_receipt", "generate", "score", "harness"])
+def test_a_report_of_other_weights_is_not_published(project: Path, report: str) -> None:
+    receipt = Receipt(weights_sha256=weights_sha256(), context_length=32, seed=0, lm_eval="0.4.13")
+    write_harness(read_harness().model_copy(update={"scored_with": receipt}), [])
+    path = project / f"reports/{report}.json"
+    path.write_text(path.read_text().replace(weights_sha256(), "e" * 64))
+
+    with pytest.raises(
+        UserError, match=rf"^reports/{report}\.json: measured on other weights than those in model/; run"
+    ):
+        main()
+
+    assert not PUBLISHED.exists()
 
 
 def test_an_earlier_revision_is_kept_and_main_leads_to_the_one_asked_for(project: Path) -> None:

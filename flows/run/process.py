@@ -31,8 +31,9 @@ CHUNK_BYTES = 1 << 16
 
 Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
 
-TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED)
-"""Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again."""
+TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
+"""Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
+ends by the signal itself before it has a handler."""
 
 VMSTAT = Path("/proc/vmstat")
 

@@ -192,7 +192,7 @@ def test_dvc_that_was_killed_is_no_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "transient"), [(69, True), (75, True), (143, True), (2, False), (28, False), (65, False)]
+    ("exit_code", "transient"), [(69, True), (75, True), (143, True), (-15, True), (2, False), (28, False), (65, False)]
 )
 def test_outages_and_stopped_stages_are_transient_failures(exit_code: int, transient: bool) -> None:
     assert StageOutcome("x", "failed", exit_code=exit_code).transient == transient

@@ -73,10 +73,11 @@ def scheduled(
     source = os.environ.get(SOURCE_VARIABLE) or "."
     address = str(Path(source).absolute()) if Path(source).exists() else source
     folder = Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT).absolute()
-    own = f"experiments/{Path(experiment).stem}" if experiment else f"runs/{name}"
+    own = f"experiments/{experiment}" if experiment else f"runs/{name}"
     kept = results_branch or (own if experiment or overrides else "results")
     try:
-        require_names([branch, kept], [*(targets or ()), *([experiment] if experiment else [])])
+        require_names(branch, kept, *(targets or ()), *([experiment] if experiment else []))
+        checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder):
             with_retries(checkout_task, retry_delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
@@ -126,11 +127,10 @@ def swept(experiment: str, size: Literal["small", "full"], *, retry: bool) -> St
     return Completed(message="\n".join(summary(results)))
 
 
-def require_names(branches: Sequence[str], others: Sequence[str]) -> None:
-    """Raise UserError for a branch that git does not take, and for what git or DVC would take for an option."""
-    for name in (*branches, *others):
-        refused = name in branches and not checkout.is_branch_name(name)
-        if refused or name.startswith("-") or ".." in name:
+def require_names(*names: str) -> None:
+    """Raise UserError for a branch or a stage that git or DVC would take for an option."""
+    for name in names:
+        if name.startswith("-") or ".." in name:
             raise UserError(f"`{name}`: not the name of a branch or a stage")
 
 

@@ -170,9 +170,10 @@ def is_result(path: str, results: Sequence[str]) -> bool:
     return path.endswith(WRITTEN_BY_DVC) or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
-def is_branch_name(name: str) -> bool:
-    """Whether git takes a branch of this name."""
-    return _succeeds(Path(), "check-ref-format", f"refs/heads/{name}")
+def require_branch_name(name: str) -> None:
+    """Raise UserError where git takes no branch of this name, such as one with a space."""
+    if not _succeeds(Path(), "check-ref-format", f"refs/heads/{name}"):
+        raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
 
 
 def has_ref(folder: Path, name: str) -> bool:

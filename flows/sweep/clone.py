@@ -52,11 +52,13 @@ def project_cache() -> str:
         return str(repo.cache.local_cache_dir)
 
 
-def bring_up_to_date(cell: "Cell", head: str, clone: Path, cache: str, own_cache: Path | None = None) -> Path:
+def bring_up_to_date(
+    cell: "Cell", head: str, clone: Path, own_cache: Path | None = None, *, cache: str | None = None
+) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    `cache` is the project's. With `own_cache`, a folder, nothing but data that no stage makes comes from the project.
-    Raises UserError where git fails.
+    `cache` is the project's, which takes time to find out. With `own_cache`, a folder, nothing but data that no stage
+    makes comes from the project. Raises UserError where git fails.
     """
     clone = clone.absolute()
     if not (clone / ".git").is_dir():
@@ -74,7 +76,7 @@ def bring_up_to_date(cell: "Cell", head: str, clone: Path, cache: str, own_cache
     remove_empty_lock_files(folder)
     if own_cache:
         _forget_results(folder)
-    _share(folder, cache, own_cache)
+    _share(folder, cache or project_cache(), own_cache)
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
     if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
         atomic_write(folder / PARAMS_FILE, text)

@@ -71,7 +71,8 @@ def run_cells(
         print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
         cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
         folders = {
-            name: clone.bring_up_to_date(cell, head, clones / name, cache, own_cache) for name, cell in to_run.items()
+            name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache)
+            for name, cell in to_run.items()
         }
         save = (lambda *_: "") if alone else clone.save_experiment
         plan = plan_of_all(folders, targets)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.deploy.checkout import bring_up_to_date, commit_results, merge, push_commits
+from flows.deploy.checkout import bring_up_to_date, commit_results, merge, push_commits, require_branch_name
 from flows.scheduled import require_names, wanted
 from stages.runtime.entry import UnavailableError, UserError
 from tests.flows.toy import make_toy
@@ -216,13 +216,14 @@ def test_without_publishing_a_guarded_target_means_nothing_and_not_everything(
     assert wanted(None, publish=True) is None
 
 
-@pytest.mark.parametrize("name", ["--upload-pack=x", "a..b", "experiments/my grid", "experiments/a.lock"])
-def test_a_branch_that_git_does_not_take_or_would_take_for_an_option_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["--upload-pack=x", "a..b"])
+def test_a_branch_that_git_would_take_for_an_option_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="not the name of a branch"):
-        require_names([name], [])
+        require_names(name)
 
 
-def test_a_stage_may_have_a_name_that_no_branch_has() -> None:
-    require_names(["experiments/toy"], ["train@a b"])
-    with pytest.raises(UserError, match="`--x`: not the name of a branch or a stage"):
-        require_names(["main"], ["--x"])
+@pytest.mark.parametrize("name", ["experiments/my grid", "experiments/a.lock"])
+def test_a_branch_that_git_does_not_take_is_refused(name: str) -> None:
+    require_branch_name("experiments/toy")
+    with pytest.raises(UserError, match=f"`{name}`: git takes no branch of this name"):
+        require_branch_name(name)

@@ -65,7 +65,8 @@ def run_cells(
         reasons = reasons_to_run(cells, record, targets)
         known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
         to_run = {cell.id: cell for cell in cells if cell.id not in known}
-        clone.remove_leftovers(clones.absolute(), known)
+        finished = {run.cell for run in recorded_runs(record) if run.state == "finished"}
+        clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
             return [known[cell.id] for cell in cells]
         print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)

@@ -7,7 +7,8 @@ import yaml
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, append_run
-from flows.sweep.run_cells import reasons_to_run
+from flows.sweep.clone import CLONES
+from flows.sweep.run_cells import reasons_to_run, run_cells
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
@@ -44,6 +45,16 @@ def recorded(folder: Path) -> None:
         ended="2026-01-01T00:00:00",
     )
     append_run(RECORD, run)
+
+
+def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_the_next_cells(project: Path) -> None:
+    recorded(project)
+    for name in (CELL.id, f".{CELL.id}.partial", "failed"):
+        (CLONES / name).mkdir(parents=True)
+
+    assert run_cells([], title="search", targets=["collect"], reports=(), curves=(), record=RECORD) == []
+
+    assert [path.name for path in CLONES.iterdir()] == ["failed"]
 
 
 def test_a_cell_runs_again_where_a_value_in_a_template_has_changed(project: Path) -> None:

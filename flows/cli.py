@@ -310,6 +310,7 @@ def sweep(
     *,
     size: Literal["small", "full"] = "small",
     retry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    pool: str | None = None,
     check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     wait: Annotated[bool, cyclopts.Parameter(negative="")] = False,
@@ -327,6 +328,8 @@ def sweep(
         Which of its settings.
     retry
         Also run the cells that failed.
+    pool
+        Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
     check
         Compute every cell again, from the data on, and compare the tables with the stored ones. Exits with 1 if an
         entry is different.
@@ -337,6 +340,8 @@ def sweep(
     """
     from flows.experiments import results as made
     from flows.sweep import sweep as sweeps
+    from flows.sweep.pool import run_cells_on_pool
+    from flows.sweep.run_cells import run_cells
 
     if dry:
         cells = sweeps.planned(name, size)
@@ -345,6 +350,8 @@ def sweep(
         print(f"{sum(bool(reason) for _, reason in cells)} of {len(cells)} cells would run")
         return
     if check:
+        if pool:
+            raise UserError("--check computes on this machine; leave out --pool")
         made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
         runs = sweeps.compute_again(name, size, wait=wait)
         lines, same = made.comparison(made.check(name, size, made.compute(name, size, runs)))
@@ -352,7 +359,9 @@ def sweep(
         if all(run.state == "finished" for run in runs):
             sweeps.forget_check(name, size)
         raise SystemExit(0 if same else 1)
-    missing = sweeps.sweep(name, size, retry=retry, wait=wait)
+    runner = partial(run_cells_on_pool, pool=pool) if pool else run_cells
+    options = f" --pool {pool}" if pool else ""
+    missing = sweeps.sweep(name, size, retry=retry, runner=runner, options=options, wait=wait)
     print_results(name, size)
     if missing:
         print("\n".join(missing))

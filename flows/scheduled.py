@@ -5,8 +5,6 @@ help. No result is lost because a network fails: what could not be pushed is pus
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +21,16 @@ from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 from flows.deploy import checkout  # noqa: E402
+from flows.deploy.unattended import (  # noqa: E402
+    RETRY_DELAYS_SECONDS,
+    checkout_folder,
+    dvc,
+    has_remote,
+    require_names,
+    source_address,
+    with_retries,
+)
+from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
 from flows.experiments.results import compute, summary, write_results  # noqa: E402
 from flows.experiments.runs import recorded_runs  # noqa: E402
 from flows.experiments.stored import RECORD, results_folder  # noqa: E402
@@ -32,18 +40,7 @@ from flows.plan.params import check_params  # noqa: E402
 from flows.project.compose import composed_text, write_params  # noqa: E402
 from flows.run.run_lock import run_lock  # noqa: E402
 from flows.sweep.sweep import sweep  # noqa: E402
-from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
-
-SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
-"""The git repository, address or path, that deployments run; unset, the folder in which the worker runs."""
-
-CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
-"""Where deployments keep their checkout from run to run."""
-
-CHECKOUT = ".parrotflow/checkout"
-
-RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
-"""Before each new attempt to reach git's or DVC's remote."""
+from stages.runtime.entry import UserError  # noqa: E402
 
 
 @flow(name="scheduled", persist_result=False)
@@ -70,9 +67,7 @@ def scheduled(
     the environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
     logger, name = get_run_logger(), flow_run.name or "run"
-    source = os.environ.get(SOURCE_VARIABLE) or "."
-    address = str(Path(source).absolute()) if Path(source).exists() else source
-    folder = Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT).absolute()
+    address, folder = source_address("."), checkout_folder()
     own = f"experiments/{experiment}" if experiment else f"runs/{name}"
     kept = results_branch or (own if experiment or overrides else "results")
     try:
@@ -127,31 +122,6 @@ def swept(experiment: str, size: Literal["small", "full"], *, retry: bool) -> St
     return Completed(message="\n".join(summary(results)))
 
 
-def require_names(*names: str) -> None:
-    """Raise UserError for a branch or a stage that git or DVC would take for an option."""
-    for name in names:
-        if name.startswith("-") or ".." in name:
-            raise UserError(f"`{name}`: not the name of a branch or a stage")
-
-
-def with_retries(work: Any, delays_seconds: Sequence[float]) -> Any:
-    """A task that Prefect tries again after each delay, where the failure is transient."""
-    return work.with_options(
-        retries=len(delays_seconds), retry_delay_seconds=list(delays_seconds), retry_condition_fn=is_transient
-    )
-
-
-def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
-    """Whether a task failed because a remote did not answer."""
-    try:
-        state.result()
-    except UnavailableError:
-        return True
-    except Exception:
-        return False
-    return False
-
-
 def succeeds(work: Any, *arguments: Any) -> bool:
     """Whether a task succeeded in the end. Its failure is seen in Prefect, and does not end the run."""
     return bool(work(*arguments, return_state=True).is_completed())
@@ -198,7 +168,7 @@ def push_experiments_task(experiment: str, size: str, remote: bool) -> None:
     """Bring the cells' DVC experiments to git's remote, and their results to the DVC remote if there is one."""
     runs = recorded_runs(results_folder(experiment, size) / RECORD)
     # By their whole names: one cell may have experiments of several commits.
-    named = [f"refs/exps/{run.baseline[:2]}/{run.baseline[2:]}/{run.experiment}" for run in runs if run.experiment]
+    named = [experiment_ref(run.baseline, run.experiment) for run in runs if run.experiment]
     here = [name for name in named if checkout.has_ref(Path(), name)]
     if here:
         dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *here)
@@ -208,17 +178,3 @@ def push_experiments_task(experiment: str, size: str, remote: bool) -> None:
 def push_commits_task(folder: Path, results_branch: str) -> None:
     """Bring the commits of this run, and of earlier ones that failed to, to git's remote."""
     checkout.push_commits(folder, results_branch)
-
-
-def has_remote() -> bool:
-    """Whether this repository has a default DVC remote."""
-    command = [sys.executable, "-m", "dvc", "config", "core.remote"]
-    return bool(subprocess.run(command, capture_output=True, check=False).stdout.strip())
-
-
-def dvc(*arguments: str) -> None:
-    """Run a command of DVC. Raises UnavailableError with its message where it fails."""
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise UnavailableError(f"dvc {arguments[0]}: {result.stderr.strip()[-2000:]}")

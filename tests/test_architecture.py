@@ -239,7 +239,7 @@ ROOMS_BY_FLOOR = (
     {"flows.plan"},
     {"flows.project"},
     {"flows.run", "flows.show", "flows.reproduce", "flows.experiments", "flows.matrix"},
-    {"flows.pipeline", "flows.scheduled", "flows.deploy", "flows.sweep", "flows.search"},
+    {"flows.pipeline", "flows.scheduled", "flows.sweep_cell", "flows.deploy", "flows.sweep", "flows.search"},
     {"flows.cli"},
 )
 """The rooms of flows/, from the ground up. A room imports only what is on its own floor or below."""

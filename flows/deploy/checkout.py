@@ -38,19 +38,7 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     Commits of earlier runs that were not pushed are kept. Raises UnavailableError where `source` does not answer,
     UserError where a branch is missing or cannot be merged.
     """
-    if not (folder / ".git").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _git(folder, "init", "--quiet")
-        _git(folder, "remote", "add", "origin", source)
-        (folder / MARK).touch()
-    if not (folder / MARK).exists():
-        raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
-    # A killed git leaves its locks; no other process uses the checkout.
-    for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
-        lock.unlink()
-    commit_what_was_broken_off(folder)
-    _git(folder, "remote", "set-url", "origin", source)
-    _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
+    _fetch(folder, source)
     if not _exists(folder, f"origin/{branch}"):
         raise UserError(f"{source}: no branch `{branch}`; name one that exists")
     pushed = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
@@ -76,6 +64,33 @@ def commit_what_was_broken_off(folder: Path) -> None:
         _git(
             folder, *_committer(folder), "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left
         )
+
+
+def bring_to_commit(folder: Path, source: str, commit: str) -> None:
+    """Clone or update; afterwards HEAD is `commit`, on no branch.
+
+    Raises UnavailableError where `source` does not answer, UserError where no branch of it has the commit.
+    """
+    _fetch(folder, source)
+    if not _exists(folder, f"{commit}^{{commit}}"):
+        raise UserError(f"{source}: no branch has the commit {commit[:12]}; push it there, or name another repository")
+    _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+
+
+def _fetch(folder: Path, source: str) -> None:
+    if not (folder / ".git").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _git(folder, "init", "--quiet")
+        _git(folder, "remote", "add", "origin", source)
+        (folder / MARK).touch()
+    if not (folder / MARK).exists():
+        raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
+    # A killed git leaves its locks; no other process uses the checkout.
+    for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
+        lock.unlink()
+    commit_what_was_broken_off(folder)
+    _git(folder, "remote", "set-url", "origin", source)
+    _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
 
 
 def merge(folder: Path, other: str) -> None:
@@ -174,6 +189,11 @@ def require_branch_name(name: str) -> None:
     """Raise UserError where git takes no branch of this name, such as one with a space."""
     if not _succeeds(Path(), "check-ref-format", f"refs/heads/{name}"):
         raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
+
+
+def push_ref(folder: Path, name: str) -> None:
+    """Push a reference that no branch is, in place of one of this name. Raises UnavailableError."""
+    _git(folder, "push", "--quiet", "--force", "origin", f"{name}:{name}", unavailable=True)
 
 
 def has_ref(folder: Path, name: str) -> bool:

@@ -48,6 +48,11 @@ def dvc_experiments(prefix: str) -> list[DvcExperiment]:
     return sorted(found, key=lambda item: (item.ended, item.name))
 
 
+def experiment_ref(baseline: str, name: str) -> str:
+    """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
+    return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
+
+
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
     """The text of each file at a commit, from git or DVC's cache; a file that is not there is left out."""
     files = DVCFileSystem(url=".", rev=commit)

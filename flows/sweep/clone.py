@@ -16,6 +16,7 @@ import yaml
 from dvc.exceptions import DvcException
 from dvc.stage import PipelineStage
 
+from flows.dvc_repo.experiments import experiment_ref
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import remove_empty_lock_files
 from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
@@ -24,7 +25,7 @@ from flows.environment import STATE_DIR, dvc_state_within
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UnavailableError, UserError
 from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     return yaml_text.dump(document)
 
 
-def head_commit(targets: Iterable[str]) -> str:
+def head_commit(targets: Iterable[str], *, with_params: bool = False) -> str:
     """HEAD, from which the clones are made. Raises UserError where a file that the cells read is not as in it.
 
-    params.yaml may differ: each cell's own is written from it.
+    params.yaml may differ unless `with_params`: each cell's own is written from it.
     """
     try:
         with open_repo() as repo:
@@ -167,6 +168,7 @@ def head_commit(targets: Iterable[str]) -> str:
             outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
             read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - {PARAMS_FILE.absolute()}
             read |= {Path(stage.path) for stage in stages} | files_of_templates(stages) - {PARAMS_FILE.absolute()}
+            read |= {PARAMS_FILE.absolute()} if with_params else set()
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
@@ -228,11 +230,22 @@ def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()
     included = [word for file in new for word in ("--include-untracked", file)]
     _dvc(folder, "exp", "save", "--quiet", "--force", "--name", name, *included, *targets, **identity)
-    ref = f"refs/exps/{head[:2]}/{head[2:]}/{name}"
+    ref = experiment_ref(head, name)
     source = git(folder, "rev-parse", "--show-toplevel")
     quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
     git(Path(), "fetch", *quietly, source, f"+{ref}:{ref}")
     return git(folder, "rev-parse", ref)
+
+
+def push_results(folder: Path, targets: Iterable[str]) -> None:
+    """Bring what a clone's targets and the stages before them gave to the DVC remote, with the run-cache.
+
+    Raises UnavailableError.
+    """
+    try:
+        _dvc(folder, "push", "--quiet", "--run-cache", "--with-deps", *targets)
+    except UserError as error:
+        raise UnavailableError(str(error)) from None
 
 
 def _dvc(folder: Path, *arguments: str, **variables: str) -> None:

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -18,23 +18,25 @@ from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, LastingConsole
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
     from flows.experiments.runs import Run
-    from flows.plan.graph import Plan
 
 
 class Live:
     """Follows the cells of one run."""
 
-    def __init__(self, title: str, cells: Mapping[str, "Cell"], plan: "Plan", known: int) -> None:
+    def __init__(self, title: str, cells: Mapping[str, "Cell"], stages: Sequence[str], known: int) -> None:
+        """`stages`: what is to do, each named `CELL_ID/STAGE`. `known`: how many more cells have a result already."""
         self.title, self.cells, self.known = title, cells, known
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()
-        self.left = {cell: [stage.name for stage in plan.to_do if stage.name.startswith(f"{cell}/")] for cell in cells}
+        self.left = {cell: [stage for stage in stages if stage.startswith(f"{cell}/")] for cell in cells}
         self.running: dict[str, float] = {}
         self.progress: dict[str, str] = {}
         self.ran: dict[str, int] = {}
         self.done: dict[str, Run] = {}
         self.stopped: set[str] = set()
         """Cells that were ended early, which is no failure."""
+        self.note = ""
+        """More for the summary."""
         self._lock = threading.Lock()
         self._live = RichLive(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
@@ -91,7 +93,8 @@ class Live:
             self.done[run.cell] = run
             number = len(self.done)
         if run.state == "finished":
-            self._print("ran", f"{number}/{len(self.cells)} {self._label(run.cell)}: finished as {run.experiment}")
+            name = f" as {run.experiment}" if run.experiment else ""
+            self._print("ran", f"{number}/{len(self.cells)} {self._label(run.cell)}: finished{name}")
 
     def _print(self, result: str, text: str) -> None:
         with self._lock:
@@ -126,4 +129,6 @@ class Live:
         early = f", {stopped} stopped early" if stopped else ""
         done = f"{len(self.done)} of {len(self.cells)} cells done{early}, {failed} failed"
         more = f"; about {left / 60:.0f} min left" if left is not None and left > 60 else ""
-        return Group(Text(""), table, Text(f"{done}; stages: {counts or 'none yet'}; {elapsed / 60:.1f} min{more}"))
+        note = f"; {self.note}" if self.note else ""
+        stages = f"stages: {counts or 'none yet'}"
+        return Group(Text(""), table, Text(f"{done}; {stages}{note}; {elapsed / 60:.1f} min{more}"))

@@ -39,8 +39,7 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
             plan, contents = make_plan(targets), computed_contents(targets)
         to_do = {stage.name for stage in plan.to_do}
         for stage in plan:
-            if stage.policy.gate or stage.policy.approval:
-                raise UserError(f"targets: {stage.name} has a gate or needs an approval; let the cells end before it")
+            _require_unguarded(stage)
             name = cell_stage(cell, stage.name)
             upstream = [cell_stage(cell, other) for other in stage.upstream]
             state = stage.state
@@ -54,6 +53,17 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
                 policy = policy.model_copy(update={"sidecar": policy.sidecar.model_copy(update={"when": None})})
             stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state, policy=policy))
     return Plan(tuple(stages))
+
+
+def require_unguarded(targets: Sequence[str]) -> None:
+    """Raise UserError if a gate or an approval guards a target or a stage before it."""
+    for stage in make_plan(targets):
+        _require_unguarded(stage)
+
+
+def _require_unguarded(stage: PlannedStage) -> None:
+    if stage.policy.gate or stage.policy.approval:
+        raise UserError(f"targets: {stage.name} has a gate or needs an approval; let the cells end before it")
 
 
 def computed_contents(targets: Sequence[str]) -> dict[str, str]:

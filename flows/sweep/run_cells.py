@@ -49,6 +49,7 @@ def run_cells(
     stop_early: StopEarly | None = None,
     clones: Path = clone.CLONES,
     alone: bool = False,
+    on_worker: bool = False,
     wait: bool = False,
     flow_run: str | None = None,
 ) -> list[Run]:
@@ -56,15 +57,14 @@ def run_cells(
 
     Each ends at `targets`. A cell's reports and curves (FILE:COLUMN) go into `record` as soon as it has ended, failed
     ones with their message; the clones of these stay in `clones`. With `alone` nothing comes from the project's caches,
-    and no DVC experiment is made.
+    and no DVC experiment is made. With `on_worker` missing results come from the DVC remote, no DVC experiment is made,
+    and the clones stay: the worker's flow sends off what they hold.
 
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
     with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
         head = clone.head_commit(targets)
-        reasons = reasons_to_run(cells, record, targets)
-        known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
-        to_run = {cell.id: cell for cell in cells if cell.id not in known}
+        known, to_run = known_and_to_run(cells, record, targets)
         finished = {run.cell for run in recorded_runs(record) if run.state == "finished"}
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
@@ -75,20 +75,23 @@ def run_cells(
             name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache)
             for name, cell in to_run.items()
         }
-        save = (lambda *_: "") if alone else clone.save_experiment
+        save = (lambda *_: "") if alone or on_worker else clone.save_experiment
         plan = plan_of_all(folders, targets)
-        live = Live(title, to_run, plan, len(known))
+        live = Live(title, to_run, [stage.name for stage in plan.to_do], len(known))
+
+        def discard(cell: str) -> None:
+            if not on_worker:
+                clone.discard(clones.absolute() / cell)
+
         runner = CellRunner(
             server,
             cells=to_run,
             folders=folders,
-            recorded=Recorded(
-                targets, reports, curves, record, head, save, lambda cell: clone.discard(clones.absolute() / cell)
-            ),
+            recorded=Recorded(targets, reports, curves, record, head, save, discard),
             stop_early=stop_early,
             on_ended=live.on_ended,
         )
-        options = RunOptions(tuple(targets), keep_going=True, wait=wait)
+        options = RunOptions(tuple(targets), keep_going=True, pull=on_worker, wait=wait)
         with recorded(plan, options, flow_run) as (run_record, recording):
 
             def on_event(event: Event) -> None:
@@ -115,6 +118,15 @@ def run_cells(
         raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
     all_runs = known | runner.runs
     return [all_runs[cell.id] for cell in cells]
+
+
+def known_and_to_run(
+    cells: Sequence["Cell"], record: Path, targets: Sequence[str]
+) -> tuple[dict[str, Run], dict[str, "Cell"]]:
+    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids."""
+    reasons = reasons_to_run(cells, record, targets)
+    known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
+    return known, {cell.id: cell for cell in cells if cell.id not in known}
 
 
 def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """`parrotflow sweep NAME`: run the cells of an experiment that have no current result."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from flows.sweep.run_cells import reasons_to_run, run_cells
 
 if TYPE_CHECKING:
     from flows.experiments.runs import Run
+
+RunCells = Callable[..., list["Run"]]
+"""What runs cells and records them: `run_cells`, or one with its arguments."""
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
@@ -36,11 +40,19 @@ def planned(name: str, size: SettingName) -> list[tuple[Cell, str]]:
 
 
 def sweep(
-    name: str, size: SettingName, *, retry: bool = False, wait: bool = False, flow_run: str | None = None
+    name: str,
+    size: SettingName,
+    *,
+    retry: bool = False,
+    runner: RunCells = run_cells,
+    options: str = "",
+    wait: bool = False,
+    flow_run: str | None = None,
 ) -> list[str]:
     """Run the cells that are not up to date. Returns what to say of those that have no result; nothing if all have one.
 
-    A cell that failed at the commit that is still checked out runs again only with `retry`.
+    A cell that failed at the commit that is still checked out runs again only with `retry`. `runner` runs
+    them; `options` are those of the command that say so.
     """
     experiment, cells, record = grid(name, size)
     before = {run.cell: run for run in recorded_runs(record)}
@@ -50,7 +62,7 @@ def sweep(
         for cell in cells
         if not retry and cell.id in before and reasons[cell.id].startswith("failed: ")
     }
-    runs = run_cells(
+    runs = runner(
         [cell for cell in cells if cell.id not in given_up],
         title=f"sweep {Path(name).stem}",
         targets=experiment.targets,
@@ -66,7 +78,7 @@ def sweep(
     if missing:
         again = "" if any(run.state == "cancelled" for _, run in missing) else " --retry"
         count = f"{len(missing)} of {len(cells)} cells have no result"
-        lines.append(f"{count}; `parrotflow sweep {name}{again}` tries them again")
+        lines.append(f"{count}; `parrotflow sweep {name}{again}{options}` tries them again")
     return lines
 
 

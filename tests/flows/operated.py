@@ -75,9 +75,9 @@ def operated(home: Path, **variables: str) -> Iterator[Operated]:
 
 
 @contextmanager
-def worker(server: Operated, folder: Path, pool: str) -> Iterator["subprocess.Popen[bytes]"]:
+def worker(server: Operated, folder: Path, pool: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker of a process pool."""
-    arguments = ("worker", "start", "--pool", pool, "--type", "process", "--prefetch-seconds", "1")
+    arguments = ("worker", "start", "--pool", pool, "--type", "process", "--prefetch-seconds", "1", *options)
     with child(folder, server.environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"}, *arguments) as process:
         yield process
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from flows.deploy.checkout import bring_up_to_date, commit_results, merge, push_commits, require_branch_name
-from flows.scheduled import require_names, wanted
+from flows.deploy.unattended import require_names
+from flows.scheduled import wanted
 from stages.runtime.entry import UnavailableError, UserError
 from tests.flows.toy import make_toy
 

@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from flows.scheduled import scheduled
+from flows.sweep.flow_runs import DEPLOYMENT as CELL
+from flows.sweep.flow_runs import FLOW
+from flows.sweep_cell import sweep_cell
 
 ROOT = Path(__file__).parents[3]
 FILES = ["prefect.yaml", *(f"deploy/{pool}/prefect.yaml" for pool in ("docker", "kubernetes", "slurm"))]
@@ -23,13 +26,25 @@ def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str)
     known = set(inspect.signature(scheduled.fn).parameters)
 
     for deployment in deployments(name):
+        if deployment["name"] == CELL:
+            continue
         assert deployment["entrypoint"] == "flows/scheduled.py:scheduled"
         assert set(deployment["parameters"]) <= known
         assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 
 
 def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> None:
-    nightly, on_demand, sweep = deployments("prefect.yaml")
+    nightly, on_demand, sweep, cell = deployments("prefect.yaml")
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
-    assert "schedules" not in on_demand | sweep
+    assert "schedules" not in on_demand | sweep | cell
+
+
+def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -> None:
+    *_, cell = deployments("prefect.yaml")
+    path, _, name = cell["entrypoint"].partition(":")
+
+    assert (cell["name"], sweep_cell.name, name) == (CELL, FLOW, sweep_cell.fn.__name__)
+    assert (ROOT / path).samefile(inspect.getfile(sweep_cell.fn))
+    assert "concurrency_limit" not in cell
+    assert cell["work_pool"]["job_variables"]["working_dir"] == "."

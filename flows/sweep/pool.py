@@ -1,0 +1,303 @@
+"""`parrotflow sweep NAME --pool POOL`: the cells run on the workers of a Prefect work pool; here they are collected.
+
+For each job (flows/sweep/jobs.py) a flow run of flows/sweep_cell.py is started. A worker fetches the commit from git's
+remote, takes results from the DVC remote and leaves its own there; a cell's DVC experiment comes back by git's remote.
+Prefect's server knows what was started and how it ended, so nothing is lost with this process: the same command finds
+the flow runs of a job at a commit by their tag.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+from dvc.exceptions import DvcException
+
+from flows.dvc_repo.experiments import experiment_ref, texts_at
+from flows.dvc_repo.internals import open_repo
+from flows.experiments.runs import Run, State, append_run, recorded_runs, reports_and_curves
+from flows.run.record import StageEnded, StageStarted
+from flows.run.run_lock import run_lock
+from flows.run.scheduler import stopped_by_signals
+from flows.show.recorder import STATES, UnreachableError
+from flows.sweep import clone
+from flows.sweep.cell_runner import StopEarly
+from flows.sweep.flow_runs import FlowRun, FlowRuns
+from flows.sweep.jobs import Job, jobs_of
+from flows.sweep.live import Live
+from flows.sweep.plan import cell_stage, computed_contents, require_unguarded, working_in
+from flows.sweep.run_cells import StoppedError, known_and_to_run
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
+
+POLL_SECONDS = 2.0
+
+SILENT_SECONDS = 180.0
+"""After which a flow run without a heartbeat is lost; prefect.yaml lets it send one every 30 s."""
+
+COLLECT_TRIES = 5
+"""How often a remote that does not answer is asked for a cell's results."""
+
+PLANNING = clone.CLONES / "plan"
+"""The clone in which the stages of each cell are looked up."""
+
+RESULTS = {name: result for result, (_, name) in STATES.items()}
+
+
+def run_cells_on_pool(
+    cells: Sequence["Cell"],
+    *,
+    pool: str,
+    title: str,
+    targets: Sequence[str],
+    reports: Collection[str],
+    curves: Collection[str],
+    record: Path,
+    stop_early: StopEarly | None = None,
+    wait: bool = False,
+    flow_run: str | None = None,
+) -> list[Run]:
+    """As `run_cells`, on the workers of a pool.
+
+    Raises UserError before anything runs where the workers could not get the commit or share results, StoppedError
+    after Ctrl-C: the flow runs are then cancelled.
+    """
+    if stop_early is not None:
+        raise UserError("early_stop: runs on a work pool cannot be stopped early; remove it, or leave out --pool")
+    with run_lock(title, wait=wait):
+        head = clone.head_commit(targets, with_params=True)
+        require_reachable(head)
+        require_unguarded(targets)
+        flow_runs = FlowRuns(pool)
+        known, to_run = known_and_to_run(cells, record, targets)
+        if to_run:
+            jobs = jobs_of(contents_of(to_run, head, targets), targets, head)
+            stages = [cell_stage(job.cells[0], target) for job in jobs for target in job.targets]
+            again = {run.cell for run in recorded_runs(record) if run.state == "failed" and run.baseline == head}
+            live = Live(title, to_run, stages, len(known))
+            on_pool = OnPool(flow_runs, head, to_run, jobs, again, record, reports, curves, live)
+            with stopped_by_signals(on_pool.stopping.set), live:
+                known |= on_pool.run()
+    return [known[cell.id] for cell in cells]
+
+
+def require_reachable(head: str) -> None:
+    """Raise UserError unless workers can get this commit from git's remote, and results from a DVC remote."""
+    with open_repo() as repo:
+        if not repo.config["core"].get("remote"):
+            raise UserError(
+                "--pool: this project has no default DVC remote, by which workers share results; "
+                "`dvc remote add -d store ADDRESS`, then commit .dvc/config and push"
+            )
+    if not clone.git(Path(), "remote", "get-url", "origin", check=False):
+        raise UserError("--pool: this repository has no git remote `origin`, from which workers take the commit")
+    clone.git(Path(), "fetch", "--quiet", "origin")
+    if clone.git(Path(), "rev-list", "--max-count=1", head, "--not", "--remotes=origin"):
+        raise UserError(f"--pool: origin does not have the commit {head[:12]}, which workers fetch; git push first")
+
+
+def contents_of(cells: Mapping[str, "Cell"], head: str, targets: Sequence[str]) -> dict[str, dict[str, str]]:
+    """For each cell, by its id, its stages with hashes of what they compute."""
+    contents = {}
+    for name, cell in cells.items():
+        with working_in(clone.bring_up_to_date(cell, head, PLANNING)):
+            contents[name] = computed_contents(targets)
+    return contents
+
+
+@dataclass
+class OnPool:
+    """The jobs of one sweep, from their submission to the record of their cells."""
+
+    flow_runs: FlowRuns
+    head: str
+    cells: Mapping[str, "Cell"]
+    """By their ids."""
+    jobs: Sequence[Job]
+    again: Collection[str]
+    """Cells whose failure at this commit is recorded, and which are to be tried again."""
+    record: Path
+    reports: Collection[str]
+    curves: Collection[str]
+    live: Live
+    stopping: threading.Event = field(default_factory=threading.Event)
+    runs: dict[str, Run] = field(default_factory=dict)
+    _waiting: dict[str, Job] = field(default_factory=dict)
+    _watched: dict[str, tuple[Job, FlowRun]] = field(default_factory=dict)
+    """By the ids of the flow runs."""
+    _seen: dict[tuple[str, str], str] = field(default_factory=dict)
+    _tries: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> dict[str, Run]:
+        """The run of each cell, by its id. Raises StoppedError once `stopping` is set."""
+        self._waiting = {job.key: job for job in self.jobs}
+        asked = time.monotonic()
+        try:
+            self._start_what_can()
+            if not self.flow_runs.has_worker():
+                start = f"prefect worker start --pool {self.flow_runs.pool} --limit 1"
+                self.live.say(f"work pool {self.flow_runs.pool} has no worker; on each machine: {start}")
+            while self._waiting or self._watched:
+                if self.stopping.wait(POLL_SECONDS):
+                    self._cancel()
+                self._poll()
+                if time.monotonic() - asked > SILENT_SECONDS / 6:
+                    asked = time.monotonic()
+                    self._give_up_what_is_silent()
+                self._start_what_can()
+        except (UnreachableError, httpx.HTTPStatusError) as error:
+            raise UserError(
+                f"Prefect's server: {error}; the flow runs continue there, and the same command collects them"
+            ) from None
+        return self.runs
+
+    def _start_what_can(self) -> None:
+        busy = {*self._waiting, *(job.key for job, _ in self._watched.values())}
+        for job in [job for job in self._waiting.values() if not busy & set(job.waits_for)]:
+            attempts = self.flow_runs.of_job(job.key)
+            if attempts and attempts[-1].state == "CANCELLING":
+                continue
+            if not (attempts and self._counts(job, attempts[-1])):
+                attempts = [self._submit(job, len(attempts))]
+            self._watched[attempts[-1].id] = (job, attempts[-1])
+            del self._waiting[job.key]
+        self._note()
+
+    def _counts(self, job: Job, newest: FlowRun) -> bool:
+        """Whether what an earlier call has started is what this one wants."""
+        match newest.state:
+            case "COMPLETED":
+                return job.shared or bool(self._ref_at_origin(job))
+            case "FAILED":
+                return not set(job.cells) & set(self.again)
+            case "CRASHED" | "CANCELLED":
+                return False
+        return True
+
+    def _submit(self, job: Job, attempt: int) -> FlowRun:
+        cell = self.cells[job.cells[0]]
+        parameters = {
+            "commit": self.head,
+            "cell": asdict(replace(cell, id=job.folder)),
+            "targets": list(job.targets),
+            "shared": job.shared,
+        }
+        name = f"{', '.join(job.targets)} of {len(job.cells)} cells" if job.shared else cell.name
+        return self.flow_runs.submit(job.key, attempt, name, parameters)
+
+    def _poll(self) -> None:
+        self._show_stages()
+        for run in list(self.flow_runs.read(list(self._watched))):
+            job, _ = self._watched[run.id]
+            self._watched[run.id] = (job, run)
+            if run.ended and self._collected(job, run):
+                del self._watched[run.id]
+
+    def _collected(self, job: Job, run: FlowRun) -> bool:
+        """Record the cells of a job that has ended; False where a remote is to be asked once more."""
+        if run.state == "COMPLETED" and not job.shared:
+            try:
+                self._finished(job.cells[0])
+            except UserError as error:
+                self._tries[run.id] += 1
+                if self._tries[run.id] < COLLECT_TRIES:
+                    return False
+                self._without_result(job, "cancelled", str(error))
+        elif run.state != "COMPLETED":
+            state: State = "failed" if run.state == "FAILED" else "cancelled"
+            self._without_result(job, state, run.message or f"its flow run was {run.state.lower()}")
+        return True
+
+    def _finished(self, cell: str) -> None:
+        """Fetch a cell's DVC experiment and record it. Raises UserError where a remote does not give it."""
+        name = self.cells[cell].name
+        ref = experiment_ref(self.head, name)
+        quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
+        clone.git(Path(), "fetch", *quietly, "origin", f"+{ref}:{ref}")
+        commit = clone.git(Path(), "rev-parse", ref)
+        files = {*self.reports, *(location.partition(":")[0] for location in self.curves)}
+        try:
+            texts = texts_at(commit, files)
+        except (DvcException, OSError) as error:
+            raise UserError(f"the results of {name} cannot be read from the DVC remote: {error}") from None
+        self._append(cell, "finished", experiment=name, commit=commit, texts=texts)
+
+    def _without_result(self, job: Job, state: State, message: str) -> None:
+        """No cell of a job has a result: they failed, which is recorded, or their flow run is gone."""
+        for cell in job.cells:
+            if cell not in self.runs:
+                self._append(cell, state, message=message)
+        ended = set(self.runs)
+        self._waiting = {key: job for key, job in self._waiting.items() if not set(job.cells) <= ended}
+
+    def _append(
+        self,
+        cell: str,
+        state: State,
+        *,
+        experiment: str = "",
+        commit: str = "",
+        texts: Mapping[str, str] | None = None,
+        message: str = "",
+    ) -> None:
+        reports, curves = reports_and_curves(texts or {}, self.reports, self.curves)
+        run = Run(
+            cell=cell,
+            state=state,
+            experiment=experiment,
+            commit=commit,
+            baseline=self.head,
+            params=self.cells[cell].params(read_params_file()),
+            reports=reports,
+            curves=curves,
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            message=message,
+        )
+        if state != "cancelled":
+            append_run(self.record, run)
+        self.runs[cell] = run
+        self.live.on_ended(run)
+
+    def _ref_at_origin(self, job: Job) -> str:
+        ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
+        return clone.git(Path(), "ls-remote", "origin", ref)
+
+    def _show_stages(self) -> None:
+        """Follow the stages of flow runs that work."""
+        at_work = [id_ for id_, (_, run) in self._watched.items() if run.state == "RUNNING"]
+        for task in self.flow_runs.stages(at_work):
+            if self._seen.get((task.flow_run, task.stage)) == task.state:
+                continue
+            self._seen[task.flow_run, task.stage] = task.state
+            job, _ = self._watched[task.flow_run]
+            stage = cell_stage(job.cells[0], task.stage.partition("/")[2])
+            if task.state == "Running":
+                self.live.on_event(StageStarted(stage=stage, attempt=1))
+            elif result := RESULTS.get(task.state):
+                self.live.on_event(StageEnded(stage=stage, result=result, seconds=task.seconds, message=task.message))
+
+    def _note(self) -> None:
+        at_work = sum(run.state == "RUNNING" for _, run in self._watched.values())
+        self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
+
+    def _give_up_what_is_silent(self) -> None:
+        for _, run in self._watched.values():
+            if run.state in ("RUNNING", "CANCELLING") and self.flow_runs.silent(run, SILENT_SECONDS):
+                self.flow_runs.give_up(run, f"its worker was not heard of for {SILENT_SECONDS:.0f} s")
+
+    def _cancel(self) -> None:
+        """Cancel what was started; raises StoppedError."""
+        for _, run in self._watched.values():
+            self.flow_runs.cancel(run)
+        raise StoppedError(
+            f"stopped; {len(self.runs)} of {len(self.cells)} cells are done, {len(self._watched)} flow runs are "
+            "cancelled; the same command continues"
+        )

@@ -1,0 +1,113 @@
+"""One cell of a sweep on a worker, or the stages that cells share: the flow of the deployment `sweep-cell`.
+
+`parrotflow sweep NAME --pool POOL` starts its runs. A checkout of the worker's own is brought to the sweep's commit,
+the stages run in a clone within it as in a sweep on one machine, and what came of them is sent off: results and
+run-cache to the DVC remote, the DVC experiment to git's remote.
+"""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from flows.environment import prepare_environment
+
+prepare_environment()
+
+# Prefect reads the environment when it is imported.
+from prefect import flow, task  # noqa: E402
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.client.schemas.objects import State  # noqa: E402
+from prefect.runtime import flow_run  # noqa: E402
+from prefect.states import Cancelled, Completed, Crashed, Failed  # noqa: E402
+
+from flows.deploy import checkout  # noqa: E402
+from flows.deploy.unattended import (  # noqa: E402
+    RETRY_DELAYS_SECONDS,
+    SOURCE_VARIABLE,
+    checkout_folder,
+    has_remote,
+    require_names,
+    source_address,
+    with_retries,
+)
+from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
+from flows.experiments.cells import Cell  # noqa: E402
+from flows.run.run_lock import run_lock  # noqa: E402
+from flows.sweep import clone  # noqa: E402
+from flows.sweep.run_cells import StoppedError, run_cells  # noqa: E402
+from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
+
+
+@flow(name="sweep-cell", persist_result=False)
+def sweep_cell(
+    commit: str,
+    cell: Cell,
+    targets: list[str],
+    shared: bool = False,
+    retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
+) -> State[Any]:
+    """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
+
+    With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as crashed where the
+    same may succeed later, as failed where it will not.
+    """
+    try:
+        if not re.fullmatch(r"[a-z0-9-]+", cell.id) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+            raise UserError(f"{cell.id}, {commit}: expected a cell's id and a commit")
+        require_names(*targets, cell.name)
+        source, folder = source_address(default_source()), checkout_folder()
+        with run_lock(flow_run.name or cell.name, wait=True, folder=folder):
+            with_retries(checkout_task, retry_delays_seconds)(folder, source, commit)
+            os.chdir(folder)
+            if not has_remote():
+                raise UserError(f"{source}: this commit names no default DVC remote, by which results are shared")
+            with tempfile.TemporaryDirectory() as record:
+                (run,) = run_cells(
+                    [cell],
+                    title=f"sweep-cell {flow_run.name}",
+                    targets=targets,
+                    reports=(),
+                    curves=(),
+                    record=Path(record) / "runs.jsonl",
+                    on_worker=True,
+                    wait=True,
+                    flow_run=flow_run.id,
+                )
+            if run.state != "finished":
+                return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)
+            made = clone.CLONES.absolute() / cell.id
+            with_retries(push_task, retry_delays_seconds)(made, targets, None if shared else cell.name)
+            clone.discard(made)
+    except StoppedError as error:
+        return Cancelled(message=str(error))
+    except UnavailableError as error:
+        return Crashed(message=str(error))
+    except UserError as error:
+        return Failed(message=str(error))
+    return Completed()
+
+
+def default_source() -> str:
+    """Where this worker's folder was cloned from. Raises UserError where it was not."""
+    address = clone.git(Path(), "remote", "get-url", "origin", check=False)
+    if not address and not os.environ.get(SOURCE_VARIABLE):
+        raise UserError(f"{Path.cwd()} has no git remote `origin`; let {SOURCE_VARIABLE} name the repository to run")
+    return address
+
+
+@task(name="checkout", cache_policy=NO_CACHE, persist_result=False)
+def checkout_task(folder: Path, source: str, commit: str) -> None:
+    """Clone or update the checkout."""
+    checkout.bring_to_commit(folder, source, commit)
+
+
+@task(name="push", cache_policy=NO_CACHE, persist_result=False)
+def push_task(made: Path, targets: list[str], name: str | None) -> None:
+    """Bring a clone's results to the DVC remote and its DVC experiment, if it is to be one, to git's remote."""
+    folder = made / clone.git(Path(), "rev-parse", "--show-prefix")
+    clone.push_results(folder, targets)
+    if name:
+        clone.save_experiment(folder, name, targets)
+        checkout.push_ref(Path(), experiment_ref(checkout.head(Path()), name))

@@ -1,0 +1,207 @@
+"""A sweep on a work pool, with a real Prefect server, two real workers, a git origin and a DVC remote."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.experiments.runs import recorded_runs as runs_of
+from flows.sweep import clone
+from flows.sweep.flow_runs import FLOW, FlowRuns
+from flows.sweep.pool import require_reachable, run_cells_on_pool
+from stages.runtime.entry import UserError
+from tests.flows.operated import Operated, operated, wait_until, worker
+from tests.flows.sweep.test_sweep import RECORD, TABLE, stages_that_ran
+from tests.flows.sweep.toy_sweep import TWO_CELLS, commit, environment, git, make_sweep, sweep
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-m", "flows.cli", "sweep", "toy", "--pool"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    with operated(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A toy whose origin and DVC remote are folders beside it."""
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
+    shutil.copyfile(ROOT / "prefect.yaml", folder / "prefect.yaml")
+    shutil.copytree(ROOT / "flows", folder / "flows", ignore=shutil.ignore_patterns("__pycache__"))
+    remote = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")]
+    subprocess.run(remote, cwd=folder, check=True)
+    git(folder, "branch", "-M", "main")
+    commit(folder)
+    git(tmp_path, "clone", "-q", "--bare", "toy", "origin.git")
+    git(folder, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    return folder
+
+
+def variables(server: Operated, home: Path) -> dict[str, str]:
+    return environment(home) | {"PREFECT_API_URL": server.address}
+
+
+def flow_runs(server: Operated, pool: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.post("flow_runs/filter", work_pools={"name": {"any_": [pool]}})
+    return found
+
+
+def states(server: Operated, pool: str) -> Counter[str]:
+    return Counter(run["state"]["type"] for run in flow_runs(server, pool))
+
+
+def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_compute_what_is_shared_once(
+    server: Operated, project: Path, tmp_path: Path
+) -> None:
+    undisturbed = make_sweep(tmp_path / "undisturbed", **TWO_CELLS)
+    assert sweep(undisturbed).returncode == 0
+    server.post("work_pools/", name="parrotflow", type="process")
+    server.prefect(project, "deploy", "--name", "sweep-cell")
+    one, two = (tmp_path / name for name in ("one", "two"))
+    for folder in (one, two):
+        git(tmp_path, "clone", "-q", "origin.git", folder.name)
+
+    with worker(server, one, "parrotflow", "--limit", "1"), worker(server, two, "parrotflow", "--limit", "1"):
+        killed = subprocess.Popen([*COMMAND, "parrotflow"], cwd=project, env=variables(server, tmp_path))
+        wait_until(lambda: len(flow_runs(server, "parrotflow")) == 3, 240)
+        killed.kill()
+        killed.wait()
+        done = sweep(project, "--pool", "parrotflow", PREFECT_API_URL=server.address)
+
+    assert done.returncode == 0, done.stdout
+    assert states(server, "parrotflow") == {"COMPLETED": 3}, "a flow run was started twice"
+    checkouts = [folder / ".parrotflow/checkout" for folder in (one, two)]
+    ran = [stages_that_ran(folder) for folder in checkouts if folder.exists()]
+    assert sum(ran, Counter()) == {"collect": 1, "tokenize": 1, "train": 2}
+    assert len(ran) == 2, "one worker did everything"
+    for suffix in (".md", ".tex", ".csv"):  # the page names commits, which hold the time
+        name = TABLE.with_suffix(suffix)
+        assert (project / name).read_bytes() == (undisturbed / name).read_bytes()
+    here, there = ({run.cell: run for run in runs_of(folder / RECORD)} for folder in (project, undisturbed))
+    assert {cell: (run.params, run.reports, run.curves) for cell, run in here.items()} == {
+        cell: (run.params, run.reports, run.curves) for cell, run in there.items()
+    }
+    listed = subprocess.check_output(
+        [sys.executable, "-m", "dvc", "exp", "list", "--name-only"], cwd=project, text=True
+    )
+    assert set(listed.split()) == {run.experiment for run in here.values()}
+    assert git(project, "status", "--porcelain") == "?? experiments/toy/\n"
+
+
+def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl_c_cancels(
+    server: Operated, project: Path, tmp_path: Path
+) -> None:
+    """The part of the workers is played here, by the states that they would set."""
+    flow = server.post("flows/", name=FLOW)
+    server.post("work_pools/", name="idle", type="process")
+    server.post("deployments/", name="by hand", flow_id=flow["id"], work_pool_name="idle")
+    first = start(server, project)
+    (shared,) = wait_until(lambda: flow_runs(server, "idle"), 120)
+    ends(server, shared, "COMPLETED")
+    wait_until(lambda: len(flow_runs(server, "idle")) == 3, 60)
+    a, b = (run for run in flow_runs(server, "idle") if run["id"] != shared["id"])
+    ends(server, a, "FAILED", "train: error: no luck")
+    ends(server, b, "CRASHED", "its machine is gone")
+    said, _ = first.communicate(timeout=120)
+
+    assert first.returncode == 1
+    assert "work pool idle has no worker" in said
+    assert "failed: train: error: no luck" in said
+    assert "cancelled: its machine is gone" in said
+    assert "`parrotflow sweep toy --pool idle` tries them again" in said
+    assert [run.message for run in runs_of(project / RECORD)] == ["train: error: no luck"]
+
+    second = start(server, project)
+    (again,) = wait_until(lambda: [run for run in flow_runs(server, "idle") if not run["end_time"]], 120)
+    assert again["name"] == b["name"]
+    second.send_signal(signal.SIGINT)
+    said, _ = second.communicate(timeout=120)
+
+    assert second.returncode == 1
+    assert "1 flow runs are cancelled; the same command continues" in said
+    assert "Traceback" not in said
+    assert states(server, "idle") == {"COMPLETED": 1, "FAILED": 1, "CRASHED": 1, "CANCELLED": 1}
+
+
+def start(server: Operated, project: Path) -> "subprocess.Popen[str]":
+    # Programs that a shell starts in the background ignore Ctrl-C.
+    command = ["env", "--default-signal=INT", *COMMAND, "idle"]
+    return subprocess.Popen(
+        command,
+        cwd=project,
+        env=variables(server, project.parent),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ends(server: Operated, run: dict[str, Any], kind: str, message: str = "") -> None:
+    state = {"type": kind, "name": kind.capitalize(), "message": message}
+    server.post(f"flow_runs/{run['id']}/set_state", state=state, force=True)
+
+
+def test_a_server_without_the_pool_or_its_deployment_is_refused_with_the_command_that_makes_it(
+    server: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.address)
+
+    with pytest.raises(UserError, match="no work pool `nowhere`; `prefect work-pool create nowhere --type process`"):
+        FlowRuns("nowhere")
+    server.post("work_pools/", name="empty", type="process")
+    with pytest.raises(UserError, match="no deployment of the flow sweep-cell; `prefect deploy --name sweep-cell"):
+        FlowRuns("empty")
+
+
+def test_without_a_server_it_says_which_variable_names_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+    with pytest.raises(UserError, match="PREFECT_API_URL names no Prefect server"):
+        FlowRuns("parrotflow")
+
+
+def test_workers_must_be_able_to_fetch_the_commit_and_to_share_results(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    require_reachable(clone.head_commit(["train"], with_params=True))
+
+    (project / "train.py").write_text("print('new')\n")
+    commit(project)
+    with pytest.raises(UserError, match=r"origin does not have the commit .*; git push first"):
+        require_reachable(clone.head_commit(["train"]))
+
+    (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# later\n")
+    with pytest.raises(UserError, match=r"params\.yaml: not as in the last commit"):
+        clone.head_commit(["train"], with_params=True)
+
+    git(project, "remote", "remove", "origin")
+    with pytest.raises(UserError, match="no git remote `origin`"):
+        require_reachable("0" * 40)
+
+    (project / ".dvc/config").unlink()
+    with pytest.raises(UserError, match="no default DVC remote"):
+        require_reachable("0" * 40)
+
+
+def test_a_run_that_is_to_be_stopped_early_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be stopped early"):
+        run_cells_on_pool(
+            [],
+            pool="p",
+            title="t",
+            targets=[],
+            reports=(),
+            curves=(),
+            record=tmp_path / "runs.jsonl",
+            stop_early=lambda cell, curves: "",
+        )

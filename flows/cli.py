@@ -5,16 +5,20 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
 from flows.environment import prepare_environment
 from flows.project.folder import enter_project
 from stages.runtime.entry import UserError, run_stage
+
+if TYPE_CHECKING:
+    from flows.experiments.runs import Run
 
 app = cyclopts.App(
     name="parrotflow",
@@ -340,8 +344,6 @@ def sweep(
     """
     from flows.experiments import results as made
     from flows.sweep import sweep as sweeps
-    from flows.sweep.pool import run_cells_on_pool
-    from flows.sweep.run_cells import run_cells
 
     if dry:
         cells = sweeps.planned(name, size)
@@ -359,13 +361,23 @@ def sweep(
         if all(run.state == "finished" for run in runs):
             sweeps.forget_check(name, size)
         raise SystemExit(0 if same else 1)
-    runner = partial(run_cells_on_pool, pool=pool) if pool else run_cells
     options = f" --pool {pool}" if pool else ""
-    missing = sweeps.sweep(name, size, retry=retry, runner=runner, options=options, wait=wait)
+    missing = sweeps.sweep(name, size, retry=retry, runner=runner_of_cells(pool), options=options, wait=wait)
     print_results(name, size)
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
+
+
+def runner_of_cells(pool: str | None) -> Callable[..., list["Run"]]:
+    """What runs cells: this machine, or the workers of a pool."""
+    if pool:
+        from flows.sweep.pool import run_cells_on_pool
+
+        return partial(run_cells_on_pool, pool=pool)
+    from flows.sweep.run_cells import run_cells
+
+    return run_cells
 
 
 def print_results(name: str, size: Literal["small", "full"]) -> None:
@@ -379,7 +391,9 @@ def print_results(name: str, size: Literal["small", "full"]) -> None:
 
 
 @app.command
-def search(name: str, *, show: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> None:
+def search(
+    name: str, *, pool: str | None = None, show: Annotated[bool, cyclopts.Parameter(negative="")] = False
+) -> None:
     """Search params.yaml for the best run, at random or from the results so far, until a budget is spent.
 
     Each run becomes a DVC experiment. The same command continues after Ctrl-C or a kill.
@@ -388,13 +402,14 @@ def search(name: str, *, show: Annotated[bool, cyclopts.Parameter(negative="")] 
     ----------
     name
         Of a file in searches/, or its path.
+    pool
+        Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
     show
         Only print what was found so far.
     """
     from flows.search.search import run_search
-    from flows.sweep.run_cells import run_cells
 
-    print(run_search(name, None if show else run_cells).text())
+    print(run_search(name, None if show else runner_of_cells(pool)).text())
 
 
 @app.command

@@ -32,10 +32,12 @@ from flows.deploy.unattended import (  # noqa: E402
     source_address,
     with_retries,
 )
+from flows.dvc_repo.cache import push_results  # noqa: E402
 from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
 from flows.experiments.cells import Cell  # noqa: E402
 from flows.run.run_lock import run_lock  # noqa: E402
 from flows.sweep import clone  # noqa: E402
+from flows.sweep.plan import working_in  # noqa: E402
 from flows.sweep.run_cells import StoppedError, run_cells  # noqa: E402
 from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
 
@@ -107,7 +109,8 @@ def checkout_task(folder: Path, source: str, commit: str) -> None:
 def push_task(made: Path, targets: list[str], name: str | None) -> None:
     """Bring a clone's results to the DVC remote and its DVC experiment, if it is to be one, to git's remote."""
     folder = made / clone.git(Path(), "rev-parse", "--show-prefix")
-    clone.push_results(folder, targets)
+    with working_in(folder):
+        push_results(targets)
     if name:
         clone.save_experiment(folder, name, targets)
         checkout.push_ref(Path(), experiment_ref(checkout.head(Path()), name))

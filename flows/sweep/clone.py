@@ -25,7 +25,7 @@ from flows.environment import STATE_DIR, dvc_state_within
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:
@@ -235,17 +235,6 @@ def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
     git(Path(), "fetch", *quietly, source, f"+{ref}:{ref}")
     return git(folder, "rev-parse", ref)
-
-
-def push_results(folder: Path, targets: Iterable[str]) -> None:
-    """Bring what a clone's targets and the stages before them gave to the DVC remote, with the run-cache.
-
-    Raises UnavailableError.
-    """
-    try:
-        _dvc(folder, "push", "--quiet", "--run-cache", "--with-deps", *targets)
-    except UserError as error:
-        raise UnavailableError(str(error)) from None
 
 
 def _dvc(folder: Path, *arguments: str, **variables: str) -> None:

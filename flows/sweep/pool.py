@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from dvc.exceptions import DvcException
@@ -73,7 +73,7 @@ def run_cells_on_pool(
     if stop_early is not None:
         raise UserError("early_stop: runs on a work pool cannot be stopped early; remove it, or leave out --pool")
     with run_lock(title, wait=wait):
-        head = clone.head_commit(targets, with_params=True)
+        head, values = clone.head_commit(targets, with_params=True), read_params_file()
         require_reachable(head)
         require_unguarded(targets)
         flow_runs = FlowRuns(pool)
@@ -83,7 +83,7 @@ def run_cells_on_pool(
             stages = [cell_stage(job.cells[0], target) for job in jobs for target in job.targets]
             again = {run.cell for run in recorded_runs(record) if run.state == "failed" and run.baseline == head}
             live = Live(title, to_run, stages, len(known))
-            on_pool = OnPool(flow_runs, head, to_run, jobs, again, record, reports, curves, live)
+            on_pool = OnPool(flow_runs, head, values, to_run, jobs, again, record, reports, curves, live)
             with stopped_by_signals(on_pool.stopping.set), live:
                 known |= on_pool.run()
     return [known[cell.id] for cell in cells]
@@ -110,6 +110,7 @@ def contents_of(cells: Mapping[str, "Cell"], head: str, targets: Sequence[str]) 
     for name, cell in cells.items():
         with working_in(clone.bring_up_to_date(cell, head, PLANNING)):
             contents[name] = computed_contents(targets)
+    clone.discard(PLANNING.absolute())
     return contents
 
 
@@ -119,6 +120,8 @@ class OnPool:
 
     flow_runs: FlowRuns
     head: str
+    values: Mapping[str, Any]
+    """Of params.yaml in this commit."""
     cells: Mapping[str, "Cell"]
     """By their ids."""
     jobs: Sequence[Job]
@@ -255,7 +258,7 @@ class OnPool:
             experiment=experiment,
             commit=commit,
             baseline=self.head,
-            params=self.cells[cell].params(read_params_file()),
+            params=self.cells[cell].params(self.values),
             reports=reports,
             curves=curves,
             ended=datetime.now(UTC).isoformat(timespec="seconds"),

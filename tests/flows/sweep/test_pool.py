@@ -18,9 +18,14 @@ from flows.sweep.pool import require_reachable, run_cells_on_pool
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE, stages_that_ran
-from tests.flows.sweep.toy_sweep import TWO_CELLS, commit, environment, git, make_sweep, sweep
+from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
 
 ROOT = Path(__file__).parents[3]
+COUNTED = DVC_YAML.replace("> tokens.txt", "| tee tokens.txt > count.txt").replace(
+    "outs: [tokens.txt]", "outs: [tokens.txt]\n    metrics: [count.txt: {cache: false}]"
+)
+"""With a shared stage whose metrics are in git alone, as the reports of the real pipeline are."""
+
 COMMAND = [sys.executable, "-m", "flows.cli", "sweep", "toy", "--pool"]
 
 
@@ -33,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A toy whose origin and DVC remote are folders beside it."""
-    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
+    folder = make_sweep(tmp_path / "toy", COUNTED, **TWO_CELLS)
     shutil.copyfile(ROOT / "prefect.yaml", folder / "prefect.yaml")
     shutil.copytree(ROOT / "flows", folder / "flows", ignore=shutil.ignore_patterns("__pycache__"))
     remote = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")]

@@ -28,7 +28,8 @@ class FlowRun:
     state: str
     """Prefect's type of its state, such as `RUNNING`."""
     message: str
-    started: datetime | None
+    since: datetime
+    """When it got that state."""
 
     @property
     def ended(self) -> bool:
@@ -112,9 +113,9 @@ class FlowRuns:
                     yield StageTask(flow_run, found["name"], state["name"], seconds, state["message"] or "")
 
     def silent(self, run: FlowRun, seconds: float) -> bool:
-        """Whether a flow run that began longer ago has not been heard of for so long: its machine is gone."""
+        """Whether a flow run has been in its state for so long without a heartbeat: its machine is gone."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
-        if run.started is None or run.started > since:
+        if run.since > since:
             return False
         heard = {
             "event": {"name": ["prefect.flow-run.heartbeat"]},
@@ -128,8 +129,8 @@ class FlowRuns:
         self._set_state(run, "CRASHED", message)
 
     def cancel(self, run: FlowRun) -> None:
-        """Ask for its end; its worker ends what it has started."""
-        self._set_state(run, "CANCELLING", "the sweep was stopped")
+        """Ask for its end; the worker that runs it, if one does, ends what it has started."""
+        self._set_state(run, "CANCELLING" if run.state == "RUNNING" else "CANCELLED", "the sweep was stopped")
 
     def _set_state(self, run: FlowRun, kind: str, message: str) -> None:
         state = {"type": kind, "name": kind.capitalize(), "message": message}
@@ -137,10 +138,10 @@ class FlowRuns:
 
 
 def _flow_run(found: Any) -> FlowRun:
-    state, started = found["state"] or {}, found["start_time"]
+    state = found["state"]
     return FlowRun(
         id=found["id"],
-        state=state.get("type", "SCHEDULED"),
-        message=state.get("message") or "",
-        started=datetime.fromisoformat(started) if started else None,
+        state=state["type"],
+        message=state["message"] or "",
+        since=datetime.fromisoformat(state["timestamp"]),
     )

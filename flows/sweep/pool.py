@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 2.0
 
-SILENT_SECONDS = 180.0
-"""After which a flow run without a heartbeat is lost; prefect.yaml lets it send one every 30 s."""
+SILENT_SECONDS = 300.0
+"""After which a flow run without a heartbeat is lost; it sends one every 30 s (prefect.yaml), else every 180 s."""
+
+ASK_SECONDS = 30.0
+"""Between two looks for flow runs that are lost."""
 
 COLLECT_TRIES = 5
 """How often a remote that does not answer is asked for a cell's results."""
@@ -152,9 +155,10 @@ class OnPool:
                 if self.stopping.wait(POLL_SECONDS):
                     self._cancel()
                 self._poll()
-                if time.monotonic() - asked > SILENT_SECONDS / 6:
+                if time.monotonic() - asked > ASK_SECONDS:
                     asked = time.monotonic()
-                    self._give_up_what_is_silent()
+                    for _, run in self._watched.values():
+                        self._give_up_if_silent(run)
                 self._start_what_can()
         except (UnreachableError, httpx.HTTPStatusError) as error:
             raise UserError(
@@ -167,6 +171,7 @@ class OnPool:
         for job in [job for job in self._waiting.values() if not busy & set(job.waits_for)]:
             attempts = self.flow_runs.of_job(job.key)
             if attempts and attempts[-1].state == "CANCELLING":
+                self._give_up_if_silent(attempts[-1])
                 continue
             if not (attempts and self._counts(job, attempts[-1])):
                 attempts = [self._submit(job, len(attempts))]
@@ -291,10 +296,9 @@ class OnPool:
         at_work = sum(run.state == "RUNNING" for _, run in self._watched.values())
         self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
-    def _give_up_what_is_silent(self) -> None:
-        for _, run in self._watched.values():
-            if run.state in ("RUNNING", "CANCELLING") and self.flow_runs.silent(run, SILENT_SECONDS):
-                self.flow_runs.give_up(run, f"its worker was not heard of for {SILENT_SECONDS:.0f} s")
+    def _give_up_if_silent(self, run: FlowRun) -> None:
+        if run.state in ("RUNNING", "CANCELLING") and self.flow_runs.silent(run, SILENT_SECONDS):
+            self.flow_runs.give_up(run, f"its worker was not heard of for {SILENT_SECONDS:.0f} s")
 
     def _cancel(self) -> None:
         """Cancel what was started; raises StoppedError."""

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.deploy.checkout import bring_up_to_date, commit_results, merge, push_commits, require_branch_name
+from flows.deploy.checkout import (
+    bring_to_commit,
+    bring_up_to_date,
+    commit_results,
+    merge,
+    push_commits,
+    require_branch_name,
+)
 from flows.deploy.unattended import require_names
 from flows.scheduled import wanted
 from stages.runtime.entry import UnavailableError, UserError
@@ -202,6 +209,22 @@ def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:
         bring_up_to_date(mine, str(source), "main", "results")
 
     assert (mine / "one.sh").read_text() == "not committed\n"
+
+
+def test_a_commit_of_any_branch_is_checked_out_and_one_that_was_not_pushed_is_refused(source: Path) -> None:
+    folder, work = source.parent / "checkout", source.parent / "work"
+    first = git(work, "rev-parse", "HEAD")
+    commit(work, one_sh="b\n")
+    second = git(work, "rev-parse", "HEAD")
+
+    bring_to_commit(folder, str(source), first)
+    assert (folder / "one.sh").read_text() == "a\n"
+    with pytest.raises(UserError, match=f"no branch has the commit {second[:12]}; push it there"):
+        bring_to_commit(folder, str(source), second)
+
+    git(work, "push", "-q", "origin", "HEAD:refs/heads/other")
+    bring_to_commit(folder, str(source), second)
+    assert (folder / "one.sh").read_text() == "b\n"
 
 
 GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"

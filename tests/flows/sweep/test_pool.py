@@ -21,7 +21,7 @@ from tests.flows.sweep.test_sweep import RECORD, TABLE, stages_that_ran
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
 
 ROOT = Path(__file__).parents[3]
-COUNTED = DVC_YAML.replace("> tokens.txt", "| tee tokens.txt > count.txt").replace(
+COUNTED = DVC_YAML.replace("> tokens.txt", "| tee tokens.txt | wc -l > count.txt").replace(
     "outs: [tokens.txt]", "outs: [tokens.txt]\n    metrics: [count.txt: {cache: false}]"
 )
 """With a shared stage whose metrics are in git alone, as the reports of the real pipeline are."""

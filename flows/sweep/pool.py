@@ -68,13 +68,11 @@ def run_cells_on_pool(
     wait: bool = False,
     flow_run: str | None = None,
 ) -> list[Run]:
-    """As `run_cells`, on the workers of a pool.
+    """As `run_cells`, on the workers of a pool. `stop_early` is not asked: curves are seen when a cell has ended.
 
     Raises UserError before anything runs where the workers could not get the commit or share results, StoppedError
     after Ctrl-C: the flow runs are then cancelled.
     """
-    if stop_early is not None:
-        raise UserError("early_stop: runs on a work pool cannot be stopped early; remove it, or leave out --pool")
     with run_lock(title, wait=wait):
         head, values = clone.head_commit(targets, with_params=True), read_params_file()
         require_reachable(head)

@@ -14,7 +14,7 @@ import pytest
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.sweep import clone
 from flows.sweep.flow_runs import FLOW, FlowRuns
-from flows.sweep.pool import require_reachable, run_cells_on_pool
+from flows.sweep.pool import require_reachable
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE, stages_that_ran
@@ -196,17 +196,3 @@ def test_workers_must_be_able_to_fetch_the_commit_and_to_share_results(
     (project / ".dvc/config").unlink()
     with pytest.raises(UserError, match="no default DVC remote"):
         require_reachable("0" * 40)
-
-
-def test_a_run_that_is_to_be_stopped_early_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be stopped early"):
-        run_cells_on_pool(
-            [],
-            pool="p",
-            title="t",
-            targets=[],
-            reports=(),
-            curves=(),
-            record=tmp_path / "runs.jsonl",
-            stop_early=lambda cell, curves: "",
-        )

@@ -6,14 +6,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import httpx
 import pytest
 
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.sweep import clone
-from flows.sweep.flow_runs import FLOW, FlowRuns
+from flows.sweep.flow_runs import FLOW, FlowRun, FlowRuns
 from flows.sweep.pool import require_reachable
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, operated, wait_until, worker
@@ -152,6 +156,26 @@ def start(server: Operated, project: Path) -> "subprocess.Popen[str]":
 def ends(server: Operated, run: dict[str, Any], kind: str, message: str = "") -> None:
     state = {"type": kind, "name": kind.capitalize(), "message": message}
     server.post(f"flow_runs/{run['id']}/set_state", state=state, force=True)
+
+
+def test_a_flow_run_is_lost_once_it_has_not_been_heard_of_for_a_while(
+    server: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.address)
+    flow = server.post("flows/", name=FLOW)
+    server.post("work_pools/", name="beating", type="process")
+    server.post("deployments/", name="beating", flow_id=flow["id"], work_pool_name="beating")
+    now = datetime.now(UTC)
+    run = FlowRun(str(uuid4()), "RUNNING", "", since=now - timedelta(hours=1))
+    flow_runs = FlowRuns("beating")
+
+    assert flow_runs.silent(run, 120)
+    assert not flow_runs.silent(replace(run, since=now), 120)
+
+    beat = {"id": str(uuid4()), "occurred": now.isoformat(), "event": "prefect.flow-run.heartbeat", "payload": {}}
+    resource = {"prefect.resource.id": f"prefect.flow-run.{run.id}"}
+    httpx.post(f"{server.address}/events", json=[beat | {"resource": resource}]).raise_for_status()
+    wait_until(lambda: not flow_runs.silent(run, 120), 60)
 
 
 def test_a_server_without_the_pool_or_its_deployment_is_refused_with_the_command_that_makes_it(

@@ -52,7 +52,8 @@ COLLECT_TRIES = 5
 PLANNING = clone.CLONES / "plan"
 """The clone in which the stages of each cell are looked up."""
 
-RESULTS = {name: result for result, (_, name) in STATES.items()}
+RESULTS = {name: result for result, (_, name) in STATES.items() if result != "stopped"}
+"""Of a stage, by the name of its state. One that was stopped says nothing: its flow run was cancelled."""
 
 
 def run_cells_on_pool(
@@ -107,9 +108,9 @@ def require_reachable(head: str) -> None:
 
 def contents_of(cells: Mapping[str, "Cell"], head: str, targets: Sequence[str]) -> dict[str, dict[str, str]]:
     """For each cell, by its id, its stages with hashes of what they compute."""
-    contents = {}
+    contents, cache = {}, clone.project_cache()
     for name, cell in cells.items():
-        with working_in(clone.bring_up_to_date(cell, head, PLANNING)):
+        with working_in(clone.bring_up_to_date(cell, head, PLANNING, cache=cache)):
             contents[name] = computed_contents(targets)
     clone.discard(PLANNING.absolute())
     return contents

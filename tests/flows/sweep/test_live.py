@@ -5,7 +5,6 @@ from rich.console import Console
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run
-from flows.plan.graph import Plan, PlannedStage
 from flows.run.record import StageEnded, StageStarted
 from flows.search.proposals import ProposedCell
 from flows.sweep.live import Live
@@ -22,8 +21,7 @@ def test_a_run_that_is_stopped_early_has_not_failed_and_a_search_has_no_seeds(
         "a": ProposedCell("a", "toy-0001-a", {"rate": "rate 0.1"}, 0, {}),
         "b": Cell("b", "toy-b", {"rate": "rate 0.2"}, 7, {}),
     }
-    plan = Plan(tuple(PlannedStage(f"{cell}/train", "run", (), ()) for cell in cells))
-    live = Live("search toy", cells, plan, known=0)
+    live = Live("search toy", cells, [f"{cell}/train" for cell in cells], known=0)
 
     for cell, result, message in (("a", "stopped", "worse than the median"), ("b", "failed", "error: no luck")):
         live.on_event(StageStarted(stage=f"{cell}/train", attempt=1))

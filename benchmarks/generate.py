@@ -4,9 +4,9 @@
 
 All sides continue the same prompts with the same model, temperature and top-p, in one process with the same threads,
 for the same number of tokens: no stop strings, so that transformers does no extra work. It runs with the best of
-several batch sizes and of its two caches, found in earlier runs. Without a trained model a random one of params.yaml's
-size is used, with the final norm scaled so that its next token has the entropy of a trained one: how many tokens make
-up the nucleus counts for every side.
+several batch sizes and of its two caches, found in earlier runs. Without a trained model a random GPT-2 of the preset
+gpt2_mini is used, with the final norm scaled so that its next token has the entropy of a trained one: how many tokens
+make up the nucleus counts for every side.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
+from benchmarks.runs.training import MINI, mini_section
 from stages.evaluate.generator import Request, Sampling, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.nucleus import draw
 from stages.evaluate.stopping import stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
-from stages.runtime.section import read_params_file
 from stages.tokenizer.save import save_trained
 from stages.tokenizer.train import sample, train_bpe
 
@@ -41,7 +41,7 @@ PROBLEMS = Path("problems/python.jsonl")
 SAMPLES = 20
 VOCABULARY = 4096
 ENTROPY = 3.7
-"""Nats: a perplexity of 40, as the default model's."""
+"""Nats: a perplexity of 40, as that GPT-2's when it is trained."""
 
 WIDTHS = (48, 96, 144)
 """Of our rows: the default, and what larger jobs may set."""
@@ -55,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.model if arguments.model.exists() else write_model(Path(folder))
-        kind = "the trained model" if path == arguments.model else "a random model of the default size"
+        kind = "the trained model" if path == arguments.model else f"a random {MINI}"
         figures = measure(path, kind, *((4, 32, 1) if arguments.quick else (12, 128, 5)))
     record("generate", figures)
 
@@ -159,12 +159,12 @@ def by_transformers(
 
 
 def write_model(folder: Path) -> Path:
-    """A random model of params.yaml's size, with a tokenizer of Python's own source."""
+    """A random GPT-2 of 4.3 million parameters, with a tokenizer of Python's own source."""
     write_python_corpus(folder / "documents", 4_000_000, 4_000_000)
     (folder / "tokenizer").mkdir()
     save_trained(train_bpe(sample(folder / "documents", 4_000_000), VOCABULARY, "gpt2"), folder / "tokenizer")
     torch.manual_seed(0)
-    values = read_params_file()["train"]["model"] | {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
+    values = mini_section()["model"] | {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values)).eval()
     scale_to_entropy(model)
     model.save_pretrained(folder / "model")

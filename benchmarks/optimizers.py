@@ -4,7 +4,7 @@
 
 All sides train the GPT-2 of the preset gpt2_mini on the project's tokens in the same order, and are judged by bits per
 byte on the same held-out sequences. AdamW and nanoGPT take the best of several learning rates and warm-ups, Muon the
-default ones. Muon then trains again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them,
+preset's. Muon then trains again on `SHARE` of the tokens: where its loss is still not above AdamW's on all of them,
 it needs that much less.
 """
 
@@ -50,9 +50,9 @@ def main() -> None:
     muon_on_less = ours(round(SHARE * steps), "muon")
     adamw = min(ours(steps, "adamw", rate, warmup) for rate, warmup in ADAMW)
     figures = [
-        figure(f"Muon on {steps} steps", muon, adamw, f"AdamW on {steps}, best of {len(ADAMW)}"),
+        figure(f"Muon on {steps} steps of a {MINI}", muon, adamw, f"AdamW on {steps}, best of {len(ADAMW)}"),
         figure(
-            f"Muon on {round(SHARE * steps)} steps ({1 - SHARE:.0%} fewer tokens)",
+            f"Muon on {round(SHARE * steps)} steps of it ({1 - SHARE:.0%} fewer tokens)",
             muon_on_less,
             adamw,
             f"AdamW on {steps}, best of {len(ADAMW)}",

@@ -33,7 +33,7 @@ def test_a_chosen_model_replaces_the_architecture_whole(tmp_path: Path) -> None:
 
     assert isinstance(model, dict)
     assert model["model_type"] == "llama"
-    assert "n_layer" not in model
+    assert "head_dim" not in model
 
 
 def test_a_recipe_leaves_what_it_does_not_name(tmp_path: Path) -> None:

@@ -23,8 +23,7 @@ def vocabulary(size: int) -> Manifest:
 
 def preset(name: str) -> TrainParams:
     values = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text(encoding="utf-8"))
-    values.pop("defaults", None)  # of Hydra: what the preset replaces
-    return TrainParams.model_validate(params(**values))
+    return TrainParams.model_validate(params(model=values["model"], sequence_length=values["sequence_length"]))
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml")))

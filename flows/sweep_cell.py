@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from dvc.exceptions import DvcException
+
 from flows.environment import prepare_environment
 
 prepare_environment()
@@ -39,7 +41,7 @@ from flows.run.run_lock import run_lock  # noqa: E402
 from flows.sweep import clone  # noqa: E402
 from flows.sweep.plan import working_in  # noqa: E402
 from flows.sweep.run_cells import StoppedError, run_cells  # noqa: E402
-from stages.runtime.entry import UnavailableError, UserError  # noqa: E402
+from stages.runtime.entry import UserError  # noqa: E402
 
 
 @flow(name="sweep-cell", persist_result=False)
@@ -52,8 +54,8 @@ def sweep_cell(
 ) -> State[Any]:
     """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
 
-    With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as crashed where the
-    same may succeed later, as failed where it will not.
+    With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed where a stage
+    did for good, which is recorded, and as crashed where the same may succeed later or once the set-up is mended.
     """
     try:
         if not re.fullmatch(r"[a-z0-9-]+", cell.id) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
@@ -84,10 +86,9 @@ def sweep_cell(
             clone.discard(made)
     except StoppedError as error:
         return Cancelled(message=str(error))
-    except UnavailableError as error:
+    except (UserError, DvcException, OSError) as error:
+        # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
         return Crashed(message=str(error))
-    except UserError as error:
-        return Failed(message=str(error))
     return Completed()
 
 

@@ -16,6 +16,9 @@ DEPLOYMENT = "sweep-cell"
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
+AT_A_WORKER = ("PENDING", "RUNNING", "CANCELLING")
+"""States that a flow run leaves only by the worker that has taken it."""
+
 PAGE = 200
 """Entries that the server gives in one answer."""
 
@@ -88,19 +91,24 @@ class FlowRuns:
 
     def of_job(self, key: str) -> list[FlowRun]:
         """All attempts at a job, the oldest first."""
-        wanted = {"flow_runs": {"tags": {"all_": [key]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        ours = {"tags": {"all_": [key]}, "deployment_id": {"any_": [self._deployment]}}
+        wanted = {"flow_runs": ours, "sort": "EXPECTED_START_TIME_ASC"}
         return [_flow_run(found) for found in self._api.post("/flow_runs/filter", wanted)]
 
     def submit(self, key: str, attempt: int, name: str, parameters: dict[str, Any]) -> FlowRun:
         """Start an attempt at a job; what another call has started as this attempt is taken instead."""
-        body = {"name": name, "parameters": parameters, "tags": [key], "idempotency_key": f"{key}-{attempt}"}
+        # On the server these keys are the flow's, which other pools' deployments have too.
+        unique = f"{self._deployment}-{key}-{attempt}"
+        body = {"name": name, "parameters": parameters, "tags": [key], "idempotency_key": unique}
         return _flow_run(self._api.post(f"/deployments/{self._deployment}/create_flow_run", body))
 
     def read(self, ids: Sequence[str]) -> Iterator[FlowRun]:
-        """How they are now."""
+        """How they are now; one that the server does not know any more has crashed."""
         for first in range(0, len(ids), PAGE):
             wanted = {"flow_runs": {"id": {"any_": list(ids[first : first + PAGE])}}}
-            yield from map(_flow_run, self._api.post("/flow_runs/filter", wanted))
+            found = {run.id: run for run in map(_flow_run, self._api.post("/flow_runs/filter", wanted))}
+            for id_ in ids[first : first + PAGE]:
+                yield found.get(id_) or FlowRun(id_, "CRASHED", "deleted on the server", datetime.now(UTC))
 
     def stages(self, ids: Collection[str]) -> Iterator[StageTask]:
         """Their stages that have started, as far as the server knows."""
@@ -113,9 +121,9 @@ class FlowRuns:
                     yield StageTask(flow_run, found["name"], state["name"], seconds, state["message"] or "")
 
     def silent(self, run: FlowRun, seconds: float) -> bool:
-        """Whether a flow run has been in its state for so long without a heartbeat: its machine is gone."""
+        """Whether a flow run was left to a worker for so long without a heartbeat: its machine is gone."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
-        if run.since > since:
+        if run.state not in AT_A_WORKER or run.since > since:
             return False
         heard = {
             "event": {"name": ["prefect.flow-run.heartbeat"]},

@@ -25,8 +25,12 @@ class Job:
         return f"shared-{self.key[:8]}" if self.shared else self.cells[0]
 
 
-def jobs_of(contents: Mapping[str, Mapping[str, str]], targets: Sequence[str], commit: str) -> list[Job]:
+def jobs_of(
+    contents: Mapping[str, Mapping[str, str]], cell_names: Mapping[str, str], targets: Sequence[str], commit: str
+) -> list[Job]:
     """The jobs of cells, whose stages are given with hashes of what they compute; each stands after those it waits for.
+
+    A cell's own job has its name in the key, since the DVC experiment that comes of it is named so.
 
     Stages that the same cells share are one job. What a stage needs, all cells that share it share too; so a job waits
     for those that more cells share.
@@ -48,7 +52,7 @@ def jobs_of(contents: Mapping[str, Mapping[str, str]], targets: Sequence[str], c
         jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
     for cell in contents:
         before = tuple(job.key for job in jobs if job.shared and cell in job.cells)
-        jobs.append(Job(_key(commit, [cell, *targets]), (cell,), tuple(targets), before))
+        jobs.append(Job(_key(commit, [cell_names[cell], *targets]), (cell,), tuple(targets), before))
     return jobs
 
 

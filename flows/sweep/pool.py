@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from configparser import ConfigParser
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,6 @@ import httpx
 from dvc.exceptions import DvcException
 
 from flows.dvc_repo.experiments import experiment_ref, texts_at
-from flows.dvc_repo.internals import open_repo
 from flows.experiments.runs import Run, State, append_run, recorded_runs, reports_and_curves
 from flows.run.record import StageEnded, StageStarted
 from flows.run.run_lock import run_lock
@@ -81,7 +81,8 @@ def run_cells_on_pool(
         flow_runs = FlowRuns(pool)
         known, to_run = known_and_to_run(cells, record, targets)
         if to_run:
-            jobs = jobs_of(contents_of(to_run, head, targets), targets, head)
+            names = {id_: cell.name for id_, cell in to_run.items()}
+            jobs = jobs_of(contents_of(to_run, head, targets), names, targets, head)
             stages = [cell_stage(job.cells[0], target) for job in jobs for target in job.targets]
             again = {run.cell for run in recorded_runs(record) if run.state == "failed" and run.baseline == head}
             live = Live(title, to_run, stages, len(known))
@@ -93,12 +94,20 @@ def run_cells_on_pool(
 
 def require_reachable(head: str) -> None:
     """Raise UserError unless workers can get this commit from git's remote, and results from a DVC remote."""
-    with open_repo() as repo:
-        if not repo.config["core"].get("remote"):
-            raise UserError(
-                "--pool: this project has no default DVC remote, by which workers share results; "
-                "`dvc remote add -d store ADDRESS`, then commit .dvc/config and push"
-            )
+    config = ConfigParser(interpolation=None)
+    config.read_string(clone.git(Path(), "show", f"{head}:./.dvc/config", check=False))
+    remote = config.get("core", "remote", fallback="")
+    if not remote:
+        raise UserError(
+            "--pool: this commit names no default DVC remote, by which workers share results; "
+            "`dvc remote add -d store ADDRESS`, then commit .dvc/config and push"
+        )
+    url = config.get(f"'remote \"{remote}\"'", "url", fallback="").strip("'\"")
+    if "://" not in url and not Path(url).is_absolute():
+        raise UserError(
+            f"--pool: the DVC remote {remote} is at `{url}`, which on a worker lies within its clone; "
+            f"`dvc remote modify {remote} url ADDRESS` with a whole address, then commit .dvc/config and push"
+        )
     if not clone.git(Path(), "remote", "get-url", "origin", check=False):
         raise UserError("--pool: this repository has no git remote `origin`, from which workers take the commit")
     clone.git(Path(), "fetch", "--quiet", "origin")
@@ -296,7 +305,7 @@ class OnPool:
         self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
     def _give_up_if_silent(self, run: FlowRun) -> None:
-        if run.state in ("RUNNING", "CANCELLING") and self.flow_runs.silent(run, SILENT_SECONDS):
+        if self.flow_runs.silent(run, SILENT_SECONDS):
             self.flow_runs.give_up(run, f"its worker was not heard of for {SILENT_SECONDS:.0f} s")
 
     def _cancel(self) -> None:

@@ -162,20 +162,45 @@ def test_a_flow_run_is_lost_once_it_has_not_been_heard_of_for_a_while(
     server: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", server.address)
-    flow = server.post("flows/", name=FLOW)
-    server.post("work_pools/", name="beating", type="process")
-    server.post("deployments/", name="beating", flow_id=flow["id"], work_pool_name="beating")
     now = datetime.now(UTC)
     run = FlowRun(str(uuid4()), "RUNNING", "", since=now - timedelta(hours=1))
-    flow_runs = FlowRuns("beating")
+    flow_runs = on_a_pool(server, "beating")
 
     assert flow_runs.silent(run, 120)
     assert not flow_runs.silent(replace(run, since=now), 120)
+    assert flow_runs.silent(replace(run, state="PENDING"), 120), "its worker died before it began"
+    assert not flow_runs.silent(replace(run, state="SCHEDULED"), 120), "it waits for a worker"
 
     beat = {"id": str(uuid4()), "occurred": now.isoformat(), "event": "prefect.flow-run.heartbeat", "payload": {}}
     resource = {"prefect.resource.id": f"prefect.flow-run.{run.id}"}
     httpx.post(f"{server.address}/events", json=[beat | {"resource": resource}]).raise_for_status()
     wait_until(lambda: not flow_runs.silent(run, 120), 60)
+
+
+def test_a_job_of_another_pool_is_not_taken_over_and_a_deleted_flow_run_has_crashed(
+    server: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.address)
+    here, there = on_a_pool(server, "here"), on_a_pool(server, "there")
+
+    first, other = here.submit("key", 0, "cell", {}), there.submit("key", 0, "cell", {})
+
+    assert here.submit("key", 0, "cell", {}).id == first.id != other.id
+    assert [run.id for run in here.of_job("key")] == [first.id]
+    assert [run.id for run in there.of_job("key")] == [other.id]
+
+    httpx.delete(f"{server.address}/flow_runs/{first.id}").raise_for_status()
+    gone, kept = here.read([first.id, other.id])
+    assert (gone.id, gone.state, gone.message) == (first.id, "CRASHED", "deleted on the server")
+    assert (kept.id, kept.state) == (other.id, "SCHEDULED")
+
+
+def on_a_pool(server: Operated, pool: str) -> FlowRuns:
+    """Those of a new work pool with a deployment, of which nobody takes any."""
+    flow = server.post("flows/", name=FLOW)
+    server.post("work_pools/", name=pool, type="process")
+    server.post("deployments/", name=pool, flow_id=flow["id"], work_pool_name=pool)
+    return FlowRuns(pool)
 
 
 def test_a_server_without_the_pool_or_its_deployment_is_refused_with_the_command_that_makes_it(
@@ -215,8 +240,24 @@ def test_workers_must_be_able_to_fetch_the_commit_and_to_share_results(
 
     git(project, "remote", "remove", "origin")
     with pytest.raises(UserError, match="no git remote `origin`"):
-        require_reachable("0" * 40)
+        require_reachable("HEAD")
 
-    (project / ".dvc/config").unlink()
-    with pytest.raises(UserError, match="no default DVC remote"):
-        require_reachable("0" * 40)
+
+def test_the_dvc_remote_must_be_in_the_commit_and_lead_to_the_same_place_on_every_machine(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    config = project / ".dvc/config"
+    outside = config.read_text()
+
+    config.write_text(outside.replace(str(project.parent), "../.."))
+    require_reachable("HEAD")  # as workers see it
+    commit(project)
+    with pytest.raises(UserError, match=r"store is at `\.\./\.\./store`, which on a worker lies within its clone"):
+        require_reachable("HEAD")
+
+    config.unlink()
+    commit(project)
+    config.write_text(outside)
+    with pytest.raises(UserError, match="this commit names no default DVC remote"):
+        require_reachable("HEAD")

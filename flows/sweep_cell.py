@@ -23,6 +23,7 @@ from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Cancelled, Completed, Crashed, Failed  # noqa: E402
+from pydantic import Json  # noqa: E402
 
 from flows.deploy import checkout  # noqa: E402
 from flows.deploy.unattended import (  # noqa: E402
@@ -47,7 +48,7 @@ from stages.runtime.entry import UserError  # noqa: E402
 @flow(name="sweep-cell", persist_result=False)
 def sweep_cell(
     commit: str,
-    cell: Cell,
+    cell: Json[Cell],
     targets: list[str],
     shared: bool = False,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
@@ -66,7 +67,9 @@ def sweep_cell(
             with_retries(checkout_task, retry_delays_seconds)(folder, source, commit)
             os.chdir(folder)
             if not has_remote():
-                raise UserError(f"{source}: this commit names no default DVC remote, by which results are shared")
+                raise UserError(
+                    f"{checkout.shown(source)}: this commit names no default DVC remote, by which results are shared"
+                )
             with tempfile.TemporaryDirectory() as record:
                 (run,) = run_cells(
                     [cell],

@@ -5,6 +5,7 @@ killed run left in tracked files is undone: DVC's run-cache and the checkpoints,
 Only results of experiments are committed, since nothing else holds a record of runs.
 """
 
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     """
     _fetch(folder, source)
     if not _exists(folder, f"origin/{branch}"):
-        raise UserError(f"{source}: no branch `{branch}`; name one that exists")
+        raise UserError(f"{shown(source)}: no branch `{branch}`; name one that exists")
     pushed = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
     if _exists(folder, f"refs/heads/{results_branch}"):
         _git(folder, "checkout", "--quiet", "--force", results_branch)
@@ -49,6 +50,11 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
         _git(folder, "checkout", "--quiet", "--force", "-B", results_branch, pushed)
     merge(folder, f"origin/{branch}")
     return head(folder)
+
+
+def shown(source: str) -> str:
+    """An address as messages name it, which Prefect and records keep: without a token, as git's own messages."""
+    return re.sub(r"//[^/]*@", "//", source)
 
 
 def commit_what_was_broken_off(folder: Path) -> None:
@@ -73,7 +79,9 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
     """
     _fetch(folder, source)
     if not _exists(folder, f"{commit}^{{commit}}"):
-        raise UserError(f"{source}: no branch has the commit {commit[:12]}; push it there, or name another repository")
+        raise UserError(
+            f"{shown(source)}: no branch has the commit {commit[:12]}; push it there, or name another repository"
+        )
     _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
 
 

@@ -1,6 +1,7 @@
 """DVC's experiments as data: what `dvc exp show` shows, without the rows of the workspace and of the baselines."""
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,13 @@ def experiment_ref(baseline: str, name: str) -> str:
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
-    """The text of each file at a commit, from git or DVC's cache; a file that is not there is left out."""
+    """The text of each file at a commit, from git, DVC's cache or its remote; one that is not there is left out."""
     files = DVCFileSystem(url=".", rev=commit)
-    return {path: files.read_text(path, encoding="utf-8") for path in paths if files.exists(path)}
+    texts: dict[str, str] = {}
+    for path in paths:
+        with suppress(FileNotFoundError):  # `exists` would also say no where a remote does not answer
+            texts[path] = files.read_text(path, encoding="utf-8", errors="replace")
+    return texts
 
 
 def _baselines(repo: Repo) -> list[str]:

@@ -6,6 +6,7 @@ Prefect's server knows what was started and how it ended, so nothing is lost wit
 the flow runs of a job at a commit by their tag.
 """
 
+import json
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from dvc.exceptions import DvcException
 
 from flows.dvc_repo.experiments import experiment_ref, texts_at
 from flows.experiments.runs import Run, State, append_run, recorded_runs, reports_and_curves
@@ -202,7 +202,8 @@ class OnPool:
         cell = self.cells[job.cells[0]]
         parameters = {
             "commit": self.head,
-            "cell": asdict(replace(cell, id=job.folder)),
+            # As a text: a server may give the keys of an object back in another order, and overrides have one.
+            "cell": json.dumps(asdict(replace(cell, id=job.folder))),
             "targets": list(job.targets),
             "shared": job.shared,
         }
@@ -242,8 +243,11 @@ class OnPool:
         files = {*self.reports, *(location.partition(":")[0] for location in self.curves)}
         try:
             texts = texts_at(commit, files)
-        except (DvcException, OSError) as error:
-            raise UserError(f"the results of {name} cannot be read from the DVC remote: {error}") from None
+        except Exception as error:  # each kind of remote has errors of its own
+            problem = str(error) or type(error).__name__
+            raise UserError(f"the results of {name} cannot be read from the DVC remote: {problem}") from error
+        if absent := sorted({*self.reports} - texts.keys()):
+            raise UserError(f"the results of {name}: neither git nor the DVC remote has {', '.join(absent)}")
         self._append(cell, "finished", experiment=name, commit=commit, texts=texts)
 
     def _without_result(self, job: Job, state: State, message: str) -> None:

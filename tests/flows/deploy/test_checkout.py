@@ -227,6 +227,20 @@ def test_a_commit_of_any_branch_is_checked_out_and_one_that_was_not_pushed_is_re
     assert (folder / "one.sh").read_text() == "b\n"
 
 
+@pytest.mark.parametrize("address", ["https://me:a-token@host/x.git", "https://a-token@host/x.git"])
+def test_no_message_has_the_token_of_an_address(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    # git takes it for the folder.
+    for key, value in {"COUNT": "1", "KEY_0": f"url.{source}.insteadOf", "VALUE_0": address}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
+
+    with pytest.raises(UserError, match=r"^https://host/x\.git: no branch has the commit"):
+        bring_to_commit(tmp_path / "checkout", address, "0" * 40)
+    with pytest.raises(UserError, match=r"^https://host/x\.git: no branch `other`"):
+        bring_up_to_date(tmp_path / "checkout", address, "other", "results")
+
+
 GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.deploy.serve import deployments_without_a_pool
 from flows.scheduled import scheduled
 from flows.sweep.flow_runs import DEPLOYMENT as CELL
 from flows.sweep.flow_runs import FLOW
@@ -38,6 +39,12 @@ def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> N
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
     assert "schedules" not in on_demand | sweep | cell
+
+
+def test_served_without_a_pool_are_all_but_the_one_whose_flow_runs_a_pool_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+    assert [deployment["name"] for deployment in deployments_without_a_pool()] == ["nightly", "on-demand", "sweep"]
 
 
 def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -> None:

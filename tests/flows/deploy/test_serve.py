@@ -31,11 +31,11 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
 
         def served() -> list[dict[str, object]]:
             found = httpx.post(f"{deployments}/filter", json={}, auth=key, timeout=30).json()  # type: ignore[arg-type]
-            return found if len(found) == 4 else []
+            return found if len(found) == 3 else []
 
         found = wait_until(served, 180)
 
-        assert {item["name"] for item in found} == {"nightly", "on-demand", "sweep", "sweep-cell"}
+        assert {item["name"] for item in found} == {"nightly", "on-demand", "sweep"}
         assert not [item for item in found if {"source", "folder"} & set(item["parameters"])]
         stranger = httpx.post(f"{deployments}/{found[0]['id']}/create_flow_run", json={}, timeout=60)
         assert stranger.status_code == 401

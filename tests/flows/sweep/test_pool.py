@@ -1,5 +1,6 @@
 """A sweep on a work pool, with a real Prefect server, two real workers, a git origin and a DVC remote."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -15,11 +16,18 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from flows.dvc_repo.experiments import experiment_ref
+from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.sweep import clone
 from flows.sweep.flow_runs import FLOW, FlowRun, FlowRuns
-from flows.sweep.pool import require_reachable
+from flows.sweep.jobs import jobs_of
+from flows.sweep.live import Live
+from flows.sweep.pool import OnPool, require_reachable
+from flows.sweep.run_cells import StoppedError
+from flows.sweep_cell import sweep_cell
 from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
 from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE, stages_that_ran
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
@@ -201,6 +209,62 @@ def on_a_pool(server: Operated, pool: str) -> FlowRuns:
     server.post("work_pools/", name=pool, type="process")
     server.post("deployments/", name=pool, flow_id=flow["id"], work_pool_name=pool)
     return FlowRuns(pool)
+
+
+CELL = Cell("0123abcd", "toy-0123abcd", {}, 0, {"model.width": {"b": 1, "a": 2}, "model.name": "b"})
+
+
+def on_pool(flow_runs: FlowRuns) -> OnPool:
+    """One cell as the only one of a sweep of the working directory's project."""
+    head, cells = clone.git(Path(), "rev-parse", "HEAD"), {CELL.id: CELL}
+    jobs = jobs_of({CELL.id: {"train": "content"}}, {CELL.id: CELL.name}, ["train"], head)
+    live = Live("sweep toy", cells, [], 0)
+    return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), RECORD, {"scores.json"}, (), live)
+
+
+def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_also_from_a_server_that_sorts_keys(
+    server: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.address)
+    monkeypatch.chdir(project)
+    stopped = on_pool(on_a_pool(server, "sorting"))
+    stopped.stopping.set()
+
+    with pytest.raises(StoppedError):
+        stopped.run()
+
+    (sent,) = (run["parameters"] for run in flow_runs(server, "sorting"))
+    cell = sweep_cell.validate_parameters(json.loads(json.dumps(sent, sort_keys=True)))["cell"]
+    assert cell == CELL
+    assert [list(cell.overrides), list(cell.overrides["model.width"])] == [["model.width", "model.name"], ["b", "a"]]
+
+
+def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later(
+    server: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.address)
+    monkeypatch.setattr("flows.sweep.pool.POLL_SECONDS", 0.01)
+    monkeypatch.chdir(project)
+    collecting = on_pool(on_a_pool(server, "collecting"))
+    ref = experiment_ref(collecting.head, CELL.name)
+    git(project, "push", "-q", "origin", f"HEAD:{ref}")
+    done = collecting.flow_runs.submit(collecting.jobs[0].key, 0, "done", {})
+    ends(server, {"id": done.id}, "COMPLETED")
+
+    (run,) = collecting.run().values()
+    assert run.state == "cancelled"
+    assert run.message == f"the results of {CELL.name}: neither git nor the DVC remote has scores.json"
+    assert not RECORD.exists()
+
+    Path("scores.json").write_text('{"loss": 1.5}')
+    git(project, "checkout", "-q", "-b", "results")
+    commit(project)
+    git(project, "push", "-qf", "origin", f"HEAD:{ref}")
+    git(project, "checkout", "-q", "main")
+    (run,) = on_pool(collecting.flow_runs).run().values()
+    assert (run.state, run.reports) == ("finished", {"scores.json": {"loss": 1.5}})
+    assert [found.cell for found in runs_of(RECORD)] == [CELL.id]
+    assert len(flow_runs(server, "collecting")) == 1, "it was computed again"
 
 
 def test_a_server_without_the_pool_or_its_deployment_is_refused_with_the_command_that_makes_it(

@@ -5,7 +5,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ from flows.project.folder import enter_project
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
-    from flows.experiments.runs import Run
+    from flows.experiments.runs import RunCells
 
 app = cyclopts.App(
     name="parrotflow",
@@ -369,7 +368,7 @@ def sweep(
         raise SystemExit(1)
 
 
-def runner_of_cells(pool: str | None) -> Callable[..., list["Run"]]:
+def runner_of_cells(pool: str | None) -> "RunCells":
     """What runs cells: this machine, or the workers of a pool."""
     if pool:
         from flows.sweep.pool import run_cells_on_pool

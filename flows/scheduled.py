@@ -30,6 +30,7 @@ from flows.deploy.unattended import (  # noqa: E402
     source_address,
     with_retries,
 )
+from flows.dvc_repo.cache import push_results  # noqa: E402
 from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
 from flows.experiments.results import compute, summary, write_results  # noqa: E402
 from flows.experiments.runs import recorded_runs  # noqa: E402
@@ -154,7 +155,7 @@ def pull_task(targets: list[str] | None) -> None:
 @task(name="push", cache_policy=NO_CACHE, persist_result=False)
 def push_task() -> None:
     """Bring every result and the run-cache to the DVC remote."""
-    dvc("push", "--run-cache")
+    push_results()
 
 
 @task(name="commit", cache_policy=NO_CACHE, persist_result=False)

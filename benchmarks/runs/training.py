@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -27,13 +27,14 @@ TINY_MODEL: dict[str, Any] = {
 
 
 MINI = "GPT-2 of 4.3 million parameters"
-"""The preset gpt2_mini in words. It is what figures on record were measured with, whatever params.yaml holds."""
+"""The model of the preset gpt2_mini, as figures on record name it."""
 
 
 def mini_section() -> dict[str, Any]:
     """The `train` section of params.yaml with the preset gpt2_mini."""
-    section: dict[str, Any] = yaml.safe_load(composed_text(["model=gpt2_mini"], ROOT / "params.yaml", ROOT / "conf"))
-    return cast(dict[str, Any], section["train"])
+    params: dict[str, dict[str, Any]]
+    params = yaml.safe_load(composed_text(["model=gpt2_mini"], ROOT / "params.yaml", ROOT / "conf"))
+    return params["train"]
 
 
 def mini_params() -> TrainParams:

@@ -7,7 +7,7 @@ Only what is about to be restored is read: nothing for a stage that is up to dat
 not know. So the cost follows the size of the restored outputs, which DVC copies anyway, not the size of the cache.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,17 +61,19 @@ def results_checked() -> Iterator[None]:
         Stage.save_outs = save_outs
 
 
-def push_results(targets: Iterable[str]) -> None:
-    """Bring the results of stages, and of those before them, to the DVC remote, so that any clone can restore them.
+def push_results(targets: Collection[str] = ()) -> None:
+    """Bring results and the run-cache to the DVC remote, so that any clone can restore them.
+
+    Those of `targets` and of the stages before them; without targets all.
 
     `dvc push --run-cache` leaves out metrics that git tracks (read in 3.67.1), without which DVC restores nothing of
     their stages. Raises UnavailableError.
     """
     with open_repo() as repo:
-        stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+        stages = {stage for target in targets or (None,) for stage in repo.stage.collect(target, with_deps=True)}
         left_out = {out.hash_info for stage in stages for out in stage.outs if out.hash_info and not out.use_cache}
         try:
-            repo.push(targets=list(targets), with_deps=True, run_cache=True)
+            repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
             failed = repo.cloud.push(left_out).failed
         except Exception as error:  # each kind of remote has errors of its own
             raise UnavailableError(f"dvc push: {str(error) or type(error).__name__}") from error

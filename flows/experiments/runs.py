@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +55,10 @@ class Run(Section):
     def params_sha256(self) -> str:
         """Of the params in canonical JSON."""
         return hashlib.sha256(json.dumps(self.params, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+RunCells = Callable[..., list[Run]]
+"""What runs cells and records them: here, or on a pool (flows/sweep/run_cells.py, pool.py), or one with arguments."""
 
 
 def append_run(path: Path, run: Run) -> None:

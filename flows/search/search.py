@@ -6,7 +6,7 @@ not run again. So the same command continues after a kill, and `--show` needs no
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import leaves_read
-from flows.experiments.runs import Run, recorded_runs
+from flows.experiments.runs import Run, RunCells, recorded_runs
 from flows.search.proposals import corners, importances, propose, with_presets, write_journal
 from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
@@ -31,10 +31,6 @@ RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
 """In searches/NAME/: the runs; the same as a study of optuna; the time that all calls took."""
 
 Curves = Mapping[str, list[tuple[float, float]]]
-
-
-RunCells = Callable[..., list[Run]]
-"""What runs cells and records them: `run_cells` of flows/sweep/run_cells.py, or one with its arguments."""
 
 
 class UnfinishedError(UserError):

@@ -230,11 +230,14 @@ def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()
     included = [word for file in new for word in ("--include-untracked", file)]
     _dvc(folder, "exp", "save", "--quiet", "--force", "--name", name, *included, *targets, **identity)
-    ref = experiment_ref(head, name)
-    source = git(folder, "rev-parse", "--show-toplevel")
+    return fetch_experiment(git(folder, "rev-parse", "--show-toplevel"), experiment_ref(head, name))
+
+
+def fetch_experiment(source: str, ref: str) -> str:
+    """Bring the reference of a DVC experiment from another repository into the project's; its commit."""
     quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
     git(Path(), "fetch", *quietly, source, f"+{ref}:{ref}")
-    return git(folder, "rev-parse", ref)
+    return git(Path(), "rev-parse", ref)
 
 
 def _dvc(folder: Path, *arguments: str, **variables: str) -> None:

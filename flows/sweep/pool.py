@@ -236,10 +236,7 @@ class OnPool:
     def _finished(self, cell: str) -> None:
         """Fetch a cell's DVC experiment and record it. Raises UserError where a remote does not give it."""
         name = self.cells[cell].name
-        ref = experiment_ref(self.head, name)
-        quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
-        clone.git(Path(), "fetch", *quietly, "origin", f"+{ref}:{ref}")
-        commit = clone.git(Path(), "rev-parse", ref)
+        commit = clone.fetch_experiment("origin", experiment_ref(self.head, name))
         files = {*self.reports, *(location.partition(":")[0] for location in self.curves)}
         try:
             texts = texts_at(commit, files)

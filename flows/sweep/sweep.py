@@ -1,24 +1,16 @@
 """`parrotflow sweep NAME`: run the cells of an experiment that have no current result."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, cells_of, require_written
 from flows.experiments.experiment import Experiment, SettingName, read_experiment
-from flows.experiments.runs import recorded_runs
+from flows.experiments.runs import Run, RunCells, recorded_runs
 from flows.experiments.stored import RECORD, results_folder
 from flows.plan.params import check_params
 from flows.sweep import clone
 from flows.sweep.run_cells import reasons_to_run, run_cells
-
-if TYPE_CHECKING:
-    from flows.experiments.runs import Run
-
-RunCells = Callable[..., list["Run"]]
-"""What runs cells and records them: `run_cells`, or one with its arguments."""
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
@@ -82,7 +74,7 @@ def sweep(
     return lines
 
 
-def compute_again(name: str, size: SettingName, *, wait: bool = False) -> "list[Run]":
+def compute_again(name: str, size: SettingName, *, wait: bool = False) -> list[Run]:
     """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
     experiment, cells, _ = grid(name, size)
     folder = _checked(name, size) / clone.head_commit(experiment.targets)[:12]

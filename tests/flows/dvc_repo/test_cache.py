@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc_repo.cache import drop_damaged
+from flows.dvc_repo.cache import drop_damaged, push_results
 from flows.plan.graph import make_plan
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
@@ -186,6 +186,27 @@ def test_a_pull_is_not_over_while_an_output_is_missing_that_no_cache_has(
 
     assert outcome.result in ("ran", "restored"), outcome.message
     assert (folder / "metric.txt").exists()
+
+
+@pytest.mark.parametrize("targets", [[], ["one"]])
+def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str]
+) -> None:
+    folder = make_toy(tmp_path / "toy", METRIC.replace("cp source.txt metric.txt", "wc -c source.txt > metric.txt"))
+    repro(folder)
+    monkeypatch.chdir(folder)
+    dvc = [sys.executable, "-m", "dvc"]
+    subprocess.run([*dvc, "remote", "add", "-q", "-d", "store", str(tmp_path / "store")], check=True)
+
+    push_results(targets)
+
+    shutil.rmtree(".dvc/cache")
+    for name in ("one.txt", "metric.txt", "dvc.lock"):
+        Path(name).unlink()
+    with contextlib.closing(DvcServer(fork=False)) as server:
+        outcome = StageRunner(server).run(Request("one", pull=True, check_cache=True), print)
+    assert outcome.result == "restored", outcome.message
+    assert Path("metric.txt").exists()
 
 
 def test_a_damaged_file_of_the_cache_does_not_replace_a_right_result(

@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A toy whose origin and DVC remote are folders beside it."""
+    """A toy project with git's remote and DVC's remote in folders next to it."""
     folder = make_sweep(tmp_path / "toy", COUNTED, **TWO_CELLS)
     shutil.copyfile(ROOT / "prefect.yaml", folder / "prefect.yaml")
     shutil.copytree(ROOT / "flows", folder / "flows", ignore=shutil.ignore_patterns("__pycache__"))
@@ -204,7 +204,7 @@ def test_a_job_of_another_pool_is_not_taken_over_and_a_deleted_flow_run_has_cras
 
 
 def on_a_pool(server: Operated, pool: str) -> FlowRuns:
-    """Those of a new work pool with a deployment, of which nobody takes any."""
+    """Flow runs of a new work pool's deployment; there is no worker that takes them."""
     flow = server.post("flows/", name=FLOW)
     server.post("work_pools/", name=pool, type="process")
     server.post("deployments/", name=pool, flow_id=flow["id"], work_pool_name=pool)

@@ -8,6 +8,8 @@ READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # A counter that rewrites its line belongs in a terminal only: a log would hold it once per package.
 COUNT_PACKAGES := { [ -t 1 ] && awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' || cat > /dev/null; }
+# Half as many again as cores: tests also wait, for servers and for processes that start.
+TEST_PROCESSES = $(shell $(PYTHON) -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -18,7 +20,7 @@ run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published
 	@parrotflow run
 
 test: setup  ## every test, in parallel
-	@pytest -n auto
+	@pytest -n $(TEST_PROCESSES)
 
 lint: setup  ## style and strict types
 	@ruff check .

@@ -25,8 +25,8 @@ def render() -> str:
         "# Measured",
         "",
         "Each table is the result of one command: both sides measured in turn in one run, medians. A ratio above 1 "
-        "means that parrotflow is better; in brackets is the 95 % interval of the median ratio of runs next to each "
-        "other, which a machine that changes its speed leaves alone. The spread is (highest - lowest) / median of our "
+        "means that parrotflow is better; (low to high) behind it is the 95 % interval of the median ratio of runs "
+        "next to each other, where it was recorded. The spread is (highest - lowest) / median of our "
         f"runs; a figure with more than {MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not "
         "recorded. `make bench` repeats all measurements.",
     ]

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 LONGEST = (
     "test_scheduled.py",
@@ -10,6 +11,9 @@ LONGEST = (
     "test_change_matrix.py",
     "test_repeat.py",
     "test_workers_that_die.py",
+    "test_launcher.py",
+    "test_sweep.py",
+    "test_pool.py",
 )
 """Files with tests of half a minute and more. They come first: at the end no process is left alone with one of them."""
 
@@ -24,6 +28,11 @@ os.environ.update(
         "TOKENIZERS_PARALLELISM": "false",
     }
 )
+
+
+# How long an example takes depends on what else runs, and on tables that hypothesis makes once on a new machine.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

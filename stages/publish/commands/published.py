@@ -135,7 +135,7 @@ def rollback(registry: Registry, _: argparse.Namespace) -> None:
 
 
 def promote(registry: Registry, arguments: argparse.Namespace) -> None:
-    """Lead main to a revision, past the gate."""
+    """Move main to a revision if the gate passes."""
     if arguments.revision is None:
         raise UserError("promote: name either a revision or --experiment NAME")
     with registry.changing():
@@ -146,7 +146,7 @@ def promote(registry: Registry, arguments: argparse.Namespace) -> None:
 
 
 def promote_experiment(arguments: argparse.Namespace) -> None:
-    """Publish what an experiment made, past the gate, and lead main to it. The place and the gate: params.yaml's."""
+    """Publish what an experiment made if the gate passes, and move main to it. Place and gate are params.yaml's."""
     if arguments.revision or arguments.hub or arguments.folder:
         raise UserError(
             "promote: --experiment publishes to the place of params.yaml; name no revision, --hub or --folder"
@@ -230,7 +230,7 @@ def parse_arguments() -> argparse.Namespace:
     of_promote = command("promote", promote, "lead main to a revision, or to what an experiment made")
     of_promote.add_argument("revision", nargs="?")
     of_promote.add_argument("--experiment", metavar="NAME", help="of `dvc exp show`: publish its results, and promote")
-    of_promote.add_argument("--allow-worse", action="store_true", help="past the gate")
+    of_promote.add_argument("--allow-worse", action="store_true", help="skip the gate")
     of_remove = command("remove", remove, "remove a revision that main does not lead to")
     of_remove.add_argument("revision")
     return parser.parse_args()

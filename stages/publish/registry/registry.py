@@ -54,7 +54,7 @@ class Registry(Protocol):
         """An exported step of a revision's run on this machine."""
 
     def move_main(self, name: str, why: Why, gate: Gate | None) -> None:
-        """Let `main` lead to a revision, past the gate where one is given."""
+        """Move `main` to a revision; where a gate is given, only if it passes."""
 
     def freed_by_removing(self, name: str) -> int:
         """The bytes that removing a revision makes free."""

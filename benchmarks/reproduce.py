@@ -1,11 +1,12 @@
 """Is a published revision rebuilt bit for bit, and is it said truthfully where it is not?
 
-    python -m benchmarks.reproduce [--quick] [--python PATH]
+    python -m benchmarks.reproduce [--quick] [--steps N] [--python PATH]
 
 The default model (with --quick a tiny one) is trained and published to the folder, from a committed tree and from one
 that was not, and rebuilt from scratch in another folder by `parrotflow reproduce`: under the recorded settings, with
 another number of threads, as another kind of CPU (by the libraries' switches), and by the interpreter PATH, which has
-another version of a library. Last, the end of the run is checked by its segment.
+another version of a library. Last, the end of the run is checked by its segment (not with --steps, which makes
+the default model's run shorter).
 
 A verdict is true where it says bit-identical and the weights' sha256 is that of the revision, or where it says
 otherwise and names what was changed as a likely cause. (With another library a report may differ that names it.)
@@ -54,14 +55,17 @@ def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tiny model instead of the default one")
+    parser.add_argument("--steps", type=int, help="of the default model's training, instead of all")
     parser.add_argument("--python", type=Path, help="an interpreter with another version of a library")
     arguments = parser.parse_args()
     model = "a tiny model" if arguments.quick else "the default model"
+    if arguments.steps:
+        model += f" trained for {arguments.steps} steps"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        committed = project(folder / "committed", quick=arguments.quick)
+        committed = project(folder / "committed", arguments.quick, arguments.steps)
         seconds = publish(committed)
-        changed = project(folder / "changed", quick=arguments.quick)
+        changed = project(folder / "changed", arguments.quick, arguments.steps)
         UNCOMMITTED.apply(changed)
         publish(changed)
         if weights_sha256(changed / MODEL) == weights_sha256(committed / MODEL):
@@ -71,9 +75,10 @@ def main() -> None:
             for source, cases in ((committed, cases_of(arguments.python)), (changed, [Case("an uncommitted tree")]))
             for case in cases
         ]
-        share = segment_seconds(committed) / seconds
-    part = f"checking the steps between the last two checkpoints of {model}, share of its run"
-    record("reproduce", [*figures, percent(part, share)])
+        if not arguments.steps:
+            part = f"checking the steps between the last two checkpoints of {model}, share of its run"
+            figures.append(percent(part, segment_seconds(committed) / seconds))
+    record("reproduce", figures)
 
 
 def cases_of(python: Path | None) -> list[Case]:
@@ -94,17 +99,21 @@ def settings(values: dict[str, str]) -> tuple[str, ...]:
     return tuple(part for name, value in values.items() for part in ("--set", f"{name}={value}"))
 
 
-def project(folder: Path, *, quick: bool) -> Path:
+def project(folder: Path, quick: bool, steps: int | None) -> Path:
     """A project in which nothing has run: the small pipeline, or a clone of this repository's commit."""
-    if not quick:
+    if quick:
+        make_project(folder)
+    else:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
-        return folder
-    make_project(folder)
     params = read_params_file(folder / "params.yaml")
-    params["train"]["model"] |= TINY
-    params["train"] |= {"sequence_length": 64, "global_batch_size": 16, "checkpoint_every_steps": 4}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
-    run(["git", "-c", "user.name=c", "-c", "user.email=c@example.org", "commit", "-qam", "larger"], folder)
+    if quick:
+        params["train"]["model"] |= TINY
+        params["train"] |= {"sequence_length": 64, "global_batch_size": 16, "checkpoint_every_steps": 4}
+    if steps:
+        params["train"]["max_steps"] = steps
+    if quick or steps:
+        (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
+        run(["git", "-c", "user.name=c", "-c", "user.email=c@example.org", "commit", "-qam", "smaller"], folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
-from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout
+from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout, note_padded_vocabulary
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
 from stages.train.model.build import build_config, check_model
 from stages.train.model.precision import describe_precision
@@ -39,14 +39,16 @@ def main() -> None:
     for store in (training, validation):
         check_store(store, params, TOKENIZER)
     model = build_config(params, training.manifest)
+    notes = [*config.notes, *note_dropout(params, model)]
     if params.start_from is None:
         check_model(model)
     else:
-        source_folder(params.start_from, download=True)
+        source = source_folder(params.start_from, download=True)
+        notes += note_padded_vocabulary(source, training.manifest.vocab_size)
 
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in (*config.notes, *note_dropout(params, model)):
+    for line in notes:
         print(line, flush=True)
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)
     if code := launch(config, params):

@@ -1,6 +1,8 @@
 """What can be known to be wrong before a worker starts."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from accelerate.utils.other import is_port_in_use
@@ -93,6 +95,18 @@ def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]
             f"note: train.model.{used[0]} > 0: dropout masks depend on the size of micro-batches, so other hardware "
             "gives another result; train.deterministic_micro_batch_size fixes them"
         )
+
+
+def note_padded_vocabulary(source: Path, vocabulary_size: int) -> Iterator[str]:
+    """A line where the model in `source` has rows that are cut off: they are padding, or the tokenizer is another."""
+    # A config that cannot be read is refused when it is loaded.
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        rows = json.loads((source / "config.json").read_bytes()).get("vocab_size") or 0
+        if rows > vocabulary_size:
+            yield (
+                f"note: train.start_from: its vocabulary is cut from {rows} entries to the tokenizer's "
+                f"{vocabulary_size}: right if the tokenizer is the model's own (tokenizer.kind: existing)"
+            )
 
 
 def _is_power_of_two(number: int) -> bool:

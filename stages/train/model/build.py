@@ -98,7 +98,7 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {_one_line(error)}"
         ) from None
-    if model.config.vocab_size != vocabulary.vocab_size:
+    if model.config.vocab_size < vocabulary.vocab_size:
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: its vocabulary has {model.config.vocab_size} entries, "
             f"the tokens have {vocabulary.vocab_size}; use its tokenizer (tokenizer.kind: existing)"
@@ -108,6 +108,8 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
             f"params.yaml: train.start_from = {start_from!r}: it has {positions} positions, "
             f"train.sequence_length = {sequence_length}; lower it to {positions} or less"
         )
+    # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
+    model.resize_token_embeddings(vocabulary.vocab_size, mean_resizing=False)
     return model
 
 

@@ -251,7 +251,7 @@ def test_a_start_from_a_model_with_more_positions_than_the_parameters_name_is_no
     run_workers(project, 1)
 
 
-def test_a_start_from_a_model_of_another_vocabulary_or_from_none_is_refused(
+def test_a_start_from_a_model_of_a_smaller_vocabulary_or_from_none_is_refused(
     project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_workers(project, 1)
@@ -261,8 +261,8 @@ def test_a_start_from_a_model_of_another_vocabulary_or_from_none_is_refused(
 
     manifest = project / "data/tokens/train/manifest.json"
     write_params(project, max_steps=1, start_from=str(other))
-    manifest.write_text(manifest.read_text(encoding="utf-8").replace('"vocab_size": 300', '"vocab_size": 299'))
-    assert "its vocabulary has 300 entries, the tokens have 299; use its tokenizer" in refused(project, capfd)
+    manifest.write_text(manifest.read_text(encoding="utf-8").replace('"vocab_size": 300', '"vocab_size": 301'))
+    assert "its vocabulary has 300 entries, the tokens have 301; use its tokenizer" in refused(project, capfd)
 
 
 @pytest.mark.parametrize("given", ["0", "-2", "all"])

@@ -10,6 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from stages.formats.tokens import Manifest
+from stages.runtime.entry import UserError
+from stages.train.launch.checks import note_padded_vocabulary
 from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, params, run_workers, write_project
@@ -132,6 +134,29 @@ def test_others_load_the_model_folder(tmp_path: Path, model: dict[str, object]) 
     ids = tokenizer("add(1, 2)", return_tensors="pt").input_ids
     generated = loaded.generate(ids, max_new_tokens=4, do_sample=False)
     assert generated.shape[1] <= ids.shape[1] + 4
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_given_model_with_a_padded_vocabulary_keeps_the_logits_of_the_ids(tmp_path: Path, tied: bool) -> None:
+    """Here 384 rows for 300 ids. The training's own padding to 320 rows is cut at export as ever."""
+    original = tiny(**LLAMA, tie_word_embeddings=tied)
+    original.resize_token_embeddings(384)
+    original.save_pretrained(tmp_path)
+    start = TrainParams.model_validate(params(start_from=str(tmp_path)))
+    ids = torch.arange(288, 300)[None]
+
+    continued = build_model(start, vocabulary(300))
+    with torch.no_grad():
+        logits = continued(input_ids=ids).logits
+        torch.testing.assert_close(logits[..., :300], original(input_ids=ids).logits[..., :300])
+
+    assert logits.shape[-1] == 320
+    assert (continued.get_input_embeddings().weight is continued.get_output_embeddings().weight) is tied
+    with pytest.raises(UserError, match="its vocabulary has 384 entries, the tokens have 385"):
+        build_model(start, vocabulary(385))
+    assert list(note_padded_vocabulary(tmp_path, 384)) == []
+    (line,) = note_padded_vocabulary(tmp_path, 300)
+    assert "its vocabulary is cut from 384 entries to the tokenizer's 300" in line
 
 
 def test_training_goes_on_from_a_given_model(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from flows.plan.code_deps import stale_stages
 from flows.plan.params import section_models
 from flows.project import versions
-from stages.runtime.code import import_closure
+from stages.runtime.code import RUNTIME, import_closure
 from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +96,18 @@ def test_the_runtime_knows_no_format_and_no_stage() -> None:
         for name in imports(path):
             if name.startswith(("stages", "flows")):
                 assert name.startswith("stages.runtime"), f"{path} imports {name}"
+
+
+ASKS_FOR_DEVICES = {"agent", "config", "workers"}
+"""Of runtime/launch: they count devices and threads, and start workers. What a run had of these is in its record."""
+
+
+def test_nothing_in_the_runtime_computes_since_hashes_of_code_leave_it_out() -> None:
+    computing = {"torch", "transformers", "accelerate", "numpy", "safetensors", "tokenizers", "pyarrow"}
+    allowed = {ROOT / RUNTIME / "launch" / f"{name}.py" for name in ASKS_FOR_DEVICES}
+    found = {path for path in modules(RUNTIME) if computing & {name.split(".")[0] for name in imports(path)}}
+
+    assert found == allowed
 
 
 def test_flows_know_of_a_stage_only_its_params() -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from stages.evaluate.likelihood.tokens import Tokens
 from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows, scored_per_position
-from stages.runtime.model.plain_head import has_plain_head
+from stages.formats.plain_head import has_plain_head
 
 Losses = npt.NDArray[np.float64]
 """Shape (batches, batch_size + buckets): of each batch, the nats of each window and those of each bucket of positions.

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from stages.runtime.model.plain_head import has_plain_head
+from stages.formats.plain_head import has_plain_head
 from stages.train.data.batches import IGNORED
 from stages.train.model.linear_cross_entropy import linear_cross_entropy
 from stages.train.params import TrainParams

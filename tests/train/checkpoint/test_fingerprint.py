@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
         ("train/loop.py", "\nimport ", "\nX = 1\nimport ", True),
         ("train/optim/schedule.py", "\nimport ", "\nX = 1\nimport ", True),
         ("formats/tokens.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("formats/plain_head.py", "\nimport ", "\nX = 1\nimport ", True),
     ],
 )
 def test_checkpoints_are_left_behind_for_code_that_computes_and_for_nothing_else(

@@ -1,4 +1,7 @@
-"""Models whose logits can be computed for a part of the tokens at a time, outside of the model."""
+"""Models whose logits can be computed for a part of the tokens at a time, outside of the model.
+
+The loss in training and the likelihood in the evaluation must agree on which models these are.
+"""
 
 import torch
 from torch import nn

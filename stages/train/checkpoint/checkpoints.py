@@ -41,6 +41,7 @@ from stages.train.checkpoint.content import content_sha256
 from stages.train.checkpoint.fingerprint import plateau_end
 from stages.train.checkpoint.history import History
 from stages.train.checkpoint.manifest import Progress, fault, read_history, read_progress, write_manifest
+from stages.train.checkpoint.mirror import VARIABLE as MIRROR
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.restricted import DataOnlyPlanner
 from stages.train.distributed.agreement import count, on_main
@@ -171,19 +172,38 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("step-*") if not path.name.endswith(".partial"))
 
     def latest(self, fits: Callable[[Progress], bool]) -> Path | None:
-        """The newest intact checkpoint that fits; from the mirror if there is none here. The main process chooses."""
+        """The newest intact checkpoint that fits, of those here and in the mirror. The main process chooses.
+
+        Raises UserError where the mirror cannot be read and none here fits: the run would start afresh.
+        """
 
         def choose() -> Path | None:
-            if not self._all():
-                self.mirror.pull(self.folder)
-            for path in reversed(self._all()):
+            try:
+                return self._newest(fits, self.mirror.names())
+            except UserError as error:
+                path = self._newest(fits, mirrored=[])
+                if path is None:
+                    raise type(error)(
+                        f"{error}; without it the run would start afresh: run the same command again when that is "
+                        f"mended, or unset {MIRROR}"
+                    ) from None
+                print(f"warning: {error}; the run continues from what is here", flush=True)
+                return path
+
+        return on_main(self.accelerator, choose)
+
+    def _newest(self, fits: Callable[[Progress], bool], mirrored: list[str]) -> Path | None:
+        here = {path.name for path in self._all()}
+        for name in sorted({*here, *mirrored}, reverse=True):
+            path = self.folder / name
+            if name in here:
                 if problem := fault(path):
                     print(f"warning: {path} is skipped: {problem}", flush=True)
                 elif fits(read_progress(path)):
                     return path
-            return None
-
-        return on_main(self.accelerator, choose)
+            if name in mirrored and self.mirror.pull(path, fits):
+                return path
+        return None
 
     def load(self, path: Path, model: nn.Module, optimizers: Optimizers) -> Progress:
         """Load a checkpoint's state into the model and the optimizers, on any number of processes."""

@@ -7,15 +7,23 @@ only if a mirror is set. Of what comes back the numbers are trusted, code is not
 import errno
 import importlib
 import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from stages.runtime.entry import UnavailableError, UserError
-from stages.train.checkpoint.manifest import MANIFEST
+from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_progress
 
 VARIABLE = "PARROTFLOW_MIRROR"
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 """Of botocore and google.auth, which are not imported here."""
+
+Result = TypeVar("Result")
 
 
 class Mirror:
@@ -23,18 +31,20 @@ class Mirror:
 
     def __init__(self, fingerprint: str) -> None:
         self.url = os.environ.get(VARIABLE, "").rstrip("/")
-        self.fingerprint = fingerprint
         self._files: Any = None
-        self._root = ""
         if self.url:
             try:
                 fsspec = importlib.import_module("fsspec")
-                self._files, self._root = fsspec.core.url_to_fs(self.url)
+                self._files, root = fsspec.core.url_to_fs(self.url)
             except (ImportError, ValueError) as error:
                 raise UserError(f"{VARIABLE}={self.url}: cannot be used: {error}") from None
+            self._run = f"{root}/{fingerprint}"
 
     def push(self, path: Path) -> None:
-        """Upload a checkpoint, then remove the others there. If that fails, the run continues without."""
+        """Upload a checkpoint, then remove the earlier ones there. If that fails, the run continues without.
+
+        Later ones stay, as they do in the run's folder: of a run that had come further, or of one of another length.
+        """
         if self._files is None:
             return
         try:
@@ -45,48 +55,58 @@ class Mirror:
             )
 
     def _push(self, path: Path) -> None:
-        run = f"{self._root}/{self.fingerprint}"
-        self._files.makedirs(f"{run}/{path.name}", exist_ok=True)
+        self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
         for file in sorted(path.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
-            self._files.put_file(str(file), f"{run}/{path.name}/{file.name}")
-        for old in self._names(run):
-            if old != path.name:
-                self._files.rm(f"{run}/{old}", recursive=True)
+            self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
+        for old in self._names():
+            if old < path.name:
+                self._files.rm(f"{self._run}/{old}", recursive=True)
 
-    def pull(self, folder: Path) -> None:
-        """Download the newest complete checkpoint into `folder`.
+    def names(self) -> list[str]:
+        """The names of the checkpoints there, complete or not. Raises as `pull` does."""
+        return [] if self._files is None else self._reading(self._names)
+
+    def pull(self, path: Path, fits: Callable[[Progress], bool]) -> bool:
+        """Download the checkpoint of this name to `path` if it is intact and fits, in place of what is there.
 
         Raises UserError where the credentials are refused, UnavailableError where the mirror cannot be read otherwise.
         """
-        if self._files is None:
-            return
+        return self._reading(partial(self._pull, path, fits))
+
+    def _pull(self, path: Path, fits: Callable[[Progress], bool]) -> bool:
+        there, fetched = f"{self._run}/{path.name}", path.with_name(f"{path.name}.partial")
+        if not self._files.exists(f"{there}/{MANIFEST}"):
+            return False
+        fetched.mkdir(parents=True, exist_ok=True)
         try:
-            self._pull(folder)
+            self._files.get_file(f"{there}/{MANIFEST}", str(fetched / MANIFEST))
+            with suppress(ValidationError):  # which `fault` names
+                if not fits(read_progress(fetched)):
+                    return False  # before the rest is downloaded, which may be large
+                for file in self._files.ls(there, detail=False):
+                    self._files.get_file(file, str(fetched / file.rsplit("/", 1)[-1]))
+            if problem := fault(fetched):
+                print(f"warning: {there} is skipped: {problem}", flush=True)
+                return False
+            shutil.rmtree(path, ignore_errors=True)
+            fetched.rename(path)
+            return True
+        finally:
+            shutil.rmtree(fetched, ignore_errors=True)
+
+    def _names(self) -> list[str]:
+        self._files.invalidate_cache()
+        if not self._files.exists(self._run):
+            return []
+        names = (path.rstrip("/").rsplit("/", 1)[-1] for path in self._files.ls(self._run, detail=False))
+        return sorted(name for name in names if name.startswith("step-"))
+
+    def _reading(self, read: Callable[[], Result]) -> Result:
+        try:
+            return read()
         except Exception as error:  # each file system fails in its own way
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             if isinstance(error, PermissionError) or type(error).__name__ in CREDENTIAL_ERRORS:
                 raise UserError(f"{VARIABLE}={self.url}: the credentials are refused: {error}") from None
-            raise UnavailableError(
-                f"{VARIABLE}={self.url}: cannot be read: {error}; without it the run would start afresh: "
-                f"run the same command again when it answers, or unset {VARIABLE}"
-            ) from None
-
-    def _pull(self, folder: Path) -> None:
-        run = f"{self._root}/{self.fingerprint}"
-        for name in reversed(self._names(run)):
-            if not self._files.exists(f"{run}/{name}/{MANIFEST}"):
-                continue
-            partial = folder / f"{name}.partial"
-            partial.mkdir(parents=True, exist_ok=True)
-            for path in self._files.ls(f"{run}/{name}", detail=False):
-                self._files.get_file(path, str(partial / path.rsplit("/", 1)[-1]))
-            partial.rename(folder / name)
-            return
-
-    def _names(self, run: str) -> list[str]:
-        self._files.invalidate_cache()
-        if not self._files.exists(run):
-            return []
-        names = (path.rstrip("/").rsplit("/", 1)[-1] for path in self._files.ls(run, detail=False))
-        return sorted(name for name in names if name.startswith("step-"))
+            raise UnavailableError(f"{VARIABLE}={self.url}: cannot be read: {error}") from None

@@ -15,6 +15,7 @@ from s3fs import S3FileSystem
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
 from stages.train.checkpoint.mirror import Mirror
+from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
 
 CONSTANT = {"schedule__name": "constant"}
@@ -101,6 +102,88 @@ def test_a_checkpoint_that_never_got_its_manifest_up_there_is_skipped(
     assert weights_sha256(project / "model") == weights_sha256(reference / "model")
 
 
+@pytest.fixture(scope="module")
+def until_7(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders `project`, a run until step 7 that keeps its checkpoints 6 and 7, and `mirror`, which has 7."""
+    folder = tmp_path_factory.mktemp("until_7")
+    project = copy_of(reference, folder / "project")
+    write_params(project, **CONSTANT, max_steps=7)
+    run_workers(project, 1, PARROTFLOW_MIRROR=(folder / "mirror").as_uri())
+    write_params(project, **CONSTANT)
+    return folder
+
+
+@pytest.fixture
+def stopped(until_7: Path, tmp_path: Path) -> Path:
+    """A copy of that project, beside one of its mirror; its run goes to step 12."""
+    shutil.copytree(until_7 / "mirror", tmp_path / "mirror")
+    return Path(shutil.copytree(until_7 / "project", tmp_path / "project"))
+
+
+def steps(runs: Path) -> list[str]:
+    """The checkpoints of the only run there."""
+    return sorted(path.name for path in runs.glob("*/step-*"))
+
+
+def test_checkpoints_that_are_damaged_here_are_taken_from_the_mirror(
+    reference: Path, stopped: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for file in stopped.glob(".parrotflow/checkpoints/*/step-*/__0_0.distcp"):
+        file.write_bytes(b"damaged")
+    run_workers(stopped, 1, PARROTFLOW_MIRROR=(stopped.parent / "mirror").as_uri())
+    said = capfd.readouterr().out
+    assert "step-00000007 is skipped: __0_0.distcp is missing or damaged" in said
+    assert "continuing at step 7 of 12" in said
+    assert weights_sha256(stopped / "model") == weights_sha256(reference / "model")
+    assert steps(stopped.parent / "mirror") == ["step-00000012"]
+
+
+def test_all_processes_of_a_machine_that_stopped_earlier_continue_from_the_newer_one_in_the_mirror(
+    stopped: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(next(stopped.glob(".parrotflow/checkpoints/*/step-00000007")))
+    run_workers(stopped, 2, PARROTFLOW_MIRROR=(stopped.parent / "mirror").as_uri())
+    assert capfd.readouterr().out.count("continuing at step 7 of 12") == 1
+
+
+def test_a_mirror_that_does_not_answer_stops_no_run_that_has_a_checkpoint_here(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    speak_to(f"http://127.0.0.1:{unused_port()}", monkeypatch)
+    write_params(stopped, **CONSTANT, max_steps=8)
+    run_workers(stopped, 1, PARROTFLOW_MIRROR="s3://runs/parrot")
+    said = capfd.readouterr().out
+    assert "warning: PARROTFLOW_MIRROR=s3://runs/parrot: cannot be read: " in said
+    assert "; the run continues from what is here" in said
+    assert "continuing at step 7 of 8" in said
+
+
+def test_a_later_checkpoint_in_the_mirror_outlives_the_upload_of_an_earlier_one(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a start while the mirror did not answer; with step 9 the later one is an earlier one."""
+    monkeypatch.setenv("PARROTFLOW_MIRROR", (stopped.parent / "mirror").as_uri())
+    earlier, later = sorted(stopped.glob(".parrotflow/checkpoints/*/step-*"))
+    mirror = Mirror(later.parent.name)
+    mirror.push(earlier)
+    assert mirror.names() == ["step-00000006", "step-00000007"]
+    mirror.push(later.rename(later.with_name("step-00000009")))
+    assert mirror.names() == ["step-00000009"]
+
+
+def test_a_checkpoint_in_the_mirror_that_the_run_may_not_continue_leaves_nothing_here(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARROTFLOW_MIRROR", (stopped.parent / "mirror").as_uri())
+    (run_here,) = stopped.glob(".parrotflow/checkpoints/*")
+    (tmp_path / "elsewhere").mkdir()
+    mirror, path = Mirror(run_here.name), tmp_path / "elsewhere/step-00000007"
+    assert not mirror.pull(path, lambda progress: progress.step > 7)
+    assert list(path.parent.iterdir()) == []
+    assert mirror.pull(path, lambda progress: progress.step == 7)
+    assert folder_bytes(path) == folder_bytes(run_here / path.name)
+
+
 def test_a_mirror_that_does_not_answer_at_the_start_ends_the_run_before_it_starts_afresh(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,19 +196,19 @@ def test_a_mirror_that_does_not_answer_at_the_start_ends_the_run_before_it_start
 
 
 def test_refused_credentials_are_the_users_to_correct_and_no_outage(
-    reference: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From now on the store asks for credentials."""
     monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
     monkeypatch.setenv("PARROTFLOW_MIRROR", f"s3://{bucket}/parrot")
     with pytest.raises(UserError, match="the credentials are refused") as wrong_key:
-        Mirror("0123456789abcdef").pull(tmp_path)
+        Mirror("0123456789abcdef").names()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     S3FileSystem.clear_instance_cache()
     with pytest.raises(UserError, match="the credentials are refused") as no_key:
-        Mirror("0123456789abcdef").pull(tmp_path)
+        Mirror("0123456789abcdef").names()
     assert wrong_key.value.exit_code == no_key.value.exit_code == EXIT_USER_ERROR
 
 

@@ -7,6 +7,7 @@ random numbers and the checkpoints. Accelerate owns the process group and the de
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from torch.utils import deterministic
 from transformers.utils import logging
 
 from stages.formats.checkpoints import CHECKPOINTS
+from stages.formats.revision.execution import Session
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
@@ -27,7 +29,7 @@ from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume
 from stages.train.data.packing import build_packing
 from stages.train.distributed.agreement import count, on_main
-from stages.train.distributed.compile import should_compile
+from stages.train.distributed.compile import should_compile, stays_compiled
 from stages.train.distributed.micro_batch import VARIABLE as MICRO_BATCH
 from stages.train.distributed.micro_batch import micro_batch_size
 from stages.train.distributed.parallel import shard, spread, uses_fsdp
@@ -60,6 +62,7 @@ def main() -> None:
     name = fingerprint(run)
     checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
     progress = resume(checkpoints, params, trainer.eager, trainer.optimizers, run)
+    trainer = compile_and_spread(trainer, checkpoints.history.sessions)
     checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1))
     trackers = Trackers(params, accelerator, name, progress.step)
 
@@ -85,7 +88,7 @@ def start_accelerator(params: TrainParams) -> Accelerator:
 
 
 def build_trainer(params: TrainParams, accelerator: Accelerator, stop: StopSignal) -> Trainer:
-    """Data, model and optimizers as the hardware wants them, before the first step. Every process calls this."""
+    """Data, model and optimizers, before anything is loaded. Every process calls this; `compile_and_spread` follows."""
     # Decided by the main process's hardware: machines may differ, the computation may not.
     precision = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type).precision)
     params = params.model_copy(update={"precision": precision})
@@ -102,15 +105,26 @@ def build_trainer(params: TrainParams, accelerator: Accelerator, stop: StopSigna
     if uses_fsdp():
         shard(eager, accelerator)
     micro_batch = micro_batch_size(params, accelerator, eager)
-    # Else kernels may be chosen by their times on the device, which differ from run to run.
-    options: dict[str, Any] = {"deterministic": fixed_order}
-    model = cast(nn.Module, torch.compile(eager, dynamic=False, options=options)) if compiled else eager
-    if not uses_fsdp() and not fixed_order:
-        model = spread(model, accelerator)
     optimizers = build_optimizers(eager, params)
     return Trainer(
-        params, accelerator, training, index, model, eager, optimizers, compiled, micro_batch, stop, throughput
+        params, accelerator, training, index, eager, eager, optimizers, compiled, micro_batch, stop, throughput
     )
+
+
+def compile_and_spread(trainer: Trainer, sessions: list[Session]) -> Trainer:
+    """The trainer with its model compiled, if it is to be, and data parallel; `sessions`: those that it continues.
+
+    Every process calls this.
+    """
+    fixed_order = trainer.params.deterministic_micro_batch_size is not None
+    compiled = stays_compiled(trainer.compiled, sessions, trainer.accelerator.device)
+    # Else kernels may be chosen by their times on the device, which differ from run to run.
+    options: dict[str, Any] = {"deterministic": fixed_order}
+    eager = trainer.eager
+    model = cast(nn.Module, torch.compile(eager, dynamic=False, options=options)) if compiled else eager
+    if not uses_fsdp() and not fixed_order:
+        model = spread(model, trainer.accelerator)
+    return replace(trainer, model=model, compiled=compiled)
 
 
 def repeat_bits(device: torch.device, asked_for: bool = False) -> None:

@@ -159,7 +159,7 @@ class Checkpoints:
         return None
 
     def shared_steps(self, max_steps: int) -> int:
-        """Up to which step a run of `max_steps` computes the same as this one."""
+        """Up to which step a run of `max_steps` computes the same as this one (see `plateau_end`)."""
         if max_steps == self.params.max_steps:
             return max_steps
         return min(plateau_end(self.params.schedule, steps) for steps in (max_steps, self.params.max_steps))

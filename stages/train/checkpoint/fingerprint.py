@@ -51,7 +51,10 @@ def fingerprint(values: dict[str, Any]) -> str:
 
 
 def plateau_end(schedule: Schedule, max_steps: int) -> int:
-    """Up to this step the learning rates do not depend on `max_steps`: runs of other lengths are equal until then."""
+    """Up to this step the learning rates do not depend on `max_steps`.
+
+    Runs of other lengths are equal until then, bit for bit if both are compiled or neither is.
+    """
     match schedule.name:
         case "constant":
             return max_steps

@@ -26,7 +26,7 @@ from stages.train.model.export import full_model, save_model
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.progress import ProgressLine
 from stages.train.segment.task import FOUND, REASON, Found, Task, given_task
-from stages.train.worker import build_trainer, run_identity, run_worker, start_accelerator
+from stages.train.worker import build_trainer, compile_and_spread, run_identity, run_worker, start_accelerator
 
 
 def main() -> None:
@@ -44,6 +44,7 @@ def main() -> None:
             checkpoints.curves.restart()
         if task.checkpoint is not None:
             checkpoints.load(task.checkpoint, trainer.eager, trainer.optimizers)
+        trainer = compile_and_spread(trainer, checkpoints.history.sessions)
         contents = recompute(task, trainer, checkpoints)
     except UserError as error:
         # The command says it, with its verdict.

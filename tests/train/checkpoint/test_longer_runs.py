@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from flows.reproduce.prepare.execution import changes_within
 from stages.formats.model_folder import weights_sha256
+from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
+from stages.train.distributed.compile import REPAYS_FROM_FLOPS
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
@@ -52,6 +55,28 @@ def test_under_constant_and_wsd_a_longer_run_goes_on(
     train(project, capfd, schedule__name=schedule, schedule__decay_share=0.2, max_steps=7)
     (said,) = train(project, capfd, schedule__name=schedule, schedule__decay_share=0.2, max_steps=12)
     assert said.startswith(f"continuing at step {7 if schedule == 'constant' else 6} of 12, from ")
+
+
+def test_a_run_that_is_made_worth_compiling_stays_eager_and_one_setting_repeats_all_of_it(
+    inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constant = {"schedule__name": "constant"}
+    train(project, capfd, **constant, max_steps=6)
+    monkeypatch.setitem(REPAYS_FROM_FLOPS, "cpu fp32", 0.0)
+    train(project, capfd, **constant, max_steps=9)
+    extended = read_execution(project / TRAIN_EXECUTION)
+    assert extended is not None
+    first, second = extended.sessions
+    assert (first.last_step, second.last_step) == (6, 9)
+    assert list(changes_within(extended.sessions)) == []
+
+    again = copy_of(inputs, tmp_path / "again")
+    monkeypatch.setenv("PARROTFLOW_COMPILE", "on" if first.compiled else "off")
+    train(again, capfd, **constant, max_steps=9)
+    repeated = read_execution(again / TRAIN_EXECUTION)
+    assert repeated is not None
+    assert repeated.checkpoints == extended.checkpoints
+    assert repeated.weights_sha256 == extended.weights_sha256
 
 
 def test_a_changed_learning_rate_is_named_with_its_old_and_its_new_value(

@@ -121,6 +121,8 @@ class Plan:
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
     unnoticed: tuple[str, ...] = ()
     """With `read_all`: files whose content changed although their size and mtime did not."""
+    secrets: frozenset[str] = frozenset()
+    """The variables that some stage of the repository names as secrets, also one that is not in the plan."""
 
     def __iter__(self) -> Iterator[PlannedStage]:
         return iter(self.stages)
@@ -171,7 +173,11 @@ def make_plan(
             check_deps(repo, stages)
             planned = tuple(_plan(repo, stages, force))
             wrong = repo.state.wrong if isinstance(repo.state, ReadingState) else []
-            return Plan(planned, tuple(sorted(os.path.relpath(path, repo.root_dir) for path in wrong)))
+            return Plan(
+                planned,
+                tuple(sorted(os.path.relpath(path, repo.root_dir) for path in wrong)),
+                frozenset(name for stage in repo.index.stages for name in _policy(stage).all_secrets),
+            )
     except DvcException as error:
         damaged = f"{LOCK_FILE}'" in str(error)
         remedy = (
@@ -239,12 +245,16 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             state,
             tuple(reasons),
             tuple(upstream),
-            read_policy(stage.addressing, getattr(stage, "meta", None)),
+            _policy(stage),
             seconds.get(stage.addressing),
             tuple(str(dep) for dep in stage.deps if str(dep).endswith(".py")),
             tuple(str(out) for out in stage.outs if out.metric),
             _stale_deps(stage) if any(reason.kind in ("code", "never run") for reason in reasons) else None,
         )
+
+
+def _policy(stage: Stage) -> Policy:
+    return read_policy(stage.addressing, getattr(stage, "meta", None))
 
 
 def _stale_deps(stage: PipelineStage) -> StaleDeps | None:

@@ -16,7 +16,7 @@ from flows.run.approval import ask
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
 from flows.run.programs import preflight
-from flows.run.record import Event, RunEnded, StageEnded, StageStarted, redactor
+from flows.run.record import Event, RunEnded, StageEnded, StageStarted, redactor, unhidden
 from flows.run.run_lock import run_lock
 from flows.run.scheduler import RunOptions, RunResult, Scheduler, run_result, secrets_of
 from flows.show.artifacts import run_artifacts
@@ -45,7 +45,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
         if not plan.to_do:
             terminal.summary({})
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
-        for line in preflight(plan, secrets := secrets_of(plan), redactor(secrets)):
+        secrets = secrets_of(plan)
+        for line in [*unhidden(secrets), *preflight(plan, secrets, redactor(secrets))]:
             print(line, flush=True)
         before = all_metrics(plan)
         with recorded(plan, options, flow_run) as (record, recording):

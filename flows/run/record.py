@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,9 +204,19 @@ def replies(path: Path) -> Iterator[dict[str, Any]]:
 
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SHORTEST_SECRET = 8
+"""A shorter value would be found inside words and numbers, and the marks of it would give it away."""
 
 
-def redactor(names: Iterator[str] | set[str], environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+def unhidden(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A warning for each of these variables whose value `redactor` leaves where it is."""
+    short = [name for name in sorted(names) if 0 < len(environment.get(name, "")) < SHORTEST_SECRET]
+    return [
+        f"warning: {name} has fewer than {SHORTEST_SECRET} characters, so it is not hidden where a stage prints it"
+        for name in short
+    ]
+
+
+def redactor(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
     """A function that replaces the values of these environment variables, and tokens of the Hub, by their names."""
     values = {environment[name]: name for name in names if len(environment.get(name, "")) >= SHORTEST_SECRET}
 

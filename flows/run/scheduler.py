@@ -342,8 +342,8 @@ def run_result(plan: "Plan", outcomes: dict[str, StageOutcome], *, cancelled: bo
 
 
 def secrets_of(plan: "Plan") -> set[str]:
-    """The variables of the environment that some stage of the plan names as a secret."""
-    return {name for stage in plan for name in stage.policy.all_secrets if name in os.environ}
+    """The variables of the environment that some stage of the repository names as a secret."""
+    return {name for name in plan.secrets if name in os.environ}
 
 
 def read_count(line: str) -> tuple[int, int] | None:

@@ -33,10 +33,12 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
     Raises UserError on a target that a gate or an approval guards: cells end before what is done once.
     """
     stages: list[PlannedStage] = []
+    secrets: frozenset[str] = frozenset()
     first: dict[str, str] = {}
     for cell, folder in folders.items():
         with working_in(folder):
             plan, contents = make_plan(targets), computed_contents(targets)
+        secrets |= plan.secrets
         to_do = {stage.name for stage in plan.to_do}
         for stage in plan:
             _require_unguarded(stage)
@@ -52,7 +54,7 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
             if policy.sidecar is not None:  # it would work in the project, not in the clone
                 policy = policy.model_copy(update={"sidecar": policy.sidecar.model_copy(update={"when": None})})
             stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state, policy=policy))
-    return Plan(tuple(stages))
+    return Plan(tuple(stages), secrets=secrets)
 
 
 def require_unguarded(targets: Sequence[str]) -> None:

@@ -62,10 +62,15 @@ def toy(folder: Path, dvc_yaml: str) -> Path:
     return made
 
 
-def run(folder: Path) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *targets: str) -> "subprocess.CompletedProcess[str]":
     (folder.parent / "home").mkdir(exist_ok=True)
     return subprocess.run(
-        COMMAND, cwd=folder, env=environment(folder.parent / "home"), capture_output=True, text=True, check=False
+        [*COMMAND, *targets],
+        cwd=folder,
+        env=environment(folder.parent / "home"),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

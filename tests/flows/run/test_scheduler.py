@@ -312,6 +312,30 @@ def test_a_secret_reaches_the_stage_that_names_it_alone_and_is_never_shown(
         assert "a-secret-of-mine" not in record.read_text()
 
 
+UNNAMED = """\
+stages:
+  plain: {cmd: env > plain.txt && cat source.txt, deps: [source.txt], outs: [plain.txt]}
+  publish: {cmd: cp plain.txt out.txt, deps: [plain.txt], outs: [out.txt], meta: {flow: {secrets: [HF_TOKEN, PIN]}}}
+"""
+
+
+def test_a_secret_stays_hidden_from_a_run_without_the_stage_that_names_it_and_a_short_one_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
+    monkeypatch.setenv("PIN", "123")
+    folder = toy(tmp_path / "toy", UNNAMED)
+    (folder / "source.txt").write_text("found a-secret-of-mine in 0.123 s\n")
+
+    result = run(folder, "plain")
+
+    assert not {"HF_TOKEN", "PIN"} & {line.partition("=")[0] for line in (folder / "plain.txt").read_text().split()}
+    assert "found [HF_TOKEN] in 0.123 s" in result.stdout
+    assert result.stdout.count("warning: PIN has fewer than 8 characters, so it is not hidden") == 1
+    for record in (folder / ".parrotflow/runs").iterdir():
+        assert "a-secret-of-mine" not in record.read_text()
+
+
 APPROVED = """\
 stages:
   publish: {cmd: cp source.txt out.txt, deps: [source.txt], outs: [out.txt], meta: {flow: {approval: true}}}

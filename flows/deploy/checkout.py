@@ -1,11 +1,12 @@
 """The checkout that a deployment works in: brought up to its branches, and what came of a run committed to one.
 
-It belongs to the deployment alone and is apart from where people work; a clone that a person made is refused. What a
+It belongs to the deployment alone and is apart from where people work; a folder that a person made is refused. What a
 killed run left in tracked files is undone: DVC's run-cache and the checkpoints, which git does not track, restore it.
 Only results of experiments are committed, since nothing else holds a record of runs.
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from flows.environment import STATE_DIR
 from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.stored import RECORD
 from stages.runtime.atomic import atomic_write
@@ -24,6 +26,12 @@ WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
 
 MARK = ".git/parrotflow-checkout"
 """Tells a checkout of ours from a person's clone."""
+
+MERGING = ".git/MERGE_HEAD"
+"""Is there while a merge waits for its commit."""
+
+NOBODYS = {STATE_DIR.name, "lost+found"}
+"""In a folder before the first checkout: a deployment's lock, and what a new disk has."""
 
 MERGED = f"{EXPERIMENTS}/*/*/** merge=ours\n{EXPERIMENTS}/*/*/{RECORD} merge=union\n"
 """Of an experiment's results that two sides have changed: the lines of both records, and whole files of our own, which
@@ -87,10 +95,7 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
 
 def _fetch(folder: Path, source: str) -> None:
     if not (folder / ".git").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _git(folder, "init", "--quiet")
-        _git(folder, "remote", "add", "origin", source)
-        (folder / MARK).touch()
+        _begin(folder, source)
     if not (folder / MARK).exists():
         raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
     # A killed git leaves its locks; no other process uses the checkout.
@@ -99,6 +104,22 @@ def _fetch(folder: Path, source: str) -> None:
     commit_what_was_broken_off(folder)
     _git(folder, "remote", "set-url", "origin", source)
     _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
+
+
+def _begin(folder: Path, source: str) -> None:
+    """Make an empty repository with our mark, in one step. Raises UserError where the folder has files of others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if others := sorted({path.name for path in folder.iterdir()} - NOBODYS):
+        raise UserError(
+            f"{folder} has files that no deployment made ({', '.join(others[:3])}); name a new or an empty folder"
+        )
+    made = folder / STATE_DIR / "new"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    _git(made, "init", "--quiet")
+    _git(made, "remote", "add", "origin", source)
+    (made / MARK).touch()
+    (made / ".git").rename(folder / ".git")
 
 
 def merge(folder: Path, other: str) -> None:

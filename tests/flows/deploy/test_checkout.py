@@ -244,6 +244,38 @@ def test_no_message_has_the_token_of_an_address(
 GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"
 
 
+def test_a_folder_with_files_of_a_person_is_refused_and_left_as_it_is(source: Path) -> None:
+    mine = source.parent / "copy"
+    (mine / ".parrotflow").mkdir(parents=True)
+    (mine / "one.sh").write_text("not in any repository\n")
+
+    with pytest.raises(
+        UserError, match=r"has files that no deployment made \(one\.sh\); name a new or an empty folder"
+    ):
+        bring_up_to_date(mine, str(source), "main", "results")
+
+    assert (mine / "one.sh").read_text() == "not in any repository\n"
+    assert not (mine / ".git").exists()
+
+
+@pytest.mark.parametrize("command", ["init", "remote"])
+def test_a_first_checkout_that_is_killed_is_made_by_the_next_run(
+    source: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def killed_after(folder: Path, *arguments: str, **options: bool) -> str:
+        done = git(folder, *arguments)
+        if arguments[0] == command:
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.deploy.checkout._git", killed_after)
+        with pytest.raises(KeyboardInterrupt):
+            checkout(source)
+
+    assert (checkout(source) / "one.sh").read_text() == "a\n"
+
+
 def test_without_publishing_a_guarded_target_means_nothing_and_not_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

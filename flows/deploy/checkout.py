@@ -70,7 +70,7 @@ def commit_what_was_broken_off(folder: Path) -> None:
 
     Otherwise lines of a record that git tracks were undone, and files that it does not know were in the way of others.
     """
-    if (folder / ".git/MERGE_HEAD").exists():
+    if (folder / MERGING).exists():
         return  # what differs from HEAD is the other side's
     left = [path for path in _changed(folder) if path.startswith(f"{EXPERIMENTS}/") and path.count("/") > 2]
     if left:
@@ -131,6 +131,7 @@ def merge(folder: Path, other: str) -> None:
     """
     if _succeeds(folder, "merge-base", "--is-ancestor", other, "HEAD"):
         return
+    _remove_what_is_in_the_way(folder, other)
     if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", other):
         _git(folder, "merge", "--quiet", "--ff-only", other)
         return
@@ -138,7 +139,12 @@ def merge(folder: Path, other: str) -> None:
     results = [path for path in _git(folder, "ls-files", "-z").split("\0") if is_result(path, outs)]
     atomic_write(folder / ".git/info/attributes", MERGED)
     ours = ("-c", "merge.ours.driver=true")
-    _succeeds(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
+    try:
+        _git(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
+    except UserError:
+        # Over conflicts git waits for us; else it did not begin.
+        if not (folder / MERGING).exists():
+            raise
     if results:
         _git(folder, "checkout", "--quiet", "HEAD", "--", *results)
     unmerged = _git(folder, "diff", "--name-only", "--diff-filter=U").splitlines()
@@ -150,6 +156,16 @@ def merge(folder: Path, other: str) -> None:
         _git(folder, "merge", "--abort")
         raise UserError(f"{other} cannot be merged: conflicts in {', '.join(unmerged[:5])}; merge them by hand once")
     _git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
+
+
+def _remove_what_is_in_the_way(folder: Path, other: str) -> None:
+    """Remove files that git does not know here and `other` has, such as a report that a failed run has left.
+
+    git overwrites none of them, so they would stop this merge in every later run.
+    """
+    theirs = set(_git(folder, "ls-tree", "-r", "-z", "--name-only", other).split("\0")) - {""}
+    for path in theirs.intersection(_git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")):
+        (folder / path).unlink()
 
 
 def commit_results(folder: Path, message: str, others: Sequence[str] = ()) -> str | None:

@@ -93,6 +93,39 @@ def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
     assert (folder / "one.sh").read_text() == "ours\n"
 
 
+@pytest.mark.parametrize("name", ["scores/two.json", "dvc.lock"])
+@pytest.mark.parametrize("diverged", [False, True])
+def test_what_a_failed_run_left_gives_way_to_what_the_branch_has_since(source: Path, name: str, diverged: bool) -> None:
+    work = source.parent / "work"
+    if name == "dvc.lock":
+        git(work, "rm", "-q", "--cached", name)
+        git(work, "commit", "-qm", "no results yet")
+        git(work, "push", "-q", "origin", "main")
+    folder = checkout(source)
+    if diverged:
+        (folder / "scores/one.json").write_text("2\n")
+        commit_results(folder, "Results of one")
+    (folder / name).write_text("left\n")
+    commit(work, **{name.replace("/", "__").replace(".", "_"): lock("theirs")})
+    git(work, "push", "-q", "origin", "main")
+
+    bring_up_to_date(folder, str(source), "main", "results")
+
+    assert (folder / name).read_text() == lock("theirs")
+    assert (folder / "scores/one.json").read_text() == ("2\n" if diverged else "1\n")
+
+
+def test_a_merge_that_git_does_not_begin_is_told_in_its_words(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    commit(folder, scores__one_json="2\n")
+    git(work, "checkout", "-q", "--orphan", "anew")
+    commit(work, one_sh="anew\n")
+    git(work, "push", "-q", "--force", "origin", "anew:main")
+
+    with pytest.raises(UserError, match="git merge: fatal: refusing to merge unrelated histories"):
+        bring_up_to_date(folder, str(source), "main", "results")
+
+
 def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:
     folder = checkout(source)
     (folder / "dvc.lock").write_text(lock("computed\n"))
@@ -211,6 +244,38 @@ def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:
     assert (mine / "one.sh").read_text() == "not committed\n"
 
 
+def test_a_folder_with_files_of_a_person_is_refused_and_left_as_it_is(source: Path) -> None:
+    mine = source.parent / "copy"
+    (mine / ".parrotflow").mkdir(parents=True)
+    (mine / "one.sh").write_text("not in any repository\n")
+
+    with pytest.raises(
+        UserError, match=r"has files that no deployment made \(one\.sh\); name a new or an empty folder"
+    ):
+        bring_up_to_date(mine, str(source), "main", "results")
+
+    assert (mine / "one.sh").read_text() == "not in any repository\n"
+    assert not (mine / ".git").exists()
+
+
+@pytest.mark.parametrize("command", ["init", "remote"])
+def test_a_first_checkout_that_is_killed_is_made_by_the_next_run(
+    source: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def killed_after(folder: Path, *arguments: str, **options: bool) -> str:
+        done = git(folder, *arguments)
+        if arguments[0] == command:
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.deploy.checkout._git", killed_after)
+        with pytest.raises(KeyboardInterrupt):
+            checkout(source)
+
+    assert (checkout(source) / "one.sh").read_text() == "a\n"
+
+
 def test_a_commit_of_any_branch_is_checked_out_and_one_that_was_not_pushed_is_refused(source: Path) -> None:
     folder, work = source.parent / "checkout", source.parent / "work"
     first = git(work, "rev-parse", "HEAD")
@@ -242,38 +307,6 @@ def test_no_message_has_the_token_of_an_address(
 
 
 GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"
-
-
-def test_a_folder_with_files_of_a_person_is_refused_and_left_as_it_is(source: Path) -> None:
-    mine = source.parent / "copy"
-    (mine / ".parrotflow").mkdir(parents=True)
-    (mine / "one.sh").write_text("not in any repository\n")
-
-    with pytest.raises(
-        UserError, match=r"has files that no deployment made \(one\.sh\); name a new or an empty folder"
-    ):
-        bring_up_to_date(mine, str(source), "main", "results")
-
-    assert (mine / "one.sh").read_text() == "not in any repository\n"
-    assert not (mine / ".git").exists()
-
-
-@pytest.mark.parametrize("command", ["init", "remote"])
-def test_a_first_checkout_that_is_killed_is_made_by_the_next_run(
-    source: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    def killed_after(folder: Path, *arguments: str, **options: bool) -> str:
-        done = git(folder, *arguments)
-        if arguments[0] == command:
-            raise KeyboardInterrupt
-        return done
-
-    with monkeypatch.context() as patched:
-        patched.setattr("flows.deploy.checkout._git", killed_after)
-        with pytest.raises(KeyboardInterrupt):
-            checkout(source)
-
-    assert (checkout(source) / "one.sh").read_text() == "a\n"
 
 
 def test_without_publishing_a_guarded_target_means_nothing_and_not_everything(

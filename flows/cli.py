@@ -151,7 +151,7 @@ def params(*words: str, fill: Annotated[bool, cyclopts.Parameter(negative="")] =
     words
         GROUP=CHOICE, e.g. model=gpt2, or a dotted key and its value, e.g. train.max_steps=1000.
     fill
-        Bring params.yaml of an older version up to date: add what is missing, move what was renamed.
+        Bring params.yaml of an older version up to date: add what is missing, move what was renamed. Without words.
     yes
         Write without asking.
     """
@@ -161,6 +161,8 @@ def params(*words: str, fill: Annotated[bool, cyclopts.Parameter(negative="")] =
     from flows.project.fill import filled_text
     from stages.runtime.section import PARAMS_FILE
 
+    if words and fill:
+        raise UserError("--fill takes no words; use it first, and then `parrotflow params` with the words")
     console = Console(highlight=False, soft_wrap=True)
     if not words and not fill:
         console.print(compose.describe(compose.groups()).replace("; ", "\n"))

@@ -92,6 +92,8 @@ def scheduled(
                     return Completed(message="every stage that was asked for is behind a gate, and publish is off")
                 result = pipeline(stages, pull=pulled, wait=True, return_state=True)
                 if not result.is_completed():
+                    for line in checkout.left_out_by_git(folder, result.message or ""):
+                        logger.error("%s", line)
                     return result
             pushed = not (push and remote) or succeeds(with_retries(push_task, retry_delays_seconds))
             commit = commit_task(folder, f"Results of {name}", tables)

@@ -225,6 +225,23 @@ def uncached_outs(folder: Path) -> tuple[str, ...]:
     return (*(out.as_posix() for out in outs), *paths, *artifacts)
 
 
+def left_out_by_git(folder: Path, message: str) -> list[str]:
+    """What to do about the inputs that a failure's message names and that no checkout has, a line each."""
+    with Repo(str(folder)) as repo:
+        made = {out.fs_path for out in repo.index.outs}
+        read = {dep.fs_path for stage in repo.index.stages for dep in stage.deps if dep.protocol == "local"}
+        inside = (Path(path) for path in read - made if Path(path).is_relative_to(repo.root_dir))
+        names = sorted(path.relative_to(repo.root_dir).as_posix() for path in inside)
+    ignored = [name for name in names if _succeeds(folder, "check-ignore", "--quiet", "--", f"{name}/any")]
+    tracked = _git(folder, "ls-files", "-z").split("\0")
+    return [
+        f"a checkout has no file of `{name}`, since git ignores what lies there: track it with `git add -f`, or name a "
+        "folder outside the project or a URL instead"
+        for name in ignored
+        if name in message and not any(path.startswith(f"{name}/") and "/." not in path for path in tracked)
+    ]
+
+
 def is_result(path: str, results: Sequence[str]) -> bool:
     """Whether a run may have written a tracked file."""
     return path.endswith(WRITTEN_BY_DVC) or any(path == result or path.startswith(f"{result}/") for result in results)

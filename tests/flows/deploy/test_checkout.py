@@ -9,6 +9,7 @@ from flows.deploy.checkout import (
     bring_to_commit,
     bring_up_to_date,
     commit_results,
+    left_out_by_git,
     merge,
     push_commits,
     require_branch_name,
@@ -124,6 +125,27 @@ def test_a_merge_that_git_does_not_begin_is_told_in_its_words(source: Path) -> N
 
     with pytest.raises(UserError, match="git merge: fatal: refusing to merge unrelated histories"):
         bring_up_to_date(folder, str(source), "main", "results")
+
+
+def test_a_failure_over_inputs_that_git_ignores_is_told_with_how_a_checkout_gets_them(source: Path) -> None:
+    work = source.parent / "work"
+    commit(
+        work,
+        dvc_yaml=DVC_YAML.replace("[one.sh]", "[one.sh, texts, /etc/hostname]"),
+        texts___gitignore="*\n!.gitignore\n",
+    )
+    git(work, "push", "-q", "origin", "main")
+    (work / "texts/a.py").write_text("a person's\n")
+    failure = "one: `texts/*.py` matches no file"
+
+    (line,) = left_out_by_git(checkout(source), failure)
+    assert line.startswith("a checkout has no file of `texts`, since git ignores what lies there: track it with `git")
+    assert left_out_by_git(checkout(source), "one: the disk is full") == []
+
+    git(work, "add", "-f", "texts/a.py")
+    commit(work)
+    git(work, "push", "-q", "origin", "main")
+    assert left_out_by_git(checkout(source), failure) == []
 
 
 def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:

@@ -16,13 +16,16 @@ import regex
 from stages.clean.params import Masks
 
 EMAIL = re.compile(r"(?<![\w.+-])[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}(?![\w-])")
+# A colon may be on either side of an IPv4 address: a host before it, a port after it. What follows `oid:` (RFC 3061) or
+# the epoch of a Debian version (`1:2.3.4.5`) is none, nor a heading with a colon (`3.8.2.4: `).
 # Global unicast addresses of IPv6 begin with 2 or 3 (RFC 4291); three colons tell them from slices.
 IP_ADDRESS = re.compile(
-    r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[23][0-9a-fA-F]{3}:(?:[0-9a-fA-F]{0,4}:){2,6}[0-9a-fA-F]{0,4})(?![\w:]|\.\d)"
+    r"(?=\d)(?<![\w.])(?:(?<![oO][iI][dD]:)(?<![^\w.]\d:)\d{1,3}(?:\.\d{1,3}){3}(?!:\s)"
+    r"|(?<!:)[23][0-9a-fA-F]{3}:(?:[0-9a-fA-F]{0,4}:){2,6}[0-9a-fA-F]{0,4}(?!:))(?!\w|\.\d)"
 )
 PRIVATE_KEY_LINE = re.compile(r"-----(BEGIN|END) [A-Z ]*PRIVATE KEY-----")
 
-RESERVED = ("example.com", "example.org", "example.net", ".example", ".test", ".invalid")
+RESERVED = (".example.com", ".example.org", ".example.net", ".example", ".test", ".invalid")
 """Domains for documentation (RFC 2606): no real addresses."""
 
 DETECTORS = (
@@ -67,7 +70,7 @@ def mask(text: str, masks: Masks) -> Masked:
             text, count = pattern.subn(_without_key, text)
             found["keys"] += count
     if masks.emails and "@" in text:
-        text = EMAIL.sub(lambda match: _replaced(match, not match[0].endswith(RESERVED), "emails", found), text)
+        text = EMAIL.sub(lambda match: _replaced(match, _is_real(match[0]), "emails", found), text)
     if masks.ip_addresses:
         text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
     return Masked(text, found)
@@ -97,6 +100,11 @@ def _without_key(match: re.Match[str] | regex.Match[str]) -> str:
     """A pattern's group is the value, or only its prefix (`ghp`): then all of the match is the value."""
     value = max((group for group in match.groups() if group), key=len, default="")
     return match[0].replace(value, PLACEHOLDERS["keys"]) if len(value) >= SHORTEST_VALUE else PLACEHOLDERS["keys"]
+
+
+def _is_real(email: str) -> bool:
+    domain = email.rpartition("@")[2].lower()
+    return not f".{domain}".endswith(RESERVED)
 
 
 def _is_public(address: str) -> bool:

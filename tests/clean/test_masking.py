@@ -22,6 +22,14 @@ PRIVATE = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc=\n-----END RSA PRIV
         ("a@b.co, c@d.io", "<EMAIL>, <EMAIL>", "emails"),
         ("host = '8.8.8.8'", "host = '<IP_ADDRESS>'", "ip_addresses"),
         ("2001:4860:4860::8888 is DNS", "<IP_ADDRESS> is DNS", "ip_addresses"),
+        ("connect('8.8.8.8:53')", "connect('<IP_ADDRESS>:53')", "ip_addresses"),
+        ("http://93.184.215.14:8080/x", "http://<IP_ADDRESS>:8080/x", "ip_addresses"),
+        ("host:93.184.215.14", "host:<IP_ADDRESS>", "ip_addresses"),
+        ("ssh -L 80:8.8.8.8:80", "ssh -L 80:<IP_ADDRESS>:80", "ip_addresses"),
+        ("::ffff:8.8.8.8", "::ffff:<IP_ADDRESS>", "ip_addresses"),
+        ("alice@counterexample.com", "<EMAIL>", "emails"),
+        ("bob@myexample.org", "<EMAIL>", "emails"),
+        ("carol@contest.co.uk, dan@latest.dev", "<EMAIL>, <EMAIL>", "emails"),
         (f"key = '{AWS}'", "key = '<KEY>'", "keys"),
         (f"token = '{GITHUB}'  # ghp", "token = '<KEY>'  # ghp", "keys"),
         (f"slack('{SLACK}')", "slack('<KEY>')", "keys"),
@@ -42,8 +50,13 @@ def test_each_kind_is_replaced_counted_and_off_when_it_is_off(text: str, expecte
     "text",
     [
         "user@example.com and @decorator and a @ b",
+        "user@EXAMPLE.COM user@mail.example.org root@host.test x@y.invalid",
         "127.0.0.1 192.168.1.1 10.0.0.1 ::1 fe80::1",
         "version = '1.2.3.4.5' and 999.999.1.1",
+        "v1.2.3.4 x.1.2.3.4 1.2.3.4rc1 1.2.3.4_5 tag:1.2.3.4.5 1.2.3.4.5:8",
+        "# 3.8.2.4: The value, as in section 3.8.2.4:\n",
+        "urn:oid:2.5.4.3 and OID:1.3.6.1 and Depends: libx (>= 1:2.3.4.5)",
+        "10.0.0.1:80 http://127.0.0.1:8080/x localhost:192.168.1.1:22 01.02.03.04:5",
         "x[1::2] == y[::-1] and a::b and 12:30:45",
         "matrix @ vector.T",
         "def f(value: int) -> dict[str, str]:\n    return {'a': 'b'}\n",
@@ -76,7 +89,19 @@ def test_credentials_that_have_patterns_of_our_own_are_replaced(text: str, expec
 
 @pytest.mark.parametrize(
     "unit",
-    ["-----BEGIN RSA PRIVATE " + "KEY-----\n", "eyJ", "=eyJa", "//a/:_authToken= ", "//", "sk-", "aws", "a@a.", "1."],
+    [
+        "-----BEGIN RSA PRIVATE " + "KEY-----\n",
+        "eyJ",
+        "=eyJa",
+        "//a/:_authToken= ",
+        "//",
+        "sk-",
+        "aws",
+        "a@a.",
+        "1.",
+        "8:",
+        "1.1.1.1:",
+    ],
 )
 def test_a_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
     text = (unit * 2_000_000)[:2_000_000]

@@ -179,6 +179,9 @@ def test_rows_of_csv_are_documents() -> None:
         (b"licence,text\nMIT,x\n", r"a\.csv#1: no field `code`; it has licence, text"),
         (b'licence,code\nMIT,x\nMIT,"open\n', r"a\.csv: line \d+ is not valid CSV \(unexpected end of data\)"),
         (b"licence,code\nMIT,\xff\n", r"a\.csv: line \d+ is not valid CSV \('utf-8' codec"),
+        (b"licence,code\nMIT,x\nMIT,f(a, b)\n", r"^a\.csv: line 3 has 3 cells, and there are 2 columns; quote a cell"),
+        (b"licence,code\n\nMIT\nMIT,x\n", r"^a\.csv: line 3 has 1 cells, and there are 2 columns; quote a cell"),
+        (b'licence,code\nMIT,"x\ny"\nMIT,"x\ny",\n', r"^a\.csv: line 4 has 3 cells, and there are 2 columns"),
     ],
 )
 def test_broken_csv_is_refused_with_its_line(content: bytes, message: str) -> None:

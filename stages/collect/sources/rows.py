@@ -65,19 +65,36 @@ def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
 
 
 def read_csv(source: Csv, max_document_bytes: int) -> Iterator[RawDocument | LeftOut]:
-    """Each row as one document. Raises UserError that names a line that is not CSV."""
+    """Each row as one document. Raises UserError that names a line that is not CSV, or that has not a cell a column."""
     limit = longest_line(max_document_bytes)
     csv.field_size_limit(limit)
     for file in find_visible(source.globs):
         with decompressed(file) as stream:
-            rows = csv.DictReader(_csv_lines(stream, limit), strict=True)
-            try:
-                if repeated := [name for name, count in Counter(rows.fieldnames or []).items() if count > 1]:
-                    raise UserError(f"{file.name}: several columns are named `{repeated[0]}`; rename them")
-                for number, row in enumerate(rows, start=1):
-                    yield as_raw(source, row, f"{file.name}#{number}")
-            except (csv.Error, UnicodeError) as error:
-                raise UserError(f"{file.name}: line {rows.line_num + 1} is not valid CSV ({error})") from None
+            for number, row in enumerate(_csv_rows(file.name, stream, limit), start=1):
+                yield as_raw(source, row, f"{file.name}#{number}")
+
+
+def _csv_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[dict[str, str]]:
+    """Column -> cell, for each row. Not csv.DictReader: it cuts and fills rows of another length without a word."""
+    reader = csv.reader(_csv_lines(stream, limit), strict=True)
+    columns: list[str] = []
+    line = 1  # where the row begins
+    try:
+        for cells in reader:
+            if not columns:
+                columns = cells
+                if repeated := [column for column, count in Counter(columns).items() if count > 1]:
+                    raise UserError(f"{name}: several columns are named `{repeated[0]}`; rename them")
+            elif len(cells) == len(columns):
+                yield dict(zip(columns, cells, strict=True))
+            elif cells:  # else an empty line
+                raise UserError(
+                    f"{name}: line {line} has {len(cells)} cells, and there are {len(columns)} columns; quote a cell "
+                    "that holds a comma, or correct or remove the line"
+                )
+            line = reader.line_num + 1
+    except (csv.Error, UnicodeError) as error:
+        raise UserError(f"{name}: line {line} is not valid CSV ({error})") from None
 
 
 def _csv_lines(stream: BinaryIO, limit: int) -> Iterator[str]:

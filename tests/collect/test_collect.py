@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,14 +114,54 @@ def test_pipes_and_links_to_nowhere_are_skipped_and_a_loop_of_links_ends() -> No
     report = collect()
 
     assert report["documents"] == 6
-    assert report["left_out"] == {"no regular file": 2}
+    assert report["left_out"] == {"no regular file": 2, "link to a folder (not followed)": 1}
 
 
-@pytest.mark.parametrize("pattern", ["corpus/*", "corpus/**/*"])
-def test_a_pattern_does_not_follow_links_to_folders(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", ["corpus", "corpus/*", "corpus/**/*", "corpus/**/*.py", "corp*/**/*.py"])
+def test_links_to_folders_are_not_followed_but_counted_and_named(
+    pattern: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("code")
+    (elsewhere / "mine.py").write_text("x = 1\n")
     Path("corpus/loop").symlink_to(Path.cwd() / "corpus", target_is_directory=True)
+    Path("corpus/code").symlink_to(elsewhere, target_is_directory=True)
+    Path("corpus/.venv").mkdir()
+    Path("corpus/.venv/lib64").symlink_to(elsewhere, target_is_directory=True)
 
-    assert collect(FILES_SOURCE | {"globs": [pattern]})["documents"] == 6
+    report = collect(FILES_SOURCE | {"globs": [pattern]})
+
+    assert report["documents"] == 6
+    reasons = {name: count for name, count in report["left_out"].items() if not name.startswith("hidden")}
+    assert reasons == {"link out of its folder": 1, "link to a folder (not followed)": 1}
+    named = Path("data/left_out.csv").read_text()
+    assert "mine,corpus/code,link out of its folder\n" in named
+    assert "mine,corpus/loop,link to a folder (not followed)\n" in named
+
+
+@pytest.mark.parametrize("pattern", ["linked", "linked/*", "linked/**/*.py"])
+def test_a_pattern_that_finds_nothing_but_a_link_to_a_folder_says_so_and_the_link_itself_can_be_named(
+    pattern: str,
+) -> None:
+    Path("linked").mkdir()
+    Path("linked/code").symlink_to(Path.cwd() / "corpus", target_is_directory=True)
+
+    told = f"`{pattern}` matches no file; `linked/code` is a link out of its folder: copy it, or name it in globs"
+    with pytest.raises(UserError, match=re.escape(told)):
+        collect(FILES_SOURCE | {"globs": [pattern]})
+    assert collect(FILES_SOURCE | {"globs": ["linked/code"]})["documents"] == 6
+
+
+def test_among_rows_a_link_within_the_folder_is_passed_over_and_one_out_of_it_is_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    Path("rows/2026").mkdir(parents=True)
+    Path("rows/2026/a.jsonl").write_text('{"content": "x = 1"}\n')
+    Path("rows/latest").symlink_to("2026", target_is_directory=True)
+
+    assert collect(rows("jsonl", "rows/**/*.jsonl"))["documents"] == 1
+    Path("rows/more").symlink_to(tmp_path_factory.mktemp("more"), target_is_directory=True)
+    with pytest.raises(UserError, match=r"^rows/more: link out of its folder; correct or remove it"):
+        collect(rows("jsonl", "rows/**/*.jsonl"))
 
 
 def test_a_pattern_takes_what_it_matches_each_once() -> None:

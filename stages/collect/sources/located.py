@@ -5,6 +5,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +17,7 @@ from stages.runtime.entry import UnavailableError, UserError
 HIDDEN = "hidden (its name begins with a dot)"
 NOT_REGULAR = "no regular file"
 LINK_OUT = "link out of its folder"
+LINKED_FOLDER = "link to a folder (not followed)"
 
 DENIED = {401, 403}
 """Status codes of HTTP with which a server refuses the credentials, or asks for some."""
@@ -33,7 +35,7 @@ class LocatedFile:
     size: int | None
     """Bytes, where it is known."""
     flaw: str
-    """Why it is not read: a pipe, a device, a link to nowhere or out of its folder; empty where it is."""
+    """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
     state: State | None
     """Tells whether a file on this machine has changed."""
     open: Callable[[], BinaryIO]
@@ -42,23 +44,25 @@ class LocatedFile:
 def find(patterns: Sequence[str]) -> list[LocatedFile]:
     """What the patterns match, each once, in the order of the names; a folder gives all below it.
 
-    Hidden files (of a hidden folder: the folder), links to nowhere and links out of the pattern's folder have a flaw.
-    Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that matches nothing or
-    is not allowed to be listed, UnavailableError for one that cannot be listed now.
+    Hidden files (of a hidden folder: the folder), links to nowhere or to folders and links out of the pattern's folder
+    have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that matches
+    nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
     """
     found: dict[str, LocatedFile] = {}
     for pattern in patterns:
         files = list(_remote(pattern) if "://" in pattern else _local(Path(pattern)))
-        if all(file.flaw == HIDDEN for file in files):
+        if all(file.flaw in (HIDDEN, LINK_OUT, LINKED_FOLDER) for file in files):
+            link = next((file for file in files if file.flaw != HIDDEN), None)
             where = "" if "://" in pattern else f" (relative to {Path.cwd()})"
-            raise UserError(f"collect.sources: `{pattern}` matches no file; correct the path{where}")
+            remedy = f"`{link.name}` is a {link.flaw}: copy it, or name it in globs" if link else "correct the path"
+            raise UserError(f"collect.sources: `{pattern}` matches no file; {remedy}{where}")
         found.update((file.name, file) for file in files)
     return [found[name] for name in sorted(found)]
 
 
 def find_visible(patterns: Sequence[str]) -> list[LocatedFile]:
-    """As `find`, without the hidden files."""
-    return [file for file in find(patterns) if file.flaw != HIDDEN]
+    """As `find`, without the hidden files and without links to folders that the patterns see by their own names."""
+    return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER)]
 
 
 def _local(pattern: Path) -> Iterator[LocatedFile]:
@@ -73,16 +77,25 @@ def _local(pattern: Path) -> Iterator[LocatedFile]:
         return
     base = Path(pattern.anchor, *parts[:first_wildcard])
     root = os.path.realpath(base)
-    for match in base.glob("/".join(parts[first_wildcard:])):
+    wildcards = parts[first_wildcard:]
+    for match in chain(base.glob("/".join(wildcards)), _unfollowed(base, wildcards)):
         below = match.relative_to(base).parts
-        if match.is_symlink() and match.is_dir():
-            continue
         if any(part.startswith(".") and part not in parts for part in below):
             yield _flawed(match, HIDDEN)
-        elif match.is_dir():
+        elif match.is_dir() and not match.is_symlink():
             yield from _folder(match)
         else:
             yield _local_file(str(match), match, root)
+
+
+def _unfollowed(base: Path, wildcards: Sequence[str]) -> Iterator[Path]:
+    """The links to folders that `**` passes by, though it does not follow them and the pattern need not match them."""
+    if "**" in wildcards:
+        before = wildcards[: wildcards.index("**")]
+        for start in base.glob("/".join(before)) if before else [base]:
+            for folder, names, _ in os.walk(start):
+                names[:] = [name for name in names if not name.startswith(".")]
+                yield from (path for name in names if (path := Path(folder, name)).is_symlink())
 
 
 def _folder(folder: Path) -> Iterator[LocatedFile]:
@@ -91,7 +104,7 @@ def _folder(folder: Path) -> Iterator[LocatedFile]:
         if entry.name.startswith("."):
             yield _flawed(entry.path, HIDDEN)
         else:
-            # Only a link can lead out: links to folders are not followed.
+            # Only a link can lead out: those to folders are not followed.
             yield _local_file(entry.path, entry, root if entry.is_symlink() else None)
 
 
@@ -101,10 +114,13 @@ def _local_file(path: str, entry: "os.DirEntry[str] | Path", root: str | None) -
         info = entry.stat()
     except OSError:
         return _flawed(path, NOT_REGULAR)
-    if not stat.S_ISREG(info.st_mode):
+    linked_folder = stat.S_ISDIR(info.st_mode) and entry.is_symlink()
+    if not stat.S_ISREG(info.st_mode) and not linked_folder:
         return _flawed(path, NOT_REGULAR)
     if root is not None and not Path(os.path.realpath(path)).is_relative_to(root):
         return _flawed(path, LINK_OUT)
+    if linked_folder:
+        return _flawed(path, LINKED_FOLDER)
     state = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
     return LocatedFile(_name(path), info.st_size, "", state, partial(_open_local, path))
 
@@ -122,12 +138,12 @@ def _open_local(path: str) -> BinaryIO:
 
 
 def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
-    """The files below a folder, and of hidden and unreadable folders the folder."""
+    """The files below a folder, links to folders, and of hidden and unreadable folders the folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(".") or not entry.is_dir():
+            if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
                 yield entry
-            elif not entry.is_symlink():
+            else:
                 try:
                     yield from _entries_below(entry.path)
                 except OSError:

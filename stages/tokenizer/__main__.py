@@ -45,6 +45,12 @@ def make(params: TokenizerParams, folder: Path) -> Tokenizer:
         tokenizer = characters(sample(DOCUMENTS, limit=2**63 - 1))
     else:
         tokenizer = train_bpe(sample(DOCUMENTS, params.training_bytes), params.vocabulary_size, params.pattern)
+        if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:
+            print(
+                f"tokenizer.vocabulary_size = {params.vocabulary_size:,}: only {size:,} tokens, as no pair is left to "
+                "merge; raise tokenizer.training_bytes, add text or lower it",
+                flush=True,
+            )
     save_trained(tokenizer, folder)
     return tokenizer
 

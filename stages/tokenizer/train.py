@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from stages.formats.documents import read_shard, shard_paths
+from stages.runtime.entry import UserError
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
@@ -19,12 +20,20 @@ GPT4_PATTERN = (
 
 
 def sample(folder: Path, limit: int) -> Iterator[list[str]]:
-    """Texts of a folder of documents, a batch per shard, in the order of their ids, up to `limit` bytes in total."""
+    """Texts of a folder of documents, a batch per shard, in the order of their ids, up to `limit` bytes in total.
+
+    Raises UserError if the first one is larger.
+    """
     room = limit
     for shard in shard_paths(folder):
         texts = read_shard(shard, columns=["text"]).column("text")
         sizes = pc.cumulative_sum(pc.binary_length(texts)).to_numpy()
         fitting = int((sizes <= room).sum())
+        if room == limit and 0 == fitting < len(texts):
+            raise UserError(
+                f"tokenizer.training_bytes = {limit:,}: no document fits, the first has {sizes[0]:,} bytes; raise it "
+                "to at least that"
+            )
         yield texts[:fitting].to_pylist()
         if fitting < len(texts):
             return

@@ -112,6 +112,28 @@ def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
     assert make(training_bytes=sum(sizes[:4])).to_str() == train_bpe([taken], 300, "gpt2").to_str()
 
 
+def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:
+    first = next(iter(read_documents(Path("data/clean/train")))).size
+
+    with pytest.raises(UserError) as refused:
+        make(training_bytes=first - 1)
+
+    assert f"tokenizer.training_bytes = {first - 1:,}: no document fits, the first has {first:,} bytes" in str(
+        refused.value
+    )
+    assert not TOKENIZER.exists()
+
+
+def test_a_vocabulary_smaller_than_was_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    make()
+    assert capsys.readouterr().out == ""
+
+    size = make(vocabulary_size=2**20).get_vocab_size()
+
+    assert 257 < size < 2**20
+    assert f"tokenizer.vocabulary_size = 1,048,576: only {size:,} tokens, as no pair is left" in capsys.readouterr().out
+
+
 def test_every_character_of_the_train_side_is_a_token_and_others_are_unknown() -> None:
     tokenizer = make(kind="characters")
     seen = set("".join(item.text for item in read_documents(Path("data/clean/train"))))

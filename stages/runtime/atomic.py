@@ -30,7 +30,7 @@ def atomic_folder(place: Path) -> Iterator[Path]:
     What an earlier kill left half-written is removed first. Raises UserError while another run writes the same folder.
     """
     partial = place.with_name(f".{place.name}.partial")
-    with _only_writer(partial):
+    with only_writer(partial):
         try:
             yield partial
         except BaseException:
@@ -40,15 +40,18 @@ def atomic_folder(place: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _only_writer(partial: Path) -> Iterator[None]:
-    """An empty folder that no other process writes into. The lock on it ends with its process, however that ends."""
+def only_writer(partial: Path, wait: bool = False) -> Iterator[None]:
+    """An empty folder that no other process writes into. The lock on it ends with its process, however that ends.
+
+    Raises UserError while another run has the lock; with `wait`, waits for it.
+    """
     lock = None
     while lock is None:
         partial.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             partial.mkdir()
         with suppress(FileNotFoundError):
-            lock = _lock(partial)
+            lock = _lock(partial, wait)
     try:
         _remove_left_behind(partial)
         yield
@@ -61,17 +64,24 @@ def _remove_left_behind(partial: Path) -> None:
     for file in partial.iterdir():
         _remove(file)
     for old in partial.parent.glob(f"{partial.stem}.*.old.partial"):
-        with suppress(OSError, UserError):
-            if (lock := _lock(old)) is not None:  # else a living run is just publishing it
+        remove_left_behind(old)
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Delete a half-written folder, unless a living run holds its lock."""
+    with suppress(OSError, UserError):
+        if (lock := _lock(folder)) is not None:
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
                 os.close(lock)
-                shutil.rmtree(old, ignore_errors=True)
 
 
-def _lock(partial: Path) -> int | None:
+def _lock(partial: Path, wait: bool = False) -> int | None:
     """A lock on the folder; None if another run has meanwhile renamed or removed the folder that was locked."""
     descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         if os.path.samestat(os.fstat(descriptor), partial.stat()):
             return descriptor
     except BlockingIOError:
@@ -84,10 +94,7 @@ def _lock(partial: Path) -> int | None:
 
 
 def _publish(partial: Path, place: Path) -> None:
-    # Side by side: a journal commits many files at the price of one.
-    with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
-        list(pool.map(flush_to_disk, partial.rglob("*")))
-    flush_to_disk(partial)
+    flush_folder_to_disk(partial)
     # Under a name of its own: the next run may begin to write into `partial` as soon as this one is renamed.
     staged = place.with_name(f".{place.name}.{os.getpid()}.old.partial")
     partial.rename(staged)
@@ -123,6 +130,14 @@ def atomic_write(place: Path, content: str | bytes) -> None:
     flush_to_disk(partial)
     partial.replace(place)
     flush_to_disk(place.parent)
+
+
+def flush_folder_to_disk(folder: Path) -> None:
+    """`flush_to_disk` for a folder and all that is below it."""
+    # Side by side: a journal commits many files at the price of one.
+    with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
+        list(pool.map(flush_to_disk, folder.rglob("*")))
+    flush_to_disk(folder)
 
 
 def flush_to_disk(path: Path) -> None:

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from stages.runtime.atomic import atomic_folder
+from stages.runtime.atomic import flush_folder_to_disk, only_writer, remove_left_behind
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -117,29 +117,37 @@ def _sums(entry: Path) -> dict[str, str]:
 
 
 def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    # Two workers may compute the same entry at once; each has a place of its own, and the same bytes.
-    own = entry.with_name(f"{entry.name}.{os.getpid()}")
-    with atomic_folder(own) as folder:
-        compute(folder)
-        (folder / SUMS).write_text(json.dumps(_sums(folder)), encoding="utf-8")
-    try:
-        own.rename(entry)
-    except OSError:
-        shutil.rmtree(own)
-        if not entry.is_dir():
-            raise
+    # Two workers may compute the same entry at once; each has a place of its own, and the same bytes. Its lock, held
+    # until it has the entry's name, tells it from what a kill has left. `drop_unused` may hold it for an instant.
+    own = entry.with_name(f".{entry.name}.{os.getpid()}.partial")
+    with only_writer(own, wait=True):
+        try:
+            compute(own)
+            (own / SUMS).write_text(json.dumps(_sums(own)), encoding="utf-8")
+            flush_folder_to_disk(own)
+            own.rename(entry)
+        except BaseException as error:
+            shutil.rmtree(own, ignore_errors=True)
+            if not (isinstance(error, OSError) and entry.is_dir()):  # else the other one was faster
+                raise
 
 
 def drop_unused(stage: str) -> None:
-    """Delete a stage's entries that were unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50)."""
+    """Delete a stage's entries that were unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50).
+
+    What kills have left goes first: half-written entries and half-deleted ones.
+    """
     limit = limit_bytes()
-    for left_by_a_kill in (CACHE / stage).glob(f"??/*{EVICTED}"):
-        shutil.rmtree(left_by_a_kill, ignore_errors=True)
-    entries = [(path.stat().st_mtime_ns, path) for path in (CACHE / stage).glob("??/*") if "." not in path.name]
+    entries = []
+    for path in (CACHE / stage).glob("??/*"):
+        if "." in path.name:
+            remove_left_behind(path)
+            continue
+        with suppress(FileNotFoundError):  # another run evicts it
+            entries.append((path.stat().st_mtime_ns, path, sum(file.stat().st_size for file in path.iterdir())))
     total = 0
-    for _, entry in sorted(entries, reverse=True):
-        total += sum(file.stat().st_size for file in entry.iterdir())
+    for _, entry, size in sorted(entries, reverse=True):
+        total += size
         if total > limit:
             _evict(entry)
 

@@ -1,7 +1,12 @@
+import fcntl
 import os
+import shutil
+import signal
 import subprocess
 import sys
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -122,6 +127,50 @@ def test_what_was_unused_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch)
 
     kept = {path.name for path in (CACHE / "toy").glob("??/*")}
     assert kept == {entry.name for entry in entries[1:]}
+
+
+def test_what_kills_have_left_half_written_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(folder: Path) -> None:
+        write("half", folder)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = get_context("fork").Process(target=cached, args=("toy", cache_key("a"), die))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    (left,) = (CACHE / "toy").glob("??/*")
+    of_an_earlier_version = left.with_name(f"{cache_key('b')}.{2**22}")
+    of_an_earlier_version.mkdir()
+    write("whole, without its name", of_an_earlier_version)
+    entry = cached("toy", cache_key("c"), lambda folder: write("whole", folder))
+
+    drop_unused("toy")
+
+    assert list((CACHE / "toy").glob("??/*")) == [entry]
+
+
+def test_what_another_process_is_writing_stays() -> None:
+    def write_meanwhile(folder: Path) -> None:
+        write("whole", folder)
+        drop_unused("toy")
+
+    assert (cached("toy", cache_key("a"), write_meanwhile) / "result").read_text() == "whole"
+
+
+def test_a_writer_waits_while_what_an_earlier_process_of_its_number_has_left_is_removed() -> None:
+    entry = cached("toy", cache_key("a"), lambda folder: write("whole", folder))
+    left = entry.with_name(f".{entry.name}.{os.getpid()}.partial")
+    entry.rename(left)
+    lock = os.open(left, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def remove() -> None:
+        shutil.rmtree(left)
+        os.close(lock)
+
+    Timer(0.2, remove).start()
+
+    assert (cached("toy", cache_key("a"), lambda folder: write("again", folder)) / "result").read_text() == "again"
 
 
 def test_a_kill_while_an_entry_is_evicted_leaves_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

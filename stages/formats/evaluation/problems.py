@@ -55,6 +55,22 @@ class Problem(BaseModel):
     """The programming language, e.g. `python`."""
 
 
+class MbppTests(BaseModel):
+    """The fields of a row of MBPP that its test is made of."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    test_list: list[str]
+    """Assertions."""
+    test_setup_code: str | None = None
+    test_imports: list[str] | None = None
+
+    @property
+    def code(self) -> str:
+        """What runs after the completion."""
+        return "\n".join(filter(None, [self.test_setup_code, *(self.test_imports or ()), *self.test_list]))
+
+
 def read_problems(path: Path, language: str = "python") -> list[Problem]:
     """The problems of a file in HumanEval's or MBPP's format, in its order; all are taken to be in `language`.
 
@@ -89,12 +105,11 @@ def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
 
 def _mbpp(row: Mapping[str, Any], language: str) -> Problem:
     text = row["text"] if "text" in row else row["prompt"]
-    tests = list(row["test_list"])
-    setup = [row.get("test_setup_code") or "", *(row.get("test_imports") or ())]
+    tests = MbppTests.model_validate(row)
     return Problem(
         task_id=f"MBPP/{row['task_id']}",
-        prompt=f'"""\n{text}\n{tests[0] if tests else ""}\n"""\n',
-        test="\n".join([*filter(None, setup), *tests]),
+        prompt=f'"""\n{text}\n{tests.test_list[0] if tests.test_list else ""}\n"""\n',
+        test=tests.code,
         entry_point="",
         solution=row["code"],
         kind="mbpp",

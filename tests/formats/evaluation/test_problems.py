@@ -112,6 +112,16 @@ def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_on
         (json.dumps(HUMANEVAL | {"prompt": 3}).encode(), "set.jsonl: line 1: prompt: Input should be a valid string"),
         (json.dumps(HUMANEVAL).encode() + b"\n" + json.dumps(HUMANEVAL).encode(), "task_id `HumanEval/0` occurs more"),
         (b"\xff", "set.jsonl: cannot be read"),
+        (json.dumps(MBPP | {"test_list": None}).encode(), "set.jsonl: line 1: test_list: Input should be a valid list"),
+        (
+            json.dumps(MBPP | {"test_list": "assert one() == 1"}).encode(),
+            "line 1: test_list: Input should be a valid list",
+        ),
+        (json.dumps(MBPP | {"test_list": ["x", 1]}).encode(), "line 1: test_list.1: Input should be a valid string"),
+        (
+            json.dumps(MBPP | {"test_imports": "import math"}).encode(),
+            "line 1: test_imports: Input should be a valid list",
+        ),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused_with_its_line(

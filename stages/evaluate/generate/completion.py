@@ -50,7 +50,7 @@ def own_seed(seed: int, name: str) -> int:
 
 def header_sample(header: Header, request: Request, written: Generated, params: GenerateParams) -> Sample:
     """The completion of a header, without its last line if the text was cut off in it."""
-    finished = written.ended == "stop"
+    finished = written.ended != "length"
     body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
     parses = LANGUAGES[params.language].parses
     return Sample(

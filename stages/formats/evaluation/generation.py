@@ -25,7 +25,7 @@ class SampleCounts(_Report):
     parsed_share: float | None
     """Null where no header was completed, or the language has no grammar."""
     cut_off: int
-    """Completions that had not left the function after `max_new_tokens`."""
+    """Completions that had left neither the function nor the document after `max_new_tokens`."""
 
 
 class Looks(_Report):

@@ -29,7 +29,7 @@ class Sample:
     seed: int
     """Of this sample alone."""
     finished: bool
-    """The model continued to what follows the function; otherwise it ended the document or ran out of tokens."""
+    """The model continued to what follows the function or ended the document; otherwise its tokens were used up."""
     parses: bool | None
     """Signature and body together parse; None for a language without a grammar."""
 

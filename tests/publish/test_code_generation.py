@@ -34,7 +34,7 @@ def entries() -> list[EvalResult]:
     return [result for result in results if result.task_name == "Code Generation"]
 
 
-def write_scored(*names: str, value: float = 0.25, interval: tuple[float, float] = (0.125, 0.5)) -> ScoreReport:
+def write_scored(*names: str, value: float = 0.25, interval: tuple[float, float] | None = (0.125, 0.5)) -> ScoreReport:
     """The project's score report as if it had 164 problems of each set, with 20 samples of each."""
     score = PassAtK(value=value, interval_95=interval)
     sets = {
@@ -74,7 +74,7 @@ def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
 
     text = section()
 
-    low, high = read_score().sets["parrotflow"].pass_at_k["1"].interval_95
+    low, high = read_score().sets["parrotflow"].pass_at_k["1"].interval_95 or (0, 0)
     assert f"| parrotflow | pass\\@1 | 0.125 | {low:.4g} to {high:.4g} | 12 | 2 |" in text
     assert "| parrotflow | pass\\@2 | 0.25 |" in text
     assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens, seed 0." in text
@@ -144,6 +144,14 @@ def test_an_interval_without_width_is_explained(project: Path) -> None:
     write_scored("HumanEval", value=0.0, interval=(0.0, 0.0))
 
     assert "An interval without width means that all problems had the same result" in section()
+
+
+def test_a_set_of_one_problem_has_no_interval(project: Path) -> None:
+    write_scored("HumanEval", interval=None)
+
+    assert "| HumanEval | pass\\@1 | 0.25 |  | 164 | 20 |" in section()
+    assert "An interval without width" not in section()
+    assert entries()[0].metric_name == "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95)"
 
 
 def test_another_score_is_another_revision(project: Path) -> None:

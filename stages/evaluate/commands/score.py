@@ -96,8 +96,8 @@ def show(report: ScoreReport) -> None:
         results = ", ".join(f"{count} {result}" for result, count in sorted(score.results.items()))
         print(f"{name}: {score.problems} problems, {score.samples} samples: {results}")
         for k, one in score.pass_at_k.items():
-            low, high = one.interval_95
-            print(f"  pass@{k} = {one.value:.4g} ({low:.3g} to {high:.3g})")
+            interval = " ({:.3g} to {:.3g})".format(*one.interval_95) if one.interval_95 else ""
+            print(f"  pass@{k} = {one.value:.4g}{interval}")
     print(f"{report.programs} programs, isolated by {report.isolation}. {report.convention}")
 
 

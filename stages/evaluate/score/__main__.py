@@ -5,7 +5,7 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 """
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.programs import programs_of
+from stages.evaluate.score.programs import Program, programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import drop_others, known_outcomes, verdicts_of
 from stages.formats.evaluation.completions import read_completions
@@ -22,12 +22,13 @@ def main() -> None:
     require_locked("numpy")
     problems, completions = read_written_problems(), read_completions()
     weights_sha256 = read_generation().receipts.weights_sha256
-    programs = programs_of({problem.task_id: problem for problem in problems}, completions)
     known = known_outcomes(completions, params.limits)
 
+    programs: list[Program] = []
     verdicts: list[Verdict] = []
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)
+        programs = programs_of({problem.task_id: problem for problem in problems}, completions)
         verdicts = verdicts_of(completions, programs, params.limits, known)
 
     write_verdicts(verdicts)

@@ -23,5 +23,8 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> PassAtK:
     """The mean over problems, given as (samples, passed), and its interval by drawing problems with replacement."""
     values = np.array([[pass_at_k(samples, passed, k)] for samples, passed in counts])
+    value = significant(float(values.mean()))
+    if len(values) < 2:  # a single problem is the same in each draw
+        return PassAtK(value=value, interval_95=None)
     low, high = interval_95(resampled_sums(values, resamples, seed)[:, 0] / len(values))
-    return PassAtK(value=significant(float(values.mean())), interval_95=(significant(low), significant(high)))
+    return PassAtK(value=value, interval_95=(significant(low), significant(high)))

@@ -16,9 +16,14 @@ from stages.runtime.entry import UserError
 NOT_RUN = "none: not run"
 
 
+WITHOUT_A_SET = "problems"
+"""The set of all problems whose task_id names none."""
+
+
 def set_name(task_id: str) -> str:
-    """The set that a problem belongs to: `HumanEval` of `HumanEval/0`."""
-    return task_id.partition("/")[0]
+    """The set that a problem belongs to: `HumanEval` of `HumanEval/0`, `problems` of `two_sum`."""
+    name, slash, _ = task_id.partition("/")
+    return name if slash else WITHOUT_A_SET
 
 
 def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Completion], k: Sequence[int]) -> None:

@@ -58,12 +58,12 @@ class PassAtK(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float
-    interval_95: tuple[float, float]
-    """By bootstrap over problems."""
+    interval_95: tuple[float, float] | None
+    """By bootstrap over problems; null for a single problem."""
 
 
 class SetScore(BaseModel):
-    """The score of one set of problems: those whose task_id is the same up to the slash."""
+    """The score of one set of problems: those whose task_id is the same up to the slash, or that have no slash."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,7 +86,7 @@ class ScoreReport(BaseModel):
     sets: dict[str, SetScore]
     samples: int
     programs: int
-    """Distinct ones; equal programs of a problem are run once."""
+    """Distinct ones that were run; equal programs of a problem are run once."""
     isolation: str
     """What a candidate ran in; `none: not run` where nothing was run."""
     problems_sha256: str

@@ -22,7 +22,7 @@ def code_generation(report: ScoreReport, generation: Generation) -> str:
     if not scores:
         return ""
     rows = [
-        (name, f"pass@{k}", f"{score.value:.4g}", "{:.4g} to {:.4g}".format(*score.interval_95), *counts(found))
+        (name, f"pass@{k}", f"{score.value:.4g}", short(score.interval_95), *counts(found))
         for name, found, k, score in scores
     ]
     new_tokens = generation.receipts.sampling["problems"]["max_new_tokens"]
@@ -47,6 +47,11 @@ def values(report: ScoreReport) -> Iterator[tuple[str, SetScore, int, PassAtK]]:
     for name, found in sorted(report.sets.items()):
         for k in sorted(map(int, found.pass_at_k)):
             yield name, found, k, found.pass_at_k[str(k)]
+
+
+def short(interval: tuple[float, float] | None) -> str:
+    """An interval of a table; nothing for a set of one problem, which has none."""
+    return "" if interval is None else "{:.4g} to {:.4g}".format(*interval)
 
 
 def counts(found: SetScore) -> tuple[str, str]:
@@ -76,7 +81,7 @@ def limits(report: ScoreReport) -> str:
         "Published values are often, for each k, the best of several temperatures; these are of one. A value over some "
         "problems of a set compares with no published one.",
         "An interval without width means that all problems had the same result, not that the value is certain."
-        if any(low == high for _, _, _, score in values(report) for low, high in [score.interval_95])
+        if any(one.interval_95 and one.interval_95[0] == one.interval_95[1] for _, _, _, one in values(report))
         else "",
         "The intervals cover the choice of problems, not the random seed of the training. Whether the training data "
         "was searched for these problems is said under Data (decontamination).",
@@ -97,7 +102,7 @@ def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[E
             dataset_name=f"{name} ({problems} problems)",
             dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",
-            metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)}), 95 % interval "
-            + between(score.interval_95),
+            metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)})"
+            + (f", 95 % interval {between(score.interval_95)}" if score.interval_95 else ""),
             metric_value=score.value,
         )

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.evaluate.score.pass_at_k import mean_pass_at_k, pass_at_k
+from stages.formats.evaluation.verdicts import PassAtK
 
 
 @st.composite
@@ -37,8 +38,13 @@ def test_the_mean_is_over_problems_and_its_interval_holds_it() -> None:
     score = mean_pass_at_k(counts, 1, resamples=500, seed=0)
 
     assert score.value == pytest.approx(0.4)
+    assert score.interval_95 is not None
     assert 0 <= score.interval_95[0] < 0.4 < score.interval_95[1] <= 1
     assert mean_pass_at_k(counts, 1, resamples=500, seed=0) == score
+
+
+def test_a_single_problem_has_no_interval() -> None:
+    assert mean_pass_at_k([(4, 1)], 1, resamples=100, seed=0) == PassAtK(value=0.25, interval_95=None)
 
 
 def test_a_set_in_which_all_passes_has_no_spread() -> None:

@@ -5,12 +5,14 @@ Read as params.yaml is: every key known, every value of its type, and one messag
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from flows.experiments.expressions import parse
+from flows.experiments.expressions import parse, parse_condition
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section, SectionT, read_params_file
 
@@ -176,7 +178,7 @@ class Claim(Section):
     says: str
     """In words."""
     holds_if: str
-    """For example `difference(loss, recipe=["Muon", "AdamW"]).high < 0`."""
+    """Comparisons, for example `difference(loss, recipe=["Muon", "AdamW"]).high < 0`."""
 
 
 CLAIM_FUNCTIONS = ("runs", "difference", "fit")
@@ -282,10 +284,12 @@ class Experiment(Section):
             raise ValueError(f"zip: {', '.join(twice)} can advance with one group only")
         for name, metric in self.metrics.items():
             others = [other for other, item in self.metrics.items() if item.formula is None]
-            _in_place(f"metrics.{name}.formula", metric.formula or "0", others)
+            with _in_place(f"metrics.{name}.formula", metric.formula):
+                parse(metric.formula or "0", others)
         for number, claim in enumerate(self.claims):
             known = [*self.metrics, *self.fits]
-            _in_place(f"claims.{number}.holds_if", claim.holds_if, known, CLAIM_FUNCTIONS, CLAIM_FIELDS)
+            with _in_place(f"claims.{number}.holds_if", claim.holds_if):
+                parse_condition(claim.holds_if, known, CLAIM_FUNCTIONS, CLAIM_FIELDS)
         return self
 
     def _references(self) -> list[tuple[str, str, Any]]:
@@ -322,9 +326,10 @@ def levels_of(axes: Any) -> Any:
     }
 
 
-def _in_place(place: str, text: str, *allowed: Any) -> None:
+@contextmanager
+def _in_place(place: str, text: str | None) -> Iterator[None]:
     try:
-        parse(text, *allowed)
+        yield
     except ValueError as error:
         raise ValueError(f"{place} = {text!r}: {error}") from None
 

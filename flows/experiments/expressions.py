@@ -34,6 +34,24 @@ def parse(text: str, names: Collection[str], functions: Collection[str] = (), fi
     return body
 
 
+def parse_condition(text: str, *allowed: Collection[str]) -> ast.expr:
+    """As `parse`, of what is true or false: comparisons, joined by `and`, `or` and `not`."""
+    body = parse(text, *allowed)
+    _require_comparisons(body)
+    return body
+
+
+def _require_comparisons(node: ast.expr) -> None:
+    """A number would count as true, whatever the runs gave."""
+    if isinstance(node, ast.BoolOp):
+        for operand in node.values:
+            _require_comparisons(operand)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        _require_comparisons(node.operand)
+    elif not isinstance(node, ast.Compare):
+        raise ValueError(f"`{ast.unparse(node)}` is no comparison; compare it, for example with `< 0`")
+
+
 def _require(name: str, known: Collection[str], what: str) -> None:
     if name not in known:
         raise ValueError(f"no {what} `{name}`; there are {', '.join(known) or 'none'}")

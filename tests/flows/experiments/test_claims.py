@@ -6,7 +6,7 @@ import pytest
 
 from flows.experiments.claims import check_claims, fit_of
 from flows.experiments.experiment import Claim, Experiment
-from flows.experiments.expressions import evaluate, parse
+from flows.experiments.expressions import evaluate, parse, parse_condition
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
 
@@ -74,6 +74,17 @@ def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
 def test_what_is_no_arithmetic_comparison_or_call_of_a_known_function_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^(no |`\w+` is not allowed here)"):
         parse(text, ["a"], ["runs"], ["mean"])
+
+
+@pytest.mark.parametrize("text", ["a", "a - 1", "not a", "a < 1 and a", "a < 1 or not (a < 2 and 1)", "not not 'a'"])
+def test_a_claim_that_compares_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no comparison"):
+        parse_condition(text, ["a"])
+
+
+def test_a_claim_is_made_of_comparisons() -> None:
+    body = parse_condition("not a < 1 and (a > 2 or 3 <= a ** 2 < 5)", ["a"])
+    assert [bool(evaluate(body, {"a": a})) for a in (0.0, 1.0, 2.0, 3.0)] == [False, False, True, True]
 
 
 def test_arithmetic_is_pythons() -> None:

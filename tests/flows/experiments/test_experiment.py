@@ -42,6 +42,10 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"claims": [{"says": "?", "holds_if": "runs(loss).keys"}]}, "no field `keys`"),
         ({"claims": [{"says": "?", "holds_if": "[x for x in (1,)]"}]}, "`ListComp` is not allowed here"),
         ({"claims": [{"says": "?", "holds_if": "1 <"}]}, "not an expression"),
+        (
+            {"claims": [{"says": "?", "holds_if": "runs(loss, recipe='b').mean"}]},
+            "claims.0.holds_if = \"runs(loss, recipe='b').mean\": `runs(loss, recipe='b').mean` is no comparison",
+        ),
     ],
 )
 def test_a_fault_is_named_with_the_file_the_key_the_value_and_what_is_allowed(

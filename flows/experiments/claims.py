@@ -5,6 +5,7 @@
     fit(NAME)                                           .a .b .c, and .b_low .b_high, the interval of the exponent
 
 .low and .high bound 95 %. A claim that needs a missing run, or an interval of one seed, is neither true nor false.
+A fit has an interval if each of its cells has at least two seeds.
 """
 
 from collections.abc import Mapping
@@ -81,12 +82,11 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
             law = fit_of(experiment, name, data)
         except ValueError as error:
             raise MissingError(str(error)) from None
-        used.append(f"b {law.b:.4g} [{law.b_low:.4g}, {law.b_high:.4g}]")
+        used.append(f"b {law.b:.4g}{_bounds(law.b_low, law.b_high)}")
         return law
 
     def noted(found: EstimateT) -> EstimateT:
-        bounds = f" [{found.low:.4g}, {found.high:.4g}]" if found.low is not None else ""
-        used.append(f"{found.mean:.4g}{bounds}, n = {found.n}")
+        used.append(f"{found.mean:.4g}{_bounds(found.low, found.high)}, n = {found.n}")
         return found
 
     values = {name: name for name in names} | {"runs": runs, "difference": difference, "fit": fit}
@@ -102,6 +102,10 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
         else:
             raise UserError(f"claims.{number}.holds_if = {claim.holds_if!r}: {error}") from None
     return CheckedClaim(claim.says, claim.holds_if, answer, because)
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
 
 
 def _selected(data: Tidy, levels: Mapping[str, str]) -> list[Row]:

@@ -133,7 +133,7 @@ def _draw_points(
     levels: Sequence[str],
     fits: Mapping[str, PowerLaw],
 ) -> bool:
-    """A marker for each run, and the fit with its band."""
+    """A marker for each run, and the fit with its band, if it has one."""
     known = [row for row in rows if figure.x in row.metrics and figure.y in row.metrics]
     for level, (colour, _, marker) in zip(levels, cycle(LOOKS), strict=False):
         own = [row for row in known if row.levels[figure.by] == level]
@@ -145,10 +145,12 @@ def _draw_points(
     if known and law is not None:
         ends = [row.metrics[figure.x] for row in known]
         x = np.geomspace(min(ends), max(ends), 100)
-        middle, low, high = law.band(x)
         offset = f" + {law.c:.3g}" if law.c else ""
         label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
-        axes.plot(x, middle, color="#444444", linewidth=0.8, label=f"{label}, 95 % interval")
-        axes.fill_between(x, low, high, color="#444444", alpha=0.2, linewidth=0)
+        band = law.band(x)
+        if band is not None:
+            label += ", 95 % interval"
+            axes.fill_between(x, *band, color="#444444", alpha=0.2, linewidth=0)
+        axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
     axes.set(xlabel=experiment.metrics[figure.x].heading, ylabel=experiment.metrics[figure.y].heading)
     return bool(known)

@@ -194,8 +194,9 @@ def summary(results: Results) -> Sequence[str]:
     lines += results.data.notes
     for name, law in results.fits.items():
         offset = f" + {law.c:.4g}" if law.c else ""
-        lines.append(
-            f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
-        )
+        interval = "no interval of the exponent: a cell has one run"
+        if law.b_low is not None:
+            interval = f"exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
+        lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}")
     lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]

@@ -93,26 +93,33 @@ def is_best(own: Sequence[float], others: Sequence[Sequence[float]], *, lower: b
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = a x^-b + c, with bootstrap intervals of 95 %."""
+    """y = a x^-b + c, with bootstrap intervals of 95 % where every group has at least two runs."""
 
     a: float
     b: float
     c: float
     """0 where no offset was fitted."""
-    b_low: float
-    b_high: float
+    b_low: float | None
+    """Of the 95 % interval of b; None where a group has one run, which says nothing about the seeds."""
+    b_high: float | None
     n: int
     """Runs."""
     resampled: Values
-    """a, b, c of each resample; shape (resamples, 3)."""
+    """a, b, c of each resample; shape (resamples, 3), (0, 3) without an interval."""
     percentiles: tuple[float, float]
     """Of the resamples, that bound 95 %."""
 
-    def band(self, x: Values) -> tuple[Values, Values, Values]:
-        """The curve at each x, and the bounds of its 95 % interval there."""
+    def curve(self, x: Values) -> Values:
+        """y at each x."""
+        return np.asarray(self.a * x**-self.b + self.c)
+
+    def band(self, x: Values) -> tuple[Values, Values] | None:
+        """The bounds of y's 95 % interval at each x; None without an interval."""
+        if not len(self.resampled):
+            return None
         a, b, c = (self.resampled[:, k, np.newaxis] for k in range(3))
         low, high = np.percentile(a * x**-b + c, self.percentiles, axis=0)
-        return self.a * x**-self.b + self.c, low, high
+        return low, high
 
 
 def fit_power_law(
@@ -124,7 +131,7 @@ def fit_power_law(
     itself is right. A sample's deviations from its own mean are too small: they are scaled by
     sqrt(n / (n - 1)), and the percentiles are those at which Student's t and not the normal distribution leaves out 5 %
     (the expanded percentile interval of Hesterberg 2015, What Teachers Should Know About the Bootstrap). A group with
-    one run does not vary.
+    one run would not vary, and the interval would be too narrow: there is none unless every group has two runs.
 
     Raises ValueError for fewer than three different x (four with an offset), and for values that are not positive.
     """
@@ -135,23 +142,25 @@ def fit_power_law(
         raise ValueError("a power law needs positive values")
     x = np.concatenate([np.full(len(ys), x) for x, ys in groups])
     log_y = np.log(np.concatenate([ys for _, ys in groups]))
+    found = _fit_with_offset(np.log(x), log_y) if offset else _fit(np.log(x), log_y[np.newaxis])[0]
+    a, b, c = map(float, found)
+    if min(len(ys) for _, ys in groups) < 2:
+        return PowerLaw(a, b, c, None, None, len(x), np.empty((0, 3)), (0.0, 100.0))
     generator = np.random.default_rng(seed)
     drawn = np.concatenate([_resampled(np.log(ys), resamples, generator) for _, ys in groups], axis=1)
-    found = _fit_with_offset(np.log(x), log_y) if offset else _fit(np.log(x), log_y[np.newaxis])[0]
     again = _fit(np.log(x), drawn)
     if offset:
         again = np.stack([_fit_with_offset(np.log(x), row, start=found) for row in drawn])
-    tail = 100 * float(stats.norm.sf(stats.t.ppf(0.975, max(1, len(x) - len(groups)))))
+    tail = 100 * float(stats.norm.sf(stats.t.ppf(0.975, len(x) - len(groups))))
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
-    a, b, c = map(float, found)
     return PowerLaw(a, b, c, float(low), float(high), len(x), again, percentiles)
 
 
 def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) -> Values:
-    """(resamples, n) of one group's values."""
+    """(resamples, n) of one group's values, which are at least two."""
     n, mean = len(log_y), log_y.mean()
-    scaled = mean + (log_y - mean) * (n / max(1, n - 1)) ** 0.5
+    scaled = mean + (log_y - mean) * (n / (n - 1)) ** 0.5
     return np.asarray(scaled[generator.integers(0, n, size=(resamples, n))])
 
 

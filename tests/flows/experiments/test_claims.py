@@ -67,6 +67,17 @@ def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
     assert "one seed has no interval" in claim.because
 
 
+def test_a_fit_through_cells_of_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    lacks_one = type(data)(tuple(row for row in data.rows if row.seed == 0 or row.levels["size"] != "w1"))
+    alone = type(data)(tuple(row for row in data.rows if row.seed == 0))
+
+    for rows in (alone, lacks_one):
+        (claim,) = check_claims(with_claim(experiment, "fit(law).b_low > 0"), rows)
+        assert claim.answer == "cannot be said"
+        assert claim.because.startswith("one seed has no interval (b 0.")
+
+
 @pytest.mark.parametrize(
     "text",
     ["__import__('os')", "(1).real", "runs.__class__", "lambda: 1", "1 if 2 else 3", "a[0]", "f'{1}'", "1 == 1"],

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 
 from flows.experiments.claims import fit_of
 from flows.experiments.figures import COLUMN_INCHES, LOOKS, write_figure
+from flows.experiments.rows import Tidy
 from tests.flows.experiments.some_runs import some_data
 
 
@@ -46,6 +47,21 @@ def _inflated(part: bytes) -> bytes:
         return zlib.decompressobj().decompress(part)
     except zlib.error:
         return b""
+
+
+def test_a_fit_without_an_interval_is_drawn_without_a_band(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    one_seed = Tidy(tuple(row for row in data.rows if row.seed == 0))
+
+    def areas(rows: Tidy) -> int:
+        svg, *_ = (
+            path.read_bytes()
+            for path in write_figure(tmp_path, experiment, "points", rows, {"law": fit_of(experiment, "law", rows)})
+            if path.suffix == ".svg"
+        )
+        return svg.count(b"FillBetweenPolyCollection")
+
+    assert (areas(data), areas(one_seed)) == (1, 0)
 
 
 def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:

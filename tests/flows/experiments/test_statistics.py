@@ -8,6 +8,7 @@ from scipy import stats
 
 from flows.experiments.statistics import (
     SIGNIFICANT,
+    PowerLaw,
     estimate,
     fit_power_law,
     holm,
@@ -112,6 +113,26 @@ def law(a: float, b: float, c: float, noise: float, seed: int = 0) -> list[tuple
     return [(x, list((a * x**-b + c) * np.exp(noise * generator.normal(size=3)))) for x in (1.0, 3.0, 10.0, 40.0, 90.0)]
 
 
+def interval(fitted: PowerLaw) -> tuple[float, float]:
+    assert fitted.b_low is not None
+    assert fitted.b_high is not None
+    return fitted.b_low, fitted.b_high
+
+
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("alone", [slice(None), slice(1)])
+def test_where_a_group_has_one_run_a_law_is_fitted_without_an_interval(offset: bool, alone: slice) -> None:
+    groups = law(5, 0.2, 0.1, 0.05)
+    for _, ys in groups[alone]:
+        del ys[1:]
+
+    found = fit_power_law(groups, offset=offset, resamples=10)
+
+    assert (found.b_low, found.b_high) == (None, None)
+    assert found.band(np.array([2.0])) is None
+    assert found.b == fit_power_law(groups, offset=offset, resamples=10).b > 0
+
+
 def test_the_fit_without_an_offset_is_scipys_regression_of_the_logarithms() -> None:
     groups = law(5, 0.2, 0, 0.05)
     found = fit_power_law(groups, offset=False)
@@ -131,22 +152,25 @@ def test_a_law_without_noise_is_found(a: float, b: float, c: float) -> None:
     assert (without.a, without.b) == (pytest.approx(a), pytest.approx(b))
     assert (with_offset.a, with_offset.b, with_offset.c) == pytest.approx((a, b, c), rel=1e-3)
     x = np.array([2.0, 20.0])
-    for curve in with_offset.band(x):
+    band = with_offset.band(x)
+    assert band is not None
+    for curve in (with_offset.curve(x), *band):
         assert curve == pytest.approx(a * x**-b + c, rel=1e-3)
 
 
 def test_about_95_of_100_intervals_of_the_exponent_hold_the_true_one() -> None:
-    fits = [fit_power_law(law(5, 0.2, 0, 0.05, seed), offset=False, resamples=200) for seed in range(200)]
+    bounds = [interval(fit_power_law(law(5, 0.2, 0, 0.05, seed), offset=False, resamples=200)) for seed in range(200)]
 
-    assert 180 <= sum(fit.b_low <= 0.2 <= fit.b_high for fit in fits) <= 198
+    assert 180 <= sum(low <= 0.2 <= high for low, high in bounds) <= 198
 
 
 def test_the_interval_of_a_law_with_an_offset_is_wider_than_that_of_one_without() -> None:
     groups = law(5, 0.5, 1, 0.02)
     found, without = fit_power_law(groups, offset=True, resamples=50), fit_power_law(groups, offset=False)
 
-    assert found.b_low < 0.5 < found.b_high
-    assert found.b_high - found.b_low > 3 * (without.b_high - without.b_low)
+    (low, high), (low_without, high_without) = interval(found), interval(without)
+    assert low < 0.5 < high
+    assert high - low > 3 * (high_without - low_without)
 
 
 def test_the_same_runs_give_the_same_interval() -> None:

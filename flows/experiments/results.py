@@ -16,7 +16,7 @@ from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import Experiment, SettingName, experiment_path, read_experiment
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
-from flows.experiments.rows import Tidy, rows_csv, tidy
+from flows.experiments.rows import Tidy, is_of_today, rows_csv, tidy
 from flows.experiments.runs import Run, State, matrix_runs, recorded_runs, reports_and_curves
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.stored import (
@@ -86,21 +86,29 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
     require_written(name, experiment, reached)
     if given is not None:
         return experiment, cells, tidy(experiment, cells, given, read_params_file(), reached.params)
+    values, folder = read_params_file(), results_folder(name, size)
+    runs = [*recorded_runs(folder / RECORD), *matrix_runs(folder)]
+    known = {run.commit for run in runs}
     ids = {cell.id for cell in cells}
-    runs = [run for run in recorded_runs(results_folder(name, size) / RECORD) if run.cell in ids]
-    recorded = {run.cell for run in runs if run.state == "finished"}
-    runs += [run for run in matrix_runs(results_folder(name, size)) if run.cell in ids - recorded]
-    recorded |= {run.cell for run in runs if run.state == "finished"}
-    # A finished run of the record counts before DVC's, which may have been removed or made again since.
-    found = dvc_runs(f"{Path(name).stem}-", ids - recorded, experiment.reports, experiment.curve_sources)
-    by_cell = {run.cell: run for run in runs}
-    by_cell |= {run.cell: run for run in found if _counts_instead(run, by_cell.get(run.cell))}
-    return experiment, cells, tidy(experiment, cells, by_cell.values(), read_params_file(), reached.params)
+    runs += dvc_runs(f"{Path(name).stem}-", ids, experiment.reports, experiment.curve_sources, known)
+    counting = [
+        _counting([(run, is_of_today(run, cell, values, reached.params)) for run in runs if run.cell == cell.id])
+        for cell in cells
+    ]
+    return experiment, cells, tidy(experiment, cells, filter(None, counting), values, reached.params)
 
 
-def _counts_instead(found: Run, recorded: Run | None) -> bool:
-    """Whether DVC's run of a cell counts and not the one of the record: not an older one, after which it failed."""
-    return recorded is None or found.state in ("queued", "running") or _ended(found) > _ended(recorded)
+def _counting(runs: Sequence[tuple[Run, bool]]) -> Run | None:
+    """Which run of a cell counts, given each with whether it was made with today's params.
+
+    Of those that have ended one of today's counts first, then the newest; of two that ended in the same second the
+    first. What waits or runs counts until a run of today's params has finished.
+    """
+    ended = [(run, today) for run, today in runs if run.state in ("finished", "failed")]
+    best, is_todays = max(ended, key=lambda item: (item[1], _ended(item[0])), default=(None, False))
+    at_work = next((run for run, _ in runs if run.state in ("queued", "running")), None)
+    done = best is not None and best.state == "finished" and is_todays
+    return best if done or at_work is None else at_work
 
 
 def _ended(run: Run) -> datetime:
@@ -108,17 +116,23 @@ def _ended(run: Run) -> datetime:
     return datetime.fromisoformat(run.ended).astimezone() if run.ended else datetime.min.replace(tzinfo=UTC)
 
 
-def dvc_runs(prefix: str, cells: Collection[str], reports: Collection[str], curves: Collection[str]) -> list[Run]:
+def dvc_runs(
+    prefix: str,
+    cells: Collection[str],
+    reports: Collection[str],
+    curves: Collection[str],
+    known: Collection[str] = (),
+) -> list[Run]:
     """The runs that DVC's experiments hold of these cells, whose ids their names end with.
 
-    Of several experiments of a cell the newest finished one counts, else the newest of all.
+    Of the experiments of a cell these are the newest finished one, unless its commit is `known`, and the newest other.
     """
-    newest: dict[str, DvcExperiment] = {}
+    newest: dict[tuple[str, bool], DvcExperiment] = {}
     for found in dvc_experiments(prefix):
         cell = found.name.rpartition("-")[2]
-        if cell in cells and (found.state == "success" or cell not in newest or newest[cell].state != "success"):
-            newest[cell] = found
-    return [run_of(found, cell, reports, curves) for cell, found in newest.items()]
+        if cell in cells:
+            newest[cell, found.state == "success"] = found
+    return [run_of(found, cell, reports, curves) for (cell, _), found in newest.items() if found.commit not in known]
 
 
 def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Collection[str]) -> Run:

@@ -119,6 +119,14 @@ def tidy(
     return Tidy(rows, tuple(notes))
 
 
+def is_of_today(run: "Run", cell: "Cell", params: Mapping[str, Any], read: Collection[str]) -> bool:
+    """Whether a run was made with what its cell's stages would read of params.yaml now."""
+    within = {f"{key}." if key else "" for key in read}
+    its, todays = leaves_read(run.params, within), leaves_read(cell.params(params), within)
+    # What is in today's params.yaml alone was a constant of the code then.
+    return bool(its) and not any(key in its for key, *_ in differences("", todays, its))
+
+
 def leaves_read(params: Mapping[str, Any], read: Iterable[str], set_by_any: Iterable[str] = ()) -> dict[str, Any]:
     """The leaves of params by dotted key: what is read, without what the experiment sets."""
     within, without = tuple(read), tuple(f"{key}." for key in set_by_any)

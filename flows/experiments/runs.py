@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ class Run(Section):
     curves: dict[str, list[tuple[float, float]]]
     """The points of each curve, by its FILE:COLUMN."""
     ended: str
-    """ISO 8601."""
+    """ISO 8601; empty in a RUN_FILE, whose bytes are equal for equal results."""
     message: str = ""
     """Why it failed."""
 
@@ -91,8 +92,16 @@ def recorded_runs(path: Path) -> list[Run]:
 
 
 def matrix_runs(folder: Path) -> list[Run]:
-    """The runs that stages of DVC's `matrix` have made in the folder of an experiment's results."""
-    return [Run.model_validate_json(file.read_bytes()) for file in sorted(folder.glob(f"{CELLS}/*/{RUN_FILE}"))]
+    """The runs that stages of DVC's `matrix` have made in the folder of an experiment's results.
+
+    They ended when their files were written.
+    """
+    return [
+        Run.model_validate_json(file.read_bytes()).model_copy(
+            update={"ended": datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat()}
+        )
+        for file in sorted(folder.glob(f"{CELLS}/*/{RUN_FILE}"))
+    ]
 
 
 def reports_and_curves(

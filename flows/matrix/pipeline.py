@@ -116,9 +116,10 @@ def _pipeline(
     made += [TABLES] if experiment.tables or experiment.comparisons else []
     made += ["figures"] if experiment.figures else []
     folder, path = results_folder(name, size), experiment_path(name)
+    make_table = shlex.join(["python", "-m", "flows.matrix.table", str(path), size])
     table = {
         "desc": "all runs -> tables, figures, claims",
-        "cmd": f"cd {os.path.relpath('.', folder)} && {shlex.join(['parrotflow', 'table', str(path), '--size', size])}",
+        "cmd": f"cd {os.path.relpath('.', folder)} && {make_table}",
         "deps": [os.path.relpath(path, folder), *(f"{CELLS}/{cell}/{RUN_FILE}" for cell in cells)],
         "outs": [{out: {"cache": False, "persist": True}} for out in made],
     }

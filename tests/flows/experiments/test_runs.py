@@ -125,6 +125,13 @@ def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_bas
     (table, *_) = results.compute("toy", "small").tables
     assert [line[1].n for line in table.entries] == [1, 0]
 
+    # What a sweep recorded before an edit of params.yaml does not count any more, and is not asked for again.
+    old = finished(cells[0], 9.0).model_copy(update={"ended": "2099-01-01T00:00:00+00:00"})
+    old.params["model"]["width"] = 3
+    append_run(Path("experiments/toy/small/runs.jsonl"), old)
+    assert results.commands("toy", "small") == []
+    assert results.compute("toy", "small").data.rows[0].metrics["loss"] == 3.0
+
     reached = reach(["train"])
     assert reached == Reach({"model"}, {Path("scores.json"), Path("curve.tsv")}, ("train",))
     with pytest.raises(UserError, match=r"targets: .*trian"):

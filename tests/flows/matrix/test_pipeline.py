@@ -12,10 +12,12 @@ import yaml
 
 from flows.cli import app
 from flows.experiments.results import commands
+from flows.experiments.runs import append_run
 from flows.matrix.pipeline import write_matrix
 from flows.plan.graph import make_plan
 from stages.runtime.entry import UserError
-from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
+from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
+from tests.flows.experiments.some_runs import finished
 from tests.flows.small_pipeline import environment, git, make_pipeline
 from tests.small_project import ROOT, make_repository
 
@@ -94,6 +96,8 @@ def test_dvc_repro_makes_the_table_of_dvcs_experiments_and_runs_only_what_is_new
     from_experiments = tables()
     shutil.rmtree(FOLDER)
     shutil.rmtree(project / ".dvc/cache/runs")  # from which the cells would else be restored
+    _, cells = small_experiment(project, **SMALL)
+    append_run(FOLDER / "runs.jsonl", finished(cells[0], 99.0).model_copy(update={"ended": "2099-01-01T00:00:00"}))
 
     app(["table", "toy", "--matrix"], result_action="return_value")
     small, large = "toy-small-a-seed0-24bde4df", "toy-large-a-seed0-e7e1674b"
@@ -102,6 +106,7 @@ def test_dvc_repro_makes_the_table_of_dvcs_experiments_and_runs_only_what_is_new
     assert tables() == from_experiments
     assert sorted(from_experiments) == [f"{name}.{form}" for name in ("main", "wide") for form in ("csv", "md", "tex")]
     capsys.readouterr()
+    (FOLDER / "runs.jsonl").unlink()  # which is no input of the table's stage
     app(["cell", "toy/main", "small", "loss"], result_action="return_value")
     assert f"\n    stages of DVC in {FOLDER}/cells/{small}\n" in capsys.readouterr().out
     assert [stage.name for stage in make_plan()] == ["prepare", "train"]

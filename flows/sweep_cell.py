@@ -40,6 +40,7 @@ from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
 from flows.experiments.cells import Cell  # noqa: E402
 from flows.run.run_lock import run_lock  # noqa: E402
 from flows.sweep import clone  # noqa: E402
+from flows.sweep.git import git  # noqa: E402
 from flows.sweep.plan import working_in  # noqa: E402
 from flows.sweep.run_cells import StoppedError, run_cells  # noqa: E402
 from stages.runtime.entry import UserError  # noqa: E402
@@ -97,7 +98,7 @@ def sweep_cell(
 
 def default_source() -> str:
     """Where this worker's folder was cloned from. Raises UserError where it was not."""
-    address = clone.git(Path(), "remote", "get-url", "origin", check=False)
+    address = git(Path(), "remote", "get-url", "origin", check=False)
     if not address and not os.environ.get(SOURCE_VARIABLE):
         raise UserError(f"{Path.cwd()} has no git remote `origin`; let {SOURCE_VARIABLE} name the repository to run")
     return address
@@ -112,7 +113,7 @@ def checkout_task(folder: Path, source: str, commit: str) -> None:
 @task(name="push", cache_policy=NO_CACHE, persist_result=False)
 def push_task(made: Path, targets: list[str], name: str | None) -> None:
     """Bring a clone's results to the DVC remote and its DVC experiment, if it is to be one, to git's remote."""
-    folder = made / clone.git(Path(), "rev-parse", "--show-prefix")
+    folder = made / git(Path(), "rev-parse", "--show-prefix")
     with working_in(folder):
         push_results(targets)
     if name:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from stages.runtime.section import Section
 
@@ -51,6 +51,8 @@ class Run(Section):
     """ISO 8601; empty in a RUN_FILE, whose bytes are equal for equal results."""
     message: str = ""
     """Why it failed."""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """DVC's hashes of what its stages read and git ignores, by path: the commits do not hold that."""
 
     @property
     def params_sha256(self) -> str:

@@ -20,7 +20,8 @@ from flows.search.proposals import corners, importances, propose, with_presets, 
 from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
 from flows.search.trials import Proposal, Trial, curve_over_shares, early_stop, judged, number_of
-from flows.sweep.clone import CLONES, git
+from flows.sweep.clone import CLONES
+from flows.sweep.git import git
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import differences, value_at

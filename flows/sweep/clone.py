@@ -23,6 +23,8 @@ from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
 from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import STATE_DIR, dvc_state_within
 from flows.project import yaml_text
+from flows.sweep.git import git, own_environment
+from flows.sweep.ignored import IgnoredInputs, is_below
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
@@ -54,12 +56,20 @@ def project_cache() -> str:
 
 
 def bring_up_to_date(
-    cell: "Cell", head: str, clone: Path, own_cache: Path | None = None, *, cache: str | None = None
+    cell: "Cell",
+    head: str,
+    clone: Path,
+    own_cache: Path | None = None,
+    *,
+    cache: str | None = None,
+    ignored: IgnoredInputs | None = None,
 ) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    `cache` is the project's, which takes time to find out. With `own_cache`, a folder, nothing but data that no stage
-    makes comes from the project. Raises UserError where git fails.
+    `cache` is the project's, which takes time to find out; `ignored` is what stages read and git does not have. With
+    `own_cache`, a folder, nothing but data that no stage makes comes from the project.
+
+    Raises UserError where git fails.
     """
     clone = clone.absolute()
     if not (clone / ".git").is_dir():
@@ -71,6 +81,8 @@ def bring_up_to_date(
         lock.unlink()
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
+    if ignored:
+        ignored.copy_into(clone)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
     remove_torn_table(folder)
     forget_zombies(folder)
@@ -95,6 +107,10 @@ def _make(clone: Path) -> None:
     source = git(Path(), "rev-parse", "--show-toplevel")
     git(Path(), "clone", "--quiet", "--shared", "--no-checkout", source, str(partial))
     git(partial, "symbolic-ref", "HEAD", "refs/heads/none")
+    excluded = Path(git(Path(), "rev-parse", "--git-path", "info/exclude"))
+    if excluded.is_file():  # what is ignored here is no new file of a stage there
+        (partial / ".git/info").mkdir(exist_ok=True)
+        shutil.copyfile(excluded, partial / ".git/info/exclude")
     partial.rename(clone)
 
 
@@ -176,7 +192,7 @@ def head_commit(targets: Iterable[str], *, with_params: bool = False) -> str:
         raise UserError("this repository has no commit yet; cells are made from the last commit: commit first")
     status = git(root, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
-    outside = [path for path in changed if _below(path, read) and not _below(path, outs)]
+    outside = [path for path in changed if is_below(path, read) and not is_below(path, outs)]
     if outside:
         names = ", ".join(os.path.relpath(path) for path in outside[:5])
         raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")
@@ -218,10 +234,6 @@ def _stages_at(commit: str, file: str) -> dict[str, object]:
     return stages | {"vars": content.get("vars")}
 
 
-def _below(path: Path, folders: Iterable[Path]) -> bool:
-    return any(path == folder or folder in path.parents for folder in folders)
-
-
 def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError."""
     identity = {} if git(folder, "var", "GIT_AUTHOR_IDENT", check=False) else NAMELESS
@@ -247,21 +259,3 @@ def _dvc(folder: Path, *arguments: str, **variables: str) -> None:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"dvc {arguments[0]}: {done.stderr.strip()[-1000:]}")
-
-
-def own_environment() -> dict[str, str]:
-    """This process's environment, without what a git hook says of another repository."""
-    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
-    return {name: value for name, value in os.environ.items() if name not in named}
-
-
-def git(folder: Path, *arguments: str, check: bool = True) -> str:
-    """Run git; what it prints. Raises UserError where it fails; without `check` that gives an empty text."""
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=own_environment(), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        if not check:
-            return ""
-        raise UserError(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout.strip("\n")

@@ -28,6 +28,8 @@ from flows.show.recorder import STATES, UnreachableError
 from flows.sweep import clone
 from flows.sweep.cell_runner import StopEarly
 from flows.sweep.flow_runs import FlowRun, FlowRuns
+from flows.sweep.git import git
+from flows.sweep.ignored import ignored_inputs
 from flows.sweep.jobs import Job, jobs_of
 from flows.sweep.live import Live
 from flows.sweep.plan import cell_stage, computed_contents, require_unguarded, working_in
@@ -75,8 +77,7 @@ def run_cells_on_pool(
     after Ctrl-C: the flow runs are then cancelled.
     """
     with run_lock(title, wait=wait):
-        head, values = clone.head_commit(targets, with_params=True), read_params_file()
-        require_reachable(head)
+        head, values = commit_for_workers(targets), read_params_file()
         require_unguarded(targets)
         flow_runs = FlowRuns(pool)
         known, to_run = known_and_to_run(cells, record, targets)
@@ -92,10 +93,25 @@ def run_cells_on_pool(
     return [known[cell.id] for cell in cells]
 
 
+def commit_for_workers(targets: Sequence[str]) -> str:
+    """HEAD. Raises UserError where workers could not get all that the cells read, or share results."""
+    head = clone.head_commit(targets, with_params=True)
+    ignored = ignored_inputs(targets)
+    if ignored.files:
+        names = ", ".join(map(str, ignored.files[:5]))
+        more = f" and {len(ignored.files) - 5} more" if len(ignored.files) > 5 else ""
+        raise UserError(
+            f"--pool: the cells read {names}{more}, which git ignores; workers get only what is committed: "
+            f"`git add -f {' '.join(ignored.hashes)}`, then commit and push"
+        )
+    require_reachable(head)
+    return head
+
+
 def require_reachable(head: str) -> None:
     """Raise UserError unless workers can get this commit from git's remote, and results from a DVC remote."""
     config = ConfigParser(interpolation=None)
-    config.read_string(clone.git(Path(), "show", f"{head}:./.dvc/config", check=False))
+    config.read_string(git(Path(), "show", f"{head}:./.dvc/config", check=False))
     remote = config.get("core", "remote", fallback="")
     if not remote:
         raise UserError(
@@ -108,10 +124,10 @@ def require_reachable(head: str) -> None:
             f"--pool: the DVC remote {remote} is at `{url}`, which on a worker lies within its clone; "
             f"`dvc remote modify {remote} url ADDRESS` with a whole address, then commit .dvc/config and push"
         )
-    if not clone.git(Path(), "remote", "get-url", "origin", check=False):
+    if not git(Path(), "remote", "get-url", "origin", check=False):
         raise UserError("--pool: this repository has no git remote `origin`, from which workers take the commit")
-    clone.git(Path(), "fetch", "--quiet", "origin")
-    if clone.git(Path(), "rev-list", "--max-count=1", head, "--not", "--remotes=origin"):
+    git(Path(), "fetch", "--quiet", "origin")
+    if git(Path(), "rev-list", "--max-count=1", head, "--not", "--remotes=origin"):
         raise UserError(f"--pool: origin does not have the commit {head[:12]}, which workers fetch; git push first")
 
 
@@ -285,7 +301,7 @@ class OnPool:
 
     def _ref_at_origin(self, job: Job) -> str:
         ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
-        return clone.git(Path(), "ls-remote", "origin", ref)
+        return git(Path(), "ls-remote", "origin", ref)
 
     def _show_stages(self) -> None:
         """Follow the stages of flow runs that work."""

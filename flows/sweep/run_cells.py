@@ -21,6 +21,7 @@ from flows.run.scheduler import RunOptions, Scheduler, run_result
 from flows.show.recording import recorded
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
+from flows.sweep.ignored import ignored_inputs
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
 from stages.runtime.dotted import differences
@@ -70,9 +71,10 @@ def run_cells(
         if not to_run:
             return [known[cell.id] for cell in cells]
         print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
+        ignored = ignored_inputs(targets)
         cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
         folders = {
-            name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache)
+            name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache, ignored=ignored)
             for name, cell in to_run.items()
         }
         save = (lambda *_: "") if alone or on_worker else clone.save_experiment
@@ -87,7 +89,7 @@ def run_cells(
             server,
             cells=to_run,
             folders=folders,
-            recorded=Recorded(targets, reports, curves, record, head, save, discard),
+            recorded=Recorded(targets, reports, curves, record, head, save, discard, ignored.hashes),
             stop_early=stop_early,
             on_ended=live.on_ended,
         )
@@ -133,10 +135,11 @@ def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]
     """Why each cell would run, by its id; empty for a finished one whose run is what it would give now.
 
     That is one made with the same values of all that its stages read of params.yaml, of which no file that they read
-    has changed in git since.
+    has changed since, in git or among those that git ignores.
     """
     runs = {run.cell: run for run in recorded_runs(record)}
     values, keys = read_params_file(), reach(targets).params
+    hashes = ignored_inputs(targets).hashes
     changed: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
     for cell in cells:
@@ -147,8 +150,9 @@ def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]
         if run.baseline not in changed:
             changed[run.baseline] = clone.changed_since(run.baseline, targets)
         moved = [key for key, *_ in differences("", run.params, cell.params(values)) if _is_read(key, keys)]
-        if moved or changed[run.baseline]:
-            reasons[cell.id] = f"{', '.join([*moved, *changed[run.baseline]][:3])} changed since"
+        data = [path for path, *_ in sorted({*run.inputs.items()} ^ {*hashes.items()})]
+        if causes := [*moved, *dict.fromkeys(data), *changed[run.baseline]]:
+            reasons[cell.id] = f"{', '.join(causes[:3])} changed since"
         else:
             reasons[cell.id] = "" if run.state == "finished" else f"{run.state}: {run.message}"
     return reasons

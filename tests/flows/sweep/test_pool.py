@@ -216,7 +216,7 @@ CELL = Cell("0123abcd", "toy-0123abcd", {}, 0, {"model.width": {"b": 1, "a": 2},
 
 def on_pool(flow_runs: FlowRuns) -> OnPool:
     """One cell as the only one of a sweep of the working directory's project."""
-    head, cells = clone.git(Path(), "rev-parse", "HEAD"), {CELL.id: CELL}
+    head, cells = git(Path(), "rev-parse", "HEAD").strip(), {CELL.id: CELL}
     jobs = jobs_of({CELL.id: {"train": "content"}}, {CELL.id: CELL.name}, ["train"], head)
     live = Live("sweep toy", cells, [], 0)
     return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), RECORD, {"scores.json"}, (), live)

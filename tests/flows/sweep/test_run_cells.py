@@ -1,5 +1,6 @@
 """Which cells run, and what becomes of those that have no result."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,8 @@ def values() -> dict[str, dict[str, object]]:
     return read
 
 
-def recorded(folder: Path) -> None:
-    """A finished run of the cell from HEAD."""
+def recorded(folder: Path, inputs: Mapping[str, str] | None = None) -> None:
+    """A finished run of the cell from HEAD, made of these inputs that git ignores."""
     run = Run(
         cell=CELL.id,
         state="finished",
@@ -43,6 +44,7 @@ def recorded(folder: Path) -> None:
         reports={},
         curves={},
         ended="2026-01-01T00:00:00",
+        inputs=dict(inputs or {}),
     )
     append_run(RECORD, run)
 

@@ -89,9 +89,24 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
 
     changed = yaml.safe_load((folder / "params.yaml").read_text()) | {"other": {"rate": 0.25}}
     (folder / "params.yaml").write_text(yaml.safe_dump(changed))
-    dry = sweep(folder, "--dry").stdout
-    assert "b, seed 1: other.rate changed since" in dry
-    assert "4 of 4 cells would run" in dry
+    said = sweep(folder, "--dry").stdout
+    assert "b, seed 1: other.rate changed since" in said
+    assert "4 of 4 cells would run" in said
+
+
+def test_a_sweep_reads_the_users_files_that_git_ignores(tmp_path: Path) -> None:
+    own_data = DVC_YAML.replace("cat source.txt source.txt", "cat corpus/*").replace("[source.txt]", "[corpus]")
+    (tmp_path / "toy/corpus").mkdir(parents=True)
+    (tmp_path / "toy/corpus/.gitignore").write_text("*\n!.gitignore\n")
+    (tmp_path / "toy/corpus/mine.txt").write_text("mine\n")
+    folder = make_sweep(tmp_path / "toy", own_data, **ONE_RECIPE | seeds(0))
+
+    done = sweep(folder)
+
+    assert done.returncode == 0, done.stdout
+    assert "0 of 1 cells would run" in sweep(folder, "--dry").stdout
+    (folder / "corpus/mine.txt").write_text("changed\n")
+    assert "a, seed 0: corpus changed since" in sweep(folder, "--dry").stdout
 
 
 def test_a_cell_that_fails_is_shown_stays_out_of_the_mean_and_runs_again_on_demand(tmp_path: Path) -> None:

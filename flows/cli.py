@@ -17,6 +17,8 @@ from flows.project.folder import enter_project
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from flows.experiments.runs import RunCells
 
 app = cyclopts.App(
@@ -347,7 +349,7 @@ def sweep(
     from flows.sweep import sweep as sweeps
 
     if dry:
-        cells = sweeps.planned(name, size)
+        cells = sweeps.planned(name, size, commit_of_cells(pool))
         for cell, reason in cells:
             print(f"{cell.label}: {reason or 'up to date'}")
         print(f"{sum(bool(reason) for _, reason in cells)} of {len(cells)} cells would run")
@@ -368,6 +370,17 @@ def sweep(
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
+
+
+def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str]], str]":
+    """What finds the commit of cells that run on this machine, or on the workers of a pool."""
+    if pool:
+        from flows.sweep.pool import commit_for_workers
+
+        return commit_for_workers
+    from flows.sweep.clone import head_commit
+
+    return head_commit
 
 
 def runner_of_cells(pool: str | None) -> "RunCells":

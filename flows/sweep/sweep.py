@@ -1,6 +1,7 @@
 """`parrotflow sweep NAME`: run the cells of an experiment that have no current result."""
 
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flows.dvc_repo.experiments import reach
@@ -24,9 +25,14 @@ def grid(name: str, size: SettingName) -> tuple[Experiment, list[Cell], Path]:
     return experiment, cells_of(name, experiment, size), results_folder(name, size) / RECORD
 
 
-def planned(name: str, size: SettingName) -> list[tuple[Cell, str]]:
-    """Each cell with the reason for which it would run; an empty text where it is up to date."""
+def planned(name: str, size: SettingName, commit_of: Callable[[Sequence[str]], str]) -> list[tuple[Cell, str]]:
+    """Each cell with the reason for which it would run; an empty text where it is up to date.
+
+    `commit_of` gives the commit that cells with these targets are made from, or raises the UserError that the sweep
+    itself would end with.
+    """
     experiment, cells, record = grid(name, size)
+    commit_of(experiment.targets)
     reasons = reasons_to_run(cells, record, experiment.targets)
     return [(cell, reasons[cell.id]) for cell in cells]
 

@@ -81,6 +81,8 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     refused = sweep(folder)
     assert refused.returncode == 2
     assert "train.py: not as in the last commit" in refused.stdout
+    assert (dry := sweep(folder, "--dry")).returncode == 2
+    assert dry.stdout == refused.stdout
 
     commit(folder)
     assert "a, seed 0: train.py changed since" in sweep(folder, "--dry").stdout

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages.formats.evaluation.reading import first_fault, parse
 from stages.runtime.atomic import atomic_write
@@ -60,8 +60,8 @@ class MbppTests(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    test_list: list[str]
-    """Assertions."""
+    test_list: list[str] = Field(min_length=1)
+    """Assertions; without one every completion would pass."""
     test_setup_code: str | None = None
     test_imports: list[str] | None = None
 
@@ -108,7 +108,7 @@ def _mbpp(row: Mapping[str, Any], language: str) -> Problem:
     tests = MbppTests.model_validate(row)
     return Problem(
         task_id=f"MBPP/{row['task_id']}",
-        prompt=f'"""\n{text}\n{tests.test_list[0] if tests.test_list else ""}\n"""\n',
+        prompt=f'"""\n{text}\n{tests.test_list[0]}\n"""\n',
         test=tests.code,
         entry_point="",
         solution=row["code"],

@@ -80,7 +80,7 @@ def run_cells_on_pool(
         head, values = commit_for_workers(targets), read_params_file()
         require_unguarded(targets)
         flow_runs = FlowRuns(pool)
-        known, to_run = known_and_to_run(cells, record, targets)
+        known, to_run = known_and_to_run(cells, record, targets, {})
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
             jobs = jobs_of(contents_of(to_run, head, targets), names, targets, head)

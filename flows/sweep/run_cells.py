@@ -64,14 +64,13 @@ def run_cells(
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
     with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
-        head = clone.head_commit(targets)
-        known, to_run = known_and_to_run(cells, record, targets)
+        head, ignored = clone.head_commit(targets), ignored_inputs(targets)
+        known, to_run = known_and_to_run(cells, record, targets, ignored.hashes)
         finished = {run.cell for run in recorded_runs(record) if run.state == "finished"}
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
             return [known[cell.id] for cell in cells]
         print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
-        ignored = ignored_inputs(targets)
         cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
         folders = {
             name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache, ignored=ignored)
@@ -123,15 +122,20 @@ def run_cells(
 
 
 def known_and_to_run(
-    cells: Sequence["Cell"], record: Path, targets: Sequence[str]
+    cells: Sequence["Cell"], record: Path, targets: Sequence[str], hashes: Mapping[str, str]
 ) -> tuple[dict[str, Run], dict[str, "Cell"]]:
-    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids."""
-    reasons = reasons_to_run(cells, record, targets)
+    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids.
+
+    `hashes` are those of the inputs that git ignores.
+    """
+    reasons = reasons_to_run(cells, record, targets, hashes)
     known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
     return known, {cell.id: cell for cell in cells if cell.id not in known}
 
 
-def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]) -> dict[str, str]:
+def reasons_to_run(
+    cells: Sequence["Cell"], record: Path, targets: Sequence[str], hashes: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Why each cell would run, by its id; empty for a finished one whose run is what it would give now.
 
     That is one made with the same values of all that its stages read of params.yaml, of which no file that they read
@@ -139,7 +143,7 @@ def reasons_to_run(cells: Sequence["Cell"], record: Path, targets: Sequence[str]
     """
     runs = {run.cell: run for run in recorded_runs(record)}
     values, keys = read_params_file(), reach(targets).params
-    hashes = ignored_inputs(targets).hashes
+    hashes = ignored_inputs(targets).hashes if hashes is None else hashes
     changed: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
     for cell in cells:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 from flows.experiments.runs import recorded_runs
+from flows.run.record import RUNS
+from flows.run.record import recorded_runs as records_of_batches
 from tests.flows.search.toy_training import command, make_toy_training
 
 SPACE = {"model.rate": {"low": 0.001, "high": 1.0, "log": True}, "model.width": {"choices": [8, 64, 16]}}
@@ -21,11 +23,11 @@ def test_a_search_that_is_interrupted_continues_stops_bad_runs_and_leaves_dvc_ex
 
     interrupted = command(folder, "search", "toy")
     until = time.monotonic() + 120
-    while len(recorded_runs(record)) < 2:
+    while len(records_of_batches(folder / RUNS)) < 2:  # the second batch has begun
         assert interrupted.poll() is None
         assert time.monotonic() < until
         time.sleep(0.2)
-    time.sleep(2)  # the second batch has begun, or is about to
+    time.sleep(1)
     interrupted.send_signal(signal.SIGINT)
     first, _ = interrupted.communicate(timeout=60)
     continued = command(folder, "search", "toy")

@@ -76,8 +76,21 @@ def write_figure(
         for axis in figure.log:
             getattr(axes, f"set_{axis}scale")("log")
             _plain_ticks(getattr(axes, f"{axis}axis"))
-        axes.legend()
+        _legend_above(canvas, axes)
         return [_save(canvas, path, form) for form, path in paths.items()]
+
+
+def _legend_above(canvas: Canvas, axes: Any) -> None:
+    """A legend over the axes, where it hides no data, in as many columns as fit; the figure grows by its height."""
+    handles, labels = axes.get_legend_handles_labels()
+    for columns in (3, 2, 1):
+        legend = canvas.legend(handles, labels, loc="outside upper center", ncols=columns)
+        canvas.draw_without_rendering()
+        extent = legend.get_window_extent()
+        if extent.width <= canvas.bbox.width or columns == 1:
+            canvas.set_figheight(canvas.get_figheight() + extent.height / canvas.dpi)
+            return
+        legend.remove()
 
 
 def _save(canvas: Canvas, path: Path, form: str) -> Path:

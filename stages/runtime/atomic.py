@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_native_id
 
 from stages.runtime.entry import UserError
 
@@ -95,8 +96,8 @@ def _lock(partial: Path, wait: bool = False) -> int | None:
 
 def _publish(partial: Path, place: Path) -> None:
     flush_folder_to_disk(partial)
-    # Under a name of its own: the next run may begin to write into `partial` as soon as this one is renamed.
-    staged = place.with_name(f".{place.name}.{os.getpid()}.old.partial")
+    # Under a name of its own: the next run, or thread, may begin to write into `partial` once this one is renamed.
+    staged = place.with_name(f".{place.name}.{os.getpid()}-{get_native_id()}.old.partial")
     partial.rename(staged)
     if not _exchange(staged, place):
         old = staged.with_name(f".{staged.name}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from dvc.utils.hydra import apply_overrides
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flows.experiments.cells import Cell, cells_of, queue_command, set_params
@@ -118,7 +118,7 @@ def applied(words: list[str], values: dict[str, Any], folder: Path) -> Any:
     file = folder / "params.yaml"
     file.write_text(yaml.safe_dump(values, sort_keys=False))
     apply_overrides(file, words)
-    return yaml.safe_load(file.read_text())
+    return read_params_file(file)
 
 
 def test_dvc_makes_of_the_commands_exactly_the_params_of_the_cells(
@@ -148,6 +148,7 @@ VALUES = st.recursive(
 
 
 @settings(deadline=None, max_examples=60)
+@example(value=1e-05)  # which has no point: text in YAML 1.1
 @given(value=VALUES.filter(lambda value: "${" not in str(value)))
 def test_any_value_of_a_parameter_reaches_dvc_as_it_is(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     cell = Cell("1", "n", {}, 0, {"model.name": value})

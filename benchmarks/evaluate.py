@@ -5,7 +5,7 @@
 Both sides begin with the documents' text and end with bits per byte; both encode within the time that is taken. Ours
 scores lm-eval's windows without the closing end-of-sequence id, as lm-eval does, and the values are compared. A third
 side is the stage `evaluate` as it is set by default: more context for each token, and the closing id. lm-eval runs with
-the stage's batch size and with its own default, 1.
+the batch size that the stage `harness` gives it, and with its own default, 1.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)
@@ -20,8 +20,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cached_property
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -32,8 +32,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.training import MINI
-from stages.evaluate.harness.scoring import open_language_model
-from stages.evaluate.likelihood.score import Plan, Scorer, score_documents
+from stages.evaluate.__main__ import CORE_BATCH
+from stages.evaluate.harness.scoring import DEFAULT_BATCH, open_language_model
+from stages.evaluate.likelihood.score import Plan, score_documents
 from stages.evaluate.likelihood.tokens import stored_tokens
 from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
@@ -45,8 +46,8 @@ from stages.tokenize.vocabulary import read_vocabulary
 from stages.tokenizer.save import save_trained
 from stages.tokenizer.train import sample, train_bpe
 
-CONTEXT, VOCABULARY, BATCH = 256, 4096, 16
-"""Of the model and of the stage."""
+CONTEXT, VOCABULARY = 256, 4096
+"""Of the model."""
 
 RELATIVE = 1e-6
 
@@ -75,15 +76,7 @@ def measure(limit: int, runs: int) -> list[Measurement]:
         "ours": timed(values, "ours", lambda: score_windows(ours, encoded())),
         "lm-eval": timed(values, "lm-eval", lambda: score_by_lm_eval(theirs)),
         "lm-eval, batch 1": timed(values, "lm-eval, batch 1", lambda: score_by_lm_eval(default)),
-        "stage": timed(
-            values,
-            "stage",
-            lambda: float(
-                score_documents(
-                    ours, Plan(stored_tokens(encoded()), WindowSizes(CONTEXT, CONTEXT * 3 // 4), BATCH)
-                ).sum()
-            ),
-        ),
+        "stage": timed(values, "stage", lambda: score_as_the_stage(ours, encoded())),
     }
     sides["ours"]()  # the first pass warms up
     speeds = {name: [size / seconds for seconds in taken] for name, taken in interleave(sides, runs).items()}
@@ -93,9 +86,9 @@ def measure(limit: int, runs: int) -> list[Measurement]:
     bits = {name: nats / math.log(2) / size / 1e3 for name, nats in values.items()}
     what = f"{size:.0f} kB of Python, a {MINI}"
     rows = [
-        (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval", BATCH),
+        (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval", DEFAULT_BATCH),
         (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval, batch 1", 1),
-        (f"as the stage does by default ({bits['stage']:.6f} bits per byte)", "stage", "lm-eval", BATCH),
+        (f"as the stage does by default ({bits['stage']:.6f} bits per byte)", "stage", "lm-eval", DEFAULT_BATCH),
     ]
     return [
         compare(
@@ -149,15 +142,29 @@ def encoded() -> TokenStore:
     return TokenStore(Path("store"))
 
 
+class LmEvalWindows(Plan):
+    """Disjoint windows, the last of a document reaching back, and no closing end-of-sequence id."""
+
+    @cached_property
+    def batches(self) -> list[list[Window]]:
+        """Windows that the model reads at once."""
+        windows: list[Window] = []
+        for number, length in enumerate(self.tokens.lengths.tolist()):
+            *disjoint, last = document_windows(number, length - 1, CONTEXT, CONTEXT)
+            windows += [*disjoint, Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)]
+        return batches(windows, self.batch_size)
+
+
 def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
-    """The nats of lm-eval's windows, by our scorer: disjoint, the last of a document reaching back."""
-    windows: list[Window] = []
-    for number, length in enumerate(store.document_lengths.tolist()):
-        *disjoint, last = document_windows(number, length - 1, CONTEXT, CONTEXT)
-        windows += [*disjoint, Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)]
-    tokens = stored_tokens(store)
-    scorer = Scorer(model)
-    return math.fsum(chain.from_iterable(scorer.window_nats(tokens, batch) for batch in batches(windows, BATCH)))
+    """The nats of lm-eval's windows, by our scorer."""
+    plan = LmEvalWindows(stored_tokens(store), WindowSizes(CONTEXT, CONTEXT), CORE_BATCH)
+    return float(score_documents(model, plan).sum())
+
+
+def score_as_the_stage(model: PreTrainedModel, store: TokenStore) -> float:
+    """The nats of the stage's own windows."""
+    plan = Plan(stored_tokens(store), WindowSizes(CONTEXT, CONTEXT * 3 // 4), CORE_BATCH)
+    return float(score_documents(model, plan).sum())
 
 
 def score_by_lm_eval(lm: HFLM) -> float:

@@ -1,7 +1,7 @@
 """Model + held-out data -> metrics: `python -m stages.evaluate`.
 
-`PARROTFLOW_LAUNCH` sets the number of processes, as for training, and `PARROTFLOW_EVALUATE_BATCH` how many windows each
-of them scores at once (default 16). Both change time and memory, not the result.
+`PARROTFLOW_LAUNCH` sets the number of processes, as for training, and `PARROTFLOW_EVALUATE_BATCH` how many windows a
+GPU (default 16) or a core (8) scores at once. Both change time and memory, not the result.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)
@@ -31,7 +31,7 @@ from stages.runtime.versions import require_locked
 HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
 
 BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
-DEFAULT_BATCH = 16
+GPU_BATCH, CORE_BATCH = 16, 8
 
 
 def main() -> None:
@@ -43,7 +43,8 @@ def main() -> None:
     trained = trained_model(params)
     models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
 
-    scored = score_sets(models, sets, whole_number(BATCH_VARIABLE, DEFAULT_BATCH), launch)
+    batch_size = whole_number(BATCH_VARIABLE, GPU_BATCH if launch.device_type == "cuda" else CORE_BATCH)
+    scored = score_sets(models, sets, batch_size, launch)
     bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 

@@ -3,7 +3,7 @@
 `width` texts are generated together. One that ends is replaced by the next at once (continuous batching), and texts of
 the same prompt share its forward pass. Each text has its own seed, and its logits do not depend on the other rows
 (stages/evaluate/rows.py). So a text depends on its prompt, its seed and the settings, and not on the other texts, their
-order, or the number of processes that share them.
+order, or the number of processes and threads that share them.
 """
 
 import math
@@ -14,18 +14,23 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.model import position_limit
 from stages.evaluate.nucleus import draw
-from stages.evaluate.rows import rows_of
+from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
+from stages.evaluate.side_by_side import cores_each, cores_of, merge_side_by_side, twin
 from stages.evaluate.stopping import End, stop_at
 from stages.formats.evaluation.completions import Ended
 
 SHORTEST_CACHE = 64
 """Positions. A text that needs more gets the next power of two."""
+
+MEMORY_SHARE = 0.25
+"""Of the machine's memory, for the keys and values of all threads that write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +74,17 @@ def generate(
     sampling: Sampling,
     width: int,
 ) -> Iterator[Generated]:
-    """Yield each request's text as soon as it has ended, in no particular order."""
-    for row, ended in _write(model, tokenizer, requests, sampling, width):
-        if ended:
-            yield Generated(row.request, row.text, ended, row.drawn)
+    """Yield each request's text as soon as it has ended, in no particular order.
+
+    On a CPU each core writes `width` texts of its own, or several cores where memory has no room for so many.
+    """
+    work = _work(model, tokenizer, requests, sampling, width)
+    cores = cores_of(model)
+    room = _writers(model, width)
+    writers = max(1, min(room, math.ceil(len(requests) / width)))
+    with cores_each(cores // room):
+        models = [model, *(twin(model) for _ in range(writers - 1))]
+        yield from merge_side_by_side([_ended(_write(one, work)) for one in models])
 
 
 def stream(
@@ -80,7 +92,8 @@ def stream(
 ) -> Iterator[str]:
     """Yield the continuation of a prompt piece by piece, in whole characters, until the document ends."""
     shown = 0
-    for row, _ in _write(model, tokenizer, [Request(prompt, seed, stop_at(()))], sampling, width=1):
+    work = _work(model, tokenizer, [Request(prompt, seed, stop_at(()))], sampling, width=1)
+    for row, _ in _write(model, work):
         if len(row.text) > shown:
             yield row.text[shown:]
             shown = len(row.text)
@@ -89,6 +102,59 @@ def stream(
 def prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
     """What the model reads: the end-of-sequence id, which begins every document, then the prompt."""
     return [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Texts to be written, shared by all that write them."""
+
+    tokenizer: PreTrainedTokenizerFast
+    end_id: int
+    """Of the token that ends a text."""
+    known_ids: int
+    """Ids that the tokenizer knows: further ones pad some models' embeddings and are never drawn."""
+    requests: Sequence[Request]
+    sampling: Sampling
+    width: int
+    limit: float
+    """The model's positions; infinite where they have no limit."""
+    rows_type: type[BatchedRows | SingleRows]
+    prompts: dict[str, list[int]]
+    """The tokens of each prompt."""
+    waiting: list[tuple[int, deque[int]]]
+    """Lengths of the cache, and for each the texts that need it and that nobody has begun."""
+
+
+@torch.inference_mode()
+def _work(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    width: int,
+) -> _Work:
+    limit = position_limit(model) or math.inf
+    prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
+
+    def cache_length(number: int) -> int:
+        needed = len(prompts[requests[number].prompt]) + sampling.max_new_tokens
+        return int(min(limit, max(SHORTEST_CACHE, 1 << (needed - 1).bit_length())))
+
+    # Texts of one prompt stay together, so that it is read once.
+    order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
+    waiting = [(length, deque(group)) for length, group in groupby(order, cache_length)]
+    return _Work(
+        tokenizer, tokenizer.eos_token_id, len(tokenizer), requests, sampling, width, limit, rows_of(model), prompts,
+        waiting,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def _writers(model: PreTrainedModel, width: int) -> int:
+    """How many threads can write at once. It follows from the model, the width and the machine, not from the texts."""
+    longest = position_limit(model) or SHORTEST_CACHE
+    cache = max(1, width * longest * bytes_per_position(model))
+    return max(1, min(cores_of(model), int(MEMORY_SHARE * psutil.virtual_memory().total) // cache))
 
 
 @dataclass(slots=True)
@@ -105,13 +171,13 @@ class _Row:
     text: str = ""
     stream: DecodeStream = field(default_factory=lambda: DecodeStream(skip_special_tokens=True))
 
-    def take(self, token: int, tokenizer: PreTrainedTokenizerFast) -> Ended | None:
+    def take(self, token: int, work: _Work) -> Ended | None:
         """Append a token. Returns why the text ends with it; None if it does not end."""
         self.drawn.append(token)
-        if token == tokenizer.eos_token_id:
+        if token == work.end_id:
             return "eos"
         self.seen.append(token)
-        piece = self.stream.step(tokenizer.backend_tokenizer, token)
+        piece = self.stream.step(work.tokenizer.backend_tokenizer, token)
         if piece:
             self.text += piece
             end = self.end(self.text)
@@ -122,59 +188,60 @@ class _Row:
 
 
 @torch.inference_mode()
-def _write(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    requests: Sequence[Request],
-    sampling: Sampling,
-    width: int,
-) -> Iterator[tuple[_Row, Ended | None]]:
+def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | None]]:
     """Yield a row after each of its tokens, with why it ended; None if it did not.
 
-    Ids that the tokenizer does not know, which pad some models' embeddings, are never drawn. Where the model's
-    positions are used up, a text continues from the later half of what was read. With 4 positions:
+    Where the model's positions are used up, a text continues from the later half of what was read. With 4 positions:
 
         tokens   a b c d e f g h
         step 1   a b c d           -> e
         step 2         d e         -> f     (the cache starts again with the last 2)
         step 3         d e f       -> g
     """
-    limit = position_limit(model) or math.inf
-    prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
-
-    def cache_length(number: int) -> int:
-        needed = len(prompts[requests[number].prompt]) + sampling.max_new_tokens
-        return int(min(limit, max(SHORTEST_CACHE, 1 << (needed - 1).bit_length())))
-
-    rows_type = rows_of(model)
-    # Texts of one prompt stay together, so that it is read once.
-    order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
-    for length, group in groupby(order, cache_length):
-        rows, waiting = rows_type(model, width, length), deque(group)
+    sampling, width, tokens = work.sampling, work.width, work.sampling.max_new_tokens
+    for length, waiting in work.waiting:
+        if not waiting:
+            continue
+        rows = work.rows_type(model, width, length)
         writing: dict[int, _Row] = {}
-        while waiting or writing:
+        while True:
             for slot in range(width):
-                if waiting and slot not in writing:
-                    number = waiting.popleft()
-                    request = requests[number]
-                    ids = prompts[request.prompt][-length:]
+                if slot not in writing and (number := _next(waiting)) is not None:
+                    request = work.requests[number]
+                    ids = work.prompts[request.prompt][-length:]
                     rows.read(slot, ids)
-                    uniforms = np.random.default_rng(request.seed).random(sampling.max_new_tokens)
+                    uniforms = np.random.default_rng(request.seed).random(tokens)
                     writing[slot] = _Row(number, list(ids), uniforms, request.end)
+            if not writing:
+                break
             slots = sorted(writing)
             uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
-            logits = rows.logits[slots, : len(tokenizer)]
+            logits = rows.logits[slots, : work.known_ids]
             fed: dict[int, int] = {}
             for slot, token in zip(slots, draw(logits, sampling.temperature, sampling.top_p, uniforms), strict=True):
                 row = writing[slot]
-                ended = row.take(token, tokenizer)
+                ended = row.take(token, work)
                 yield row, ended
                 if ended:
                     del writing[slot]
-                elif len(row.seen) > limit:
-                    row.seen = row.seen[-int(limit // 2) :]
+                elif len(row.seen) > work.limit:
+                    row.seen = row.seen[-int(work.limit // 2) :]
                     rows.read(slot, row.seen)
                 else:
                     fed[slot] = token
             if fed:
                 rows.step(fed)
+
+
+def _next(waiting: deque[int]) -> int | None:
+    """The next text that nobody has begun; None if there is none."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _ended(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:
+    """The texts that have ended, and None after each other token."""
+    for row, ended in written:
+        yield Generated(row.request, row.text, ended, row.drawn) if ended else None

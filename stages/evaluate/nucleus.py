@@ -27,18 +27,11 @@ def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Float
         cumulative = np.cumsum(probabilities, axis=1, dtype=np.float64)
         tokens: list[int] = _index(cumulative, cumulative[:, -1], uniforms).tolist()
         return tokens
-    # Sorting the values without their ids is several times faster, and only one id per row is needed.
-    return _from_nucleus(probabilities, np.sort(probabilities, axis=1)[:, ::-1], top_p, uniforms, CANDIDATES)
+    return _from_nucleus(probabilities, top_p, uniforms, CANDIDATES)
 
 
-def _from_nucleus(
-    probabilities: npt.NDArray[np.float32],
-    descending: npt.NDArray[np.float32],
-    top_p: float,
-    uniforms: Floats,
-    candidates: int,
-) -> list[int]:
-    likely = descending[:, :candidates]
+def _from_nucleus(probabilities: npt.NDArray[np.float32], top_p: float, uniforms: Floats, candidates: int) -> list[int]:
+    likely = _most_likely(probabilities, candidates)
     rows = np.arange(len(likely))
     cumulative = np.cumsum(likely, axis=1, dtype=np.float64)
     # The smallest set of most likely tokens whose probability reaches top_p: at least one.
@@ -51,11 +44,18 @@ def _from_nucleus(
     rank = index - (likely > drawn[:, None]).sum(axis=1)
     for row in np.flatnonzero(rank):
         tokens[row] = int(np.flatnonzero(probabilities[row] == drawn[row])[rank[row]])
-    for row in np.flatnonzero(total < top_p) if candidates < descending.shape[1] else ():
+    everything = probabilities.shape[1]
+    for row in np.flatnonzero(total < top_p) if candidates < everything else ():
         one = slice(row, row + 1)
-        everything = descending.shape[1]
-        tokens[row] = _from_nucleus(probabilities[one], descending[one], top_p, uniforms[one], everything)[0]
+        tokens[row] = _from_nucleus(probabilities[one], top_p, uniforms[one], everything)[0]
     return tokens
+
+
+def _most_likely(probabilities: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
+    """The so many highest of each row, descending. Their ids are not sorted: only one of each row is needed."""
+    least = max(0, probabilities.shape[1] - number)
+    chosen = np.partition(probabilities, least, axis=1)[:, least:] if least else probabilities
+    return np.sort(chosen, axis=1)[:, ::-1]
 
 
 def _index(cumulative: Floats, total: Floats, uniforms: Floats) -> npt.NDArray[np.int64]:

@@ -6,7 +6,9 @@ positions, which follows from the row alone; masked positions add exact zeros. E
 
 Products are cut into blocks of rows, and in a block that is not full a row's last bits may depend on its index. Tried
 with torch's MKL on Intel: with AVX-512 the index made no difference where the width is a multiple of 32; limited to
-AVX2, the last two of 32 rows differed by 1e-6, and none of 24, 48 or 96. 48 rows fill the blocks of both.
+AVX2, the last two of 32 rows differed by 1e-6, and none of 24, 48 or 96. 48 rows fill the blocks of both. On an AMD
+EPYC the second half of 48 rows differed from the first where two threads shared a product, and no row where one thread
+computed it: so generator.py gives each core rows of its own (side_by_side.py).
 """
 
 from copy import deepcopy
@@ -38,6 +40,16 @@ def rows_of(model: PreTrainedModel) -> "type[BatchedRows | SingleRows]":
     except Exception:  # a model of another kind may fail anywhere
         return SingleRows
     return BatchedRows
+
+
+def bytes_per_position(model: PreTrainedModel) -> int:
+    """Of what a model keeps of each token that it has read; 0 where nothing is kept of single tokens."""
+    ids = list(PROBE[0])
+    try:
+        layers = _read(model, ids).past_key_values.layers
+        return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers) // len(ids)
+    except (AttributeError, TypeError):
+        return 0
 
 
 class BatchedRows:

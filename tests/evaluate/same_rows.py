@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel
 
 from stages.evaluate.rows import BatchedRows
+from stages.evaluate.side_by_side import cores_each
 
 WIDTH = 48
 
@@ -42,7 +43,8 @@ if __name__ == "__main__":
     for name, config in MODELS.items():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config).eval()
-        alone = logits(model, 0, others=0)
-        company = dict.fromkeys(range(WIDTH), 3) | {0: WIDTH - 1, 13: WIDTH - 1, WIDTH - 1: WIDTH - 1}
-        differ = [place for place, others in company.items() if not torch.equal(alone, logits(model, place, others))]
+        with cores_each(1):
+            alone = logits(model, 0, others=0)
+            company = dict.fromkeys(range(WIDTH), 3) | {0: WIDTH - 1, 13: WIDTH - 1, WIDTH - 1: WIDTH - 1}
+            differ = [place for place, others in company.items() if not alone.equal(logits(model, place, others))]
         print(f"{name}: {sorted(differ)}")

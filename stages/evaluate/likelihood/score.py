@@ -1,8 +1,7 @@
 """The loss of a model on every token of a held-out set."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -14,6 +13,7 @@ from transformers import PreTrainedModel
 
 from stages.evaluate.likelihood.tokens import Tokens
 from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows, scored_per_position
+from stages.evaluate.side_by_side import cores_each, cores_of, map_side_by_side, twin
 from stages.formats.plain_head import has_plain_head
 
 Losses = npt.NDArray[np.float64]
@@ -66,11 +66,14 @@ class Plan:
 def score_batches(
     model: PreTrainedModel, plan: Plan, rank: int = 0, processes: int = 1, description: str = "scoring"
 ) -> Losses:
-    """The losses of every `processes`-th batch, from batch `rank` on."""
+    """The losses of every `processes`-th batch, from batch `rank` on; on a CPU each core scores batches of its own."""
     own = plan.batches[rank::processes]
-    shown = track(own, description=description, disable=rank > 0)
-    rows = [np.concatenate(row) for row in _rows(model, plan, shown)]
-    return np.stack(rows) if rows else np.empty((0, plan.batch_size + len(plan.sizes.buckets)))
+    threads = max(1, min(cores_of(model), len(own)))
+    scorers = [Scorer(model), *(Scorer(twin(model)) for _ in range(threads - 1))]
+    with cores_each(1):
+        rows = map_side_by_side([partial(_row, scorer, plan) for scorer in scorers], own)
+        losses = list(track(rows, total=len(own), description=description, disable=rank > 0))
+    return np.stack(losses) if losses else np.empty((0, plan.batch_size + len(plan.sizes.buckets)))
 
 
 def score_documents(model: PreTrainedModel, plan: Plan) -> npt.NDArray[np.float64]:
@@ -81,18 +84,15 @@ def score_documents(model: PreTrainedModel, plan: Plan) -> npt.NDArray[np.float6
     return plan.document_nats(score_batches(model, plan))
 
 
-def _rows(
-    model: PreTrainedModel, plan: Plan, own: Iterable[list[Window]]
-) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    scorer = Scorer(model)
-    for batch in own:
-        losses = scorer.token_losses(plan.tokens, batch)
-        context = min(window.context for window in batch)
-        windows = np.zeros(plan.batch_size)
-        windows[: len(batch)] = losses.sum(dim=1).cpu()
-        positions = np.zeros(plan.sizes.context_length)
-        positions[context : context + losses.shape[1]] = losses.sum(dim=0).cpu()
-        yield windows, np.add.reduceat(positions, plan.sizes.buckets)
+def _row(scorer: "Scorer", plan: Plan, batch: list[Window]) -> npt.NDArray[np.float64]:
+    """A row of `Losses`."""
+    losses = scorer.token_losses(plan.tokens, batch)
+    context = min(window.context for window in batch)
+    windows = np.zeros(plan.batch_size)
+    windows[: len(batch)] = losses.sum(dim=1).cpu()
+    positions = np.zeros(plan.sizes.context_length)
+    positions[context : context + losses.shape[1]] = losses.sum(dim=0).cpu()
+    return np.concatenate([windows, np.add.reduceat(positions, plan.sizes.buckets)])
 
 
 class Scorer:

@@ -1,6 +1,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from stages.evaluate.likelihood.score import Plan, score_batches, score_documents
+from stages.evaluate.likelihood import score
+from stages.evaluate.likelihood.score import Plan, Scorer, score_batches, score_documents
 from stages.evaluate.likelihood.tokens import Tokens, stored_tokens
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.evaluate.model import open_model
@@ -101,3 +103,22 @@ def test_the_result_does_not_hang_on_the_batch_size(project: Path) -> None:
     together = score_documents(model, Plan(stored_tokens(store), WindowSizes(32, 24), 1000))
 
     np.testing.assert_allclose(alone, together, rtol=1e-6)
+
+
+def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 8)
+    model = open_model(project / "model")
+    scored_by: set[str] = set()
+    scored = Scorer.token_losses
+    monkeypatch.setattr(Scorer, "token_losses", lambda *of: scored_by.add(current_thread().name) or scored(*of))
+    found = {}
+    for threads in (1, 3):
+        monkeypatch.setattr(score, "cores_of", lambda _, threads=threads: threads)
+        scored_by.clear()
+        found[threads] = score_batches(model, plan)
+        assert (len(scored_by) > 1) == (threads > 1)
+
+    assert len(plan.batches) > 10
+    np.testing.assert_array_equal(found[1], found[3])

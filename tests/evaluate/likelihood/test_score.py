@@ -1,4 +1,5 @@
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import current_thread
@@ -108,11 +109,17 @@ def test_the_result_does_not_hang_on_the_batch_size(project: Path) -> None:
 def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 8)
+    plan = Plan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
     model = open_model(project / "model")
     scored_by: set[str] = set()
     scored = Scorer.token_losses
-    monkeypatch.setattr(Scorer, "token_losses", lambda *of: scored_by.add(current_thread().name) or scored(*of))
+
+    def seen(*of: Any) -> torch.Tensor:
+        scored_by.add(current_thread().name)
+        time.sleep(0.005)  # so that one thread does not score all these small batches
+        return scored(*of)
+
+    monkeypatch.setattr(Scorer, "token_losses", seen)
     found = {}
     for threads in (1, 3):
         monkeypatch.setattr(score, "cores_of", lambda _, threads=threads: threads)
@@ -120,5 +127,5 @@ def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
         found[threads] = score_batches(model, plan)
         assert (len(scored_by) > 1) == (threads > 1)
 
-    assert len(plan.batches) > 10
+    assert len(plan.batches) > 5
     np.testing.assert_array_equal(found[1], found[3])

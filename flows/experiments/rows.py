@@ -149,7 +149,7 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Seque
         params_sha256=run.params_sha256,
     )
     if state == "finished":
-        wrong = [key for key, value in cell.overrides.items() if value_at(run.params, key) != value]
+        wrong = _made_otherwise(run, cell)
         if wrong or moved:
             state = "other params"
             message = f"{', '.join([*wrong, *moved])} differ from {PARAMS_FILE} and the experiment"
@@ -163,6 +163,15 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Seque
             intervals[name] = (float(found[0]), float(found[1]))
     curves = {name: run.curves[curve.source] for name, curve in experiment.curves.items() if curve.source in run.curves}
     return known(state, message, metrics, intervals, curves)
+
+
+def _made_otherwise(run: "Run", cell: "Cell") -> list[str]:
+    """The keys of a cell that a run has otherwise. One may lie within another, as `train.model.n_layer` in a preset."""
+    try:
+        expected = cell.params(run.params)
+    except UserError:  # a section that the run did not have
+        return list(cell.overrides)
+    return [key for key in cell.overrides if value_at(run.params, key) != value_at(expected, key)]
 
 
 def _metrics(metrics: Mapping[str, "Metric"], reports: Mapping[str, Any]) -> dict[str, float]:

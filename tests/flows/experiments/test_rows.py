@@ -46,6 +46,30 @@ def test_a_run_that_was_made_with_other_values_than_the_cells_does_not_count(tmp
     assert row.message == "model.width differ from params.yaml and the experiment"
 
 
+def test_a_level_may_set_a_section_and_then_a_key_within_it(tmp_path: Path) -> None:
+    shape = {"model.shape": {"width": 2, "depth": 3}}
+    sizes = {"small": shape | {"model.shape.width": 1}, "large": shape | {"model.shape.width": 4}}
+    recipes = {"a": {"model.name": "a"}, "b": {"model.name": "b"}}
+    experiment, cells = small_experiment(tmp_path, axes={"size": sizes, "recipe": recipes})
+    runs = [finished(cell) for cell in cells]
+    runs[1].params["model"]["shape"]["depth"] = 4
+
+    rows = tidy(experiment, cells, runs, PARAMS).rows
+
+    assert [row.state for row in rows] == ["finished", "other params", *["finished"] * 10]
+    assert rows[1].message == "model.shape differ from params.yaml and the experiment"
+
+
+def test_a_run_without_a_section_that_its_cell_sets_does_not_count(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    run = finished(cells[0])
+    del run.params["model"]
+
+    row = tidy(experiment, cells, [run], PARAMS).rows[0]
+
+    assert row.state == "other params"
+
+
 def test_runs_of_different_params_are_not_mixed_and_those_of_todays_count(tmp_path: Path) -> None:
     experiment, cells = small_experiment(tmp_path)
     old, new = finished(cells[0]), finished(cells[1])

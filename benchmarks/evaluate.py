@@ -60,7 +60,7 @@ def main() -> None:
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        figures = measure(50_000 if quick else 200_000, runs=1 if quick else 3)
+        figures = measure(50_000 if quick else 200_000, runs=1 if quick else 9)
         os.chdir(here)
     record("evaluate", figures)
 

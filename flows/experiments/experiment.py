@@ -169,7 +169,23 @@ class PointsFigure(Section):
     """Logarithmic axes."""
 
 
-Figure = Annotated[CurvesFigure | PointsFigure, Field(discriminator="kind")]
+class LevelsFigure(Section):
+    """A line for each level: its runs, and their mean with its 95 % interval (Student's t) where it has several."""
+
+    kind: Literal["levels"]
+    caption: str
+    """What the figure shows."""
+    x: Name
+    """A metric."""
+    by: AxisName
+    """A line for each level, in the order of the file."""
+    where: Where = Field(default_factory=dict)
+    """Only these runs."""
+    log: list[Literal["x"]] = Field(default_factory=list)
+    """Logarithmic axes."""
+
+
+Figure = Annotated[CurvesFigure | PointsFigure | LevelsFigure, Field(discriminator="kind")]
 
 
 class Claim(Section):

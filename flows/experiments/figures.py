@@ -11,15 +11,18 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from flows.experiments.rows import Row, Tidy
-from flows.experiments.statistics import PowerLaw
+from flows.experiments.statistics import PowerLaw, estimate
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import CurvesFigure, Experiment, PointsFigure
+    from flows.experiments.experiment import CurvesFigure, Experiment, LevelsFigure, PointsFigure
 
 COLUMN_INCHES = 3.25
 """A column of the usual two-column layouts."""
+HEIGHT_INCHES = 0.72 * COLUMN_INCHES
+LEVEL_INCHES = 0.17
+"""The height of a level's line."""
 
 STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
@@ -46,6 +49,8 @@ LOOKS = (
 )
 """Colour (Okabe and Ito's, which colour-blind readers can tell apart, dark to light), line and marker of each level."""
 
+MEAN, RUN = "mean over seeds, 95 % interval", "a run"
+
 METADATA: Mapping[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
@@ -62,12 +67,16 @@ def write_figure(
     rows = [row for row in data.select(figure.where) if row.state == "finished"]
     settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
     with mpl.rc_context(settings):
-        canvas = Canvas(figsize=(COLUMN_INCHES, COLUMN_INCHES * 0.72), layout="constrained")
+        canvas = Canvas(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = canvas.subplots()
+        levels = data.levels(figure.by)
         if figure.kind == "curves":
-            drawn = _draw_curves(axes, experiment, name, figure, rows, data.levels(figure.by))
+            drawn = _draw_curves(axes, experiment, name, figure, rows, levels)
+        elif figure.kind == "points":
+            drawn = _draw_points(axes, experiment, figure, rows, levels, fits)
         else:
-            drawn = _draw_points(axes, experiment, figure, rows, data.levels(figure.by), fits)
+            drawn = _draw_levels(axes, experiment, name, figure, rows, levels)
+            canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (len(levels) + 3)))
         paths = {form: folder / f"{name}.{form}" for form in METADATA}
         if not drawn:
             for path in paths.values():
@@ -82,7 +91,8 @@ def write_figure(
 
 def _legend_above(canvas: Canvas, axes: Any) -> None:
     """A legend over the axes, where it hides no data, in as many columns as fit; the figure grows by its height."""
-    handles, labels = axes.get_legend_handles_labels()
+    by_label = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    labels, handles = list(by_label), list(by_label.values())
     for columns in (3, 2, 1):
         legend = canvas.legend(handles, labels, loc="outside upper center", ncols=columns)
         canvas.draw_without_rendering()
@@ -122,11 +132,7 @@ def _draw_curves(
         own = [row for row in rows if row.levels[figure.by] == level and figure.curve in row.curves]
         if not own:
             continue
-        if len({row.seed for row in own}) < len(own):
-            mixed = [axis for axis in own[0].levels if len({row.levels[axis] for row in own}) > 1]
-            raise UserError(
-                f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`"
-            )
+        _require_seeds_of_one_cell(name, own)
         shared = set.intersection(*({x for x, _ in row.curves[figure.curve]} for row in own))
         steps = sorted(shared)
         values = np.array([[dict(row.curves[figure.curve])[step] for step in steps] for row in own])
@@ -136,6 +142,36 @@ def _draw_curves(
         drawn = True
     axes.set(xlabel=curve.x_label, ylabel=curve.heading)
     return drawn
+
+
+def _require_seeds_of_one_cell(name: str, rows: Sequence[Row]) -> None:
+    if len({row.seed for row in rows}) < len(rows):
+        mixed = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
+        raise UserError(f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`")
+
+
+def _draw_levels(
+    axes: Any, experiment: "Experiment", name: str, figure: "LevelsFigure", rows: Sequence[Row], levels: Sequence[str]
+) -> bool:
+    """A line of text for each level, its runs beside it."""
+    found = {level: [r for r in rows if r.levels[figure.by] == level and figure.x in r.metrics] for level in levels}
+    shown = {level: own for level, own in found.items() if own}
+    for place, own in enumerate(shown.values()):
+        _require_seeds_of_one_cell(name, own)
+        values = [row.metrics[figure.x] for row in own]
+        mean = estimate(values)
+        axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
+        if mean.low is not None and mean.high is not None:
+            half = [[mean.mean - mean.low], [mean.high - mean.mean]]
+            axes.errorbar(
+                [mean.mean], [place], xerr=half, color="#d55e00", fmt="|", capsize=2, markersize=7, label=MEAN
+            )
+        axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
+    axes.set_yticks(range(len(shown)), [_label(level) for level in shown])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set(xlabel=experiment.metrics[figure.x].heading)
+    return bool(shown)
 
 
 def _draw_points(

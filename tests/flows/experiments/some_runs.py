@@ -59,6 +59,7 @@ def figures() -> dict[str, dict[str, object]]:
     common = {"by": "size", "where": {"recipe": "a"}}
     return {
         "curves": {"kind": "curves", "caption": "Curves.", "curve": "held_out", **common},
+        "levels": {"kind": "levels", "caption": "Levels.", "x": "loss", **common},
         "points": {
             "kind": "points",
             "caption": "L",

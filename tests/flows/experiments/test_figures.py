@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 from flows.experiments.claims import fit_of
 from flows.experiments.figures import COLUMN_INCHES, LOOKS, write_figure
 from flows.experiments.rows import Tidy
+from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
 
 
@@ -24,7 +25,7 @@ def draw(folder: Path, name: str) -> dict[str, bytes]:
     return {path.suffix: path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("name", ["curves", "points"])
+@pytest.mark.parametrize("name", ["curves", "levels", "points"])
 def test_a_figure_has_the_same_bytes_each_time_in_three_forms_a_column_wide(tmp_path: Path, name: str) -> None:
     first = draw(tmp_path, name)
 
@@ -64,6 +65,25 @@ def test_a_fit_without_an_interval_is_drawn_without_a_band(tmp_path: Path) -> No
     assert (areas(data), areas(one_seed)) == (1, 0)
 
 
+def test_a_level_of_one_run_has_no_interval_and_one_without_runs_no_line(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path, lacking=[1, 2, 6, 7, 8])  # of w1, a and w2, a: seeds 1, 2 and all
+
+    svg = write_figure(tmp_path, experiment, "levels", data, {})[1].read_text()
+
+    assert [level for level in ("w1", "w2", "w4", "w8") if f"<!-- {level} -->" in svg] == ["w1", "w4", "w8"]
+    assert svg.count("LineCollection_") == 3  # with that of the legend
+    assert svg.count("<!-- a run -->") == svg.count("<!-- mean over seeds, 95 % interval -->") == 1
+
+
+def test_seeds_of_several_cells_are_not_averaged_in_one_line(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    for name in ("curves", "levels"):
+        experiment.figures[name].where.clear()
+
+        with pytest.raises(UserError, match=f"figures.{name}: a line holds several levels of recipe; choose one"):
+            write_figure(tmp_path, experiment, name, data, {})
+
+
 def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
     greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
 
@@ -76,3 +96,4 @@ def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
 
     assert write_figure(tmp_path, experiment, "curves", data, {}) == []
     assert write_figure(tmp_path, experiment, "points", data, {}) == []
+    assert write_figure(tmp_path, experiment, "levels", data, {}) == []

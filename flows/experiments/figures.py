@@ -169,7 +169,7 @@ def _draw_levels(
         axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
     axes.set_yticks(range(len(shown)), [_label(level) for level in shown])
     axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
+    axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set(xlabel=experiment.metrics[figure.x].heading)
     return bool(shown)
 

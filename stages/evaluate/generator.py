@@ -79,12 +79,11 @@ def generate(
     On a CPU each core writes `width` texts of its own, or several cores where memory has no room for so many.
     """
     work = _work(model, tokenizer, requests, sampling, width)
-    cores = cores_of(model)
-    room = _writers(model, width)
-    writers = max(1, min(room, math.ceil(len(requests) / width)))
-    with cores_each(cores // room):
+    most = _most_writers(model, width)
+    writers = max(1, min(most, math.ceil(len(requests) / width)))
+    with cores_each(cores_of(model) // most):
         models = [model, *(twin(model) for _ in range(writers - 1))]
-        yield from merge_side_by_side([_ended(_write(one, work)) for one in models])
+        yield from merge_side_by_side([_whole_texts(_write(one, work)) for one in models])
 
 
 def stream(
@@ -150,7 +149,7 @@ def _work(
 
 
 @torch.inference_mode()
-def _writers(model: PreTrainedModel, width: int) -> int:
+def _most_writers(model: PreTrainedModel, width: int) -> int:
     """How many threads can write at once. It follows from the model, the width and the machine, not from the texts."""
     longest = position_limit(model) or SHORTEST_CACHE
     cache = max(1, width * longest * bytes_per_position(model))
@@ -241,7 +240,7 @@ def _next(waiting: deque[int]) -> int | None:
         return None
 
 
-def _ended(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:
+def _whole_texts(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:
     """The texts that have ended, and None after each other token."""
     for row, ended in written:
         yield Generated(row.request, row.text, ended, row.drawn) if ended else None

@@ -35,6 +35,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     n, mean = len(values), float(np.mean(values))
     if n < 2:
         return Estimate(n, mean, None, None, None)
+    if len(set(values)) == 1:  # whose mean, and so whose spread, rounding may change
+        return Estimate(n, values[0], 0.0, values[0], values[0])
     sd = float(np.std(values, ddof=1))
     half = float(stats.t.ppf(0.975, n - 1)) * sd / n**0.5
     return Estimate(n, mean, sd, mean - half, mean + half)

@@ -8,6 +8,7 @@ from scipy import stats
 
 from flows.experiments.statistics import (
     SIGNIFICANT,
+    Estimate,
     PowerLaw,
     estimate,
     fit_power_law,
@@ -191,3 +192,10 @@ def test_the_same_runs_give_the_same_interval() -> None:
 def test_too_little_for_a_law_is_refused(groups: list[tuple[float, list[float]]], offset: bool, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit_power_law(groups, offset=offset)
+
+
+def test_equal_values_have_no_spread_at_all() -> None:
+    value = 1350400 / 1e6
+    assert float(np.mean([value] * 3)) != value
+
+    assert estimate([value] * 3) == Estimate(3, value, 0.0, value, value)

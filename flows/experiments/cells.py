@@ -159,6 +159,10 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
         if cell.id in names:
             raise UserError(f"{where}: the same run as {names[cell.id]}; let their levels or seeds differ")
         names[cell.id] = f"cell {cell.label}"
+        keys = list(cell.overrides)
+        for place, key in enumerate(keys):
+            if replaced := [earlier for earlier in keys[:place] if earlier.startswith(f"{key}.")]:
+                raise UserError(f"{where}: {key} replaces {', '.join(replaced)}, set before it; set {key} first")
         try:
             changed = cell.params(values)
         except UserError as error:

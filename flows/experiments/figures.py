@@ -145,8 +145,8 @@ def _draw_curves(
 
 
 def _require_seeds_of_one_cell(name: str, rows: Sequence[Row]) -> None:
-    if len({row.seed for row in rows}) < len(rows):
-        mixed = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
+    mixed = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
+    if mixed:
         raise UserError(f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`")
 
 
@@ -169,7 +169,7 @@ def _draw_levels(
         axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
     axes.set_yticks(range(len(shown)), [_label(level) for level in shown])
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
     axes.set(xlabel=experiment.metrics[figure.x].heading)
     return bool(shown)
 

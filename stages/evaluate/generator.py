@@ -3,18 +3,18 @@
 `width` texts are generated together. One that ends is replaced by the next at once (continuous batching), and texts of
 the same prompt share its forward pass. Each text has its own seed, and its logits do not depend on the other rows
 (stages/evaluate/rows.py). So a text depends on its prompt, its seed and the settings, and not on the other texts, their
-order, or the number of processes and threads that share them.
+order, or the number of processes and threads that share them, unless a large model takes several cores for a product
+(side_by_side.py) and not all of these are there.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 import torch
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -22,15 +22,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from stages.evaluate.model import position_limit
 from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
-from stages.evaluate.side_by_side import cores_each, cores_of, merge_side_by_side, twin
+from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, twin
 from stages.evaluate.stopping import End, stop_at
 from stages.formats.evaluation.completions import Ended
 
 SHORTEST_CACHE = 64
 """Positions. A text that needs more gets the next power of two."""
 
-MEMORY_SHARE = 0.25
-"""Of the machine's memory, for the keys and values of all threads that write."""
+PLANNED_POSITIONS = 2048
+"""That the prompts and continuations of most tasks do not exceed: memory is planned for as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,16 @@ def generate(
     requests: Sequence[Request],
     sampling: Sampling,
     width: int,
-) -> Iterator[Generated]:
-    """Yield each request's text as soon as it has ended, in no particular order.
+) -> Generator[Generated]:
+    """Yield each request's text as soon as it has ended, in no particular order. Close it before the end is reached.
 
-    On a CPU each core writes `width` texts of its own, or several cores where memory has no room for so many.
+    On a CPU each core writes up to `width` texts of its own. So fewer texts than that take one core, however many there
+    are: more would give the texts other bits.
     """
     work = _work(model, tokenizer, requests, sampling, width)
-    most = _most_writers(model, width)
-    writers = max(1, min(most, math.ceil(len(requests) / width)))
-    with cores_each(cores_of(model) // most):
+    cores = _cores_each_writer(model, sampling, width)
+    writers = max(1, min(cores_of(model) // cores, math.ceil(len(requests) / width)))
+    with cores_each(cores):
         models = [model, *(twin(model) for _ in range(writers - 1))]
         yield from merge_side_by_side([_whole_texts(_write(one, work)) for one in models])
 
@@ -149,11 +150,12 @@ def _work(
 
 
 @torch.inference_mode()
-def _most_writers(model: PreTrainedModel, width: int) -> int:
-    """How many threads can write at once. It follows from the model, the width and the machine, not from the texts."""
-    longest = position_limit(model) or SHORTEST_CACHE
-    cache = max(1, width * longest * bytes_per_position(model))
-    return max(1, min(cores_of(model), int(MEMORY_SHARE * psutil.virtual_memory().total) // cache))
+def _cores_each_writer(model: PreTrainedModel, sampling: Sampling, width: int) -> int:
+    """How many cores a thread that writes takes. It does not follow from the texts, of which a kill leaves fewer."""
+    if cores_of(model) == 1:
+        return 1
+    longest = min(position_limit(model) or math.inf, max(PLANNED_POSITIONS, 2 * sampling.max_new_tokens))
+    return cores_for(model, width * int(longest) * bytes_per_position(model))
 
 
 @dataclass(slots=True)

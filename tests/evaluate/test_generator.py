@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import current_thread
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,17 +20,19 @@ from transformers import (
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
-from stages.evaluate import generator
+from stages.evaluate import generator, side_by_side
 from stages.evaluate.generator import Generated, Request, Sampling, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.nucleus import draw
-from stages.evaluate.rows import BatchedRows, SingleRows, rows_of
+from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
 from stages.evaluate.stopping import stop_at
 from tests.small_project import ROOT
 
@@ -77,20 +80,47 @@ def test_a_text_does_not_depend_on_how_many_are_written_or_in_which_order(
             assert by_seed(some, generate(model, tokenizer, some, FREELY, width=32)).items() <= together.items()
 
 
-@pytest.mark.parametrize("memory", [10**12, 0], ids=["each core its own rows", "no memory for more than one"])
+def give_cores(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int = 10**12) -> None:
+    for module in (generator, side_by_side):
+        monkeypatch.setattr(module, "cores_of", lambda _: cores)
+    monkeypatch.setattr(side_by_side.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(side_by_side.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory))
+
+
 def test_a_text_does_not_depend_on_how_many_threads_write(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, memory: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = requests(40)
-    monkeypatch.setattr(generator, "cores_of", lambda _: 1)
+    give_cores(monkeypatch, 1)
     alone = by_seed(asked, generate(model, tokenizer, asked, FREELY, width=8))
-    monkeypatch.setattr(generator, "cores_of", lambda _: 3)
-    monkeypatch.setattr(generator.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory))
+    give_cores(monkeypatch, 3)
     written_by: set[str] = set()
     monkeypatch.setattr(generator, "draw", lambda *of: written_by.add(current_thread().name) or draw(*of))
 
     assert by_seed(asked, generate(model, tokenizer, asked, FREELY, width=8)) == alone
-    assert (len(written_by) > 1) == (memory > 0)
+    assert len(written_by) > 1
+
+
+def test_cores_share_a_product_where_memory_has_no_room_for_the_rows_of_each(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[tuple[str, int]] = set()
+
+    def drawn(*of: Any) -> list[int]:
+        seen.add((current_thread().name, torch.get_num_threads()))
+        return draw(*of)
+
+    monkeypatch.setattr(generator, "draw", drawn)
+    one = 8 * 32 * bytes_per_position(model)  # the rows of one thread, all positions
+    for room, cores_each in ((4, 1), (2, 2), (1, 4), (0.1, 4)):
+        give_cores(monkeypatch, 4, memory=int(room * one / side_by_side.MEMORY_SHARE))
+        seen.clear()
+
+        texts = list(generate(model, tokenizer, requests(40), FREELY, width=8))
+
+        assert len(texts) == 40
+        assert {cores for _, cores in seen} == {cores_each}
+        assert len(seen) <= 4 // cores_each
 
 
 HELD_TO_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
@@ -151,6 +181,13 @@ SMALL = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_atte
         (GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=64, n_embd=16, n_layer=2, n_head=2)), BatchedRows),
         (LlamaForCausalLM(LlamaConfig(**SMALL, intermediate_size=32, num_key_value_heads=1)), BatchedRows),
         (GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL, intermediate_size=32)), BatchedRows),
+        # Its first layer keeps a convolution's state and no keys.
+        (
+            Lfm2ForCausalLM(
+                Lfm2Config(**SMALL, intermediate_size=32, num_key_value_heads=1, layer_types=["conv", "full_attention"])
+            ),
+            SingleRows,
+        ),
         # Its positions follow from a mask of two dimensions.
         (BloomForCausalLM(BloomConfig(vocab_size=300, hidden_size=16, n_layer=2, n_head=2)), SingleRows),
     ],

@@ -1,6 +1,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,21 @@ def test_an_error_ends_the_work_that_nobody_has_begun(threads: int) -> None:
     assert len(begun) < 50
 
 
+def test_a_consumer_that_closes_leaves_what_nobody_has_begun() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        time.sleep(0.01)
+        return item
+
+    with closing(map_side_by_side([work] * 2, range(200))) as results:
+        next(results)
+
+    time.sleep(0.1)
+    assert len(begun) < 50
+
+
 def count_to(number: int, stopped: list[int], error_at: int | None = None) -> Iterator[int | None]:
     try:
         for value in range(number):
@@ -79,7 +95,7 @@ def test_a_consumer_that_stops_ends_all_sources_at_their_next_pause() -> None:
     results = merge_side_by_side([count_to(1_000_000, []), count_to(1_000_000, [])])
     next(results)
 
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
     assert threading.active_count() == before
 

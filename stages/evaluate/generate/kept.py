@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from multiprocessing import get_context
@@ -92,7 +92,7 @@ def _write_shares(
             continue
         task.folder.mkdir(parents=True, exist_ok=True)
         texts = generate(model, tokenizer, [task.requests[number] for number in numbers], task.sampling, task.width)
-        with (task.folder / f"{process}.jsonl").open("ab") as file:
+        with closing(texts), (task.folder / f"{process}.jsonl").open("ab") as file:
             file.write(b"\n")  # ends a line that a kill truncated
             for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
                 line = asdict(written) | {"request": numbers[written.request]}

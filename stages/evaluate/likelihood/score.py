@@ -1,5 +1,6 @@
 """The loss of a model on every token of a held-out set."""
 
+from contextlib import closing
 from dataclasses import astuple, dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from stages.evaluate.likelihood.tokens import Tokens
 from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows, scored_per_position
-from stages.evaluate.side_by_side import cores_each, cores_of, map_side_by_side, twin
+from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, map_side_by_side, twin
 from stages.formats.plain_head import has_plain_head
 
 Losses = npt.NDArray[np.float64]
@@ -22,6 +23,9 @@ Losses = npt.NDArray[np.float64]
 Sums over batches are added later, in the order of the batches, so that they have the same bits however many processes
 have shared the batches.
 """
+
+ACTIVATIONS = 32
+"""Of the model's width, for each position: the four of the MLP, several times, and those of attention."""
 
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
@@ -68,10 +72,10 @@ def score_batches(
 ) -> Losses:
     """The losses of every `processes`-th batch, from batch `rank` on; on a CPU each core scores batches of its own."""
     own = plan.batches[rank::processes]
-    threads = max(1, min(cores_of(model), len(own)))
-    scorers = [Scorer(model), *(Scorer(twin(model)) for _ in range(threads - 1))]
-    with cores_each(1):
-        rows = map_side_by_side([partial(_row, scorer, plan) for scorer in scorers], own)
+    cores = cores_for(model, _bytes_in_use(model, plan))
+    threads = max(1, min(cores_of(model) // cores, len(own)))
+    work = [partial(_row, Scorer(one), plan) for one in (model, *(twin(model) for _ in range(threads - 1)))]
+    with cores_each(cores), closing(map_side_by_side(work, own)) as rows:
         losses = list(track(rows, total=len(own), description=description, disable=rank > 0))
     return np.stack(losses) if losses else np.empty((0, plan.batch_size + len(plan.sizes.buckets)))
 
@@ -82,6 +86,15 @@ def score_documents(model: PreTrainedModel, plan: Plan) -> npt.NDArray[np.float6
     Depends on the batch size only by float32 rounding.
     """
     return plan.document_nats(score_batches(model, plan))
+
+
+def _bytes_in_use(model: PreTrainedModel, plan: Plan) -> int:
+    """About what scoring a batch holds at once: some activations, or the logits where they are not taken in parts."""
+    config = model.config.get_text_config()
+    width = ACTIVATIONS * int(config.hidden_size)
+    if not has_plain_head(model):
+        width = max(width, 3 * int(config.vocab_size))
+    return 4 * plan.batch_size * plan.sizes.context_length * width
 
 
 def _row(scorer: "Scorer", plan: Plan, batch: list[Window]) -> npt.NDArray[np.float64]:

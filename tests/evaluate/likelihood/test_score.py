@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import current_thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from stages.evaluate import side_by_side
 from stages.evaluate.likelihood import score
 from stages.evaluate.likelihood.score import Plan, Scorer, score_batches, score_documents
 from stages.evaluate.likelihood.tokens import Tokens, stored_tokens
@@ -122,10 +124,27 @@ def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
     monkeypatch.setattr(Scorer, "token_losses", seen)
     found = {}
     for threads in (1, 3):
-        monkeypatch.setattr(score, "cores_of", lambda _, threads=threads: threads)
+        for module in (score, side_by_side):
+            monkeypatch.setattr(module, "cores_of", lambda _, threads=threads: threads)
         scored_by.clear()
         found[threads] = score_batches(model, plan)
         assert (len(scored_by) > 1) == (threads > 1)
 
     assert len(plan.batches) > 5
     np.testing.assert_array_equal(found[1], found[3])
+
+
+def test_cores_share_a_product_where_memory_has_no_room_for_a_batch_of_each(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
+    seen: set[int] = set()
+    scored = Scorer.token_losses
+    monkeypatch.setattr(Scorer, "token_losses", lambda *of: seen.add(torch.get_num_threads()) or scored(*of))
+    for module in (score, side_by_side):
+        monkeypatch.setattr(module, "cores_of", lambda _: 4)
+    monkeypatch.setattr(side_by_side.psutil, "virtual_memory", lambda: SimpleNamespace(total=1000))
+
+    score_batches(open_model(project / "model"), plan)
+
+    assert seen == {4}

@@ -73,6 +73,10 @@ def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None
             "size has 1, recipe has 2",
         ),
         ({"axes": {"size": {"s": {}}, "recipe": {"a": {}, "b": {}}}}, "the same run as cell s, a, seed 0"),
+        (
+            {"axes": {"size": {"s": {"model.shape.width": 1}}, "recipe": {"a": {"model.shape": {"width": 2}}}}},
+            "model.shape replaces model.shape.width, set before it; set model.shape first",
+        ),
         ({"cells": [{"size": "small"}]}, "give a level for each of size, recipe"),
         ({"cells": [{"size": "huge", "recipe": "a"}]}, "size has no level `huge`; there are small, large"),
         ({"base": {"mood": "good"}}, "mood=good: no such group"),

@@ -76,7 +76,7 @@ def test_a_level_of_one_run_has_no_interval_and_one_without_runs_no_line(tmp_pat
 
 
 def test_seeds_of_several_cells_are_not_averaged_in_one_line(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
+    experiment, data = some_data(tmp_path, lacking=[1, 2, 3])  # w1: seed 0 of a, seeds 1 and 2 of b
     for name in ("curves", "levels"):
         experiment.figures[name].where.clear()
 

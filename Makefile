@@ -6,8 +6,6 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
-# Python compiles what is imported, once: compiling all 28,000 files took 61 s of an installation of 158 s.
-PIP_LOCKED := $(PIP) --no-compile -r requirements.lock
 # A counter that rewrites its line belongs in a terminal only: a log would hold it once per package.
 COUNT_PACKAGES := { [ -t 1 ] && awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' || cat > /dev/null; }
 # Half as many again as cores: tests also wait, for servers and for processes that start.
@@ -39,7 +37,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing requirements.lock into $(VENV) (once, a few minutes) ..."
-	@$(PIP_LOCKED) 2>$(VENV)/install.log | $(COUNT_PACKAGES) || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@$(PIP) -r requirements.lock 2>$(VENV)/install.log | $(COUNT_PACKAGES) || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@touch $(READY)
 

@@ -3,6 +3,7 @@
 A weight decay of a million makes the matrices grow three thousandfold in each step: a mistake that really explodes.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,16 @@ def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_befor
     step = int(said[-1].partition("at step ")[2].partition(";")[0])
     assert said[-1].startswith("error: train: ")
     assert said[-1].endswith("Lower train.optimizer.muon_learning_rate or raise train.schedule.warmup_steps")
-    named = said[-1].partition("its batch holds ")[2].partition(" and others. The last checkpoint is kept. ")[0]
+    named = said[-1].partition("its batch holds ")[2].partition(". The last checkpoint is kept. ")[0]
     store = TokenStore(project / "data/tokens/train")
     trained_on = {
         f"{origin.source}:{origin.path}"
         for origin in origins(store, DataOrder.model_validate(params(**EXPLODES)), step)
     }
-    assert len(named.split(", ")) == 8
-    assert set(named.split(", ")) <= trained_on
+    documents = named.removesuffix(" and others").split(", ")
+    assert len(documents) == min(8, len(trained_on)), "the step, and so its batch, depends on the processor"
+    assert named.endswith(" and others") == (len(trained_on) > 8)
+    assert set(documents) <= trained_on
 
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     assert read_progress(newest).step < step
@@ -46,5 +49,5 @@ def test_weights_that_the_step_before_a_checkpoint_spoiled_are_not_saved(
     with pytest.raises(AssertionError):
         run_workers(project, 1)
     said = capfd.readouterr().err.splitlines()
-    assert "UserError: train: the norm of the weights is inf at step 2; its batch holds s:" in said[-1]
+    assert re.search(r"UserError: train: the norm of the weights is (inf|nan) at step 2; its batch holds s:", said[-1])
     assert [path.name for path in (project / ".parrotflow/checkpoints").glob("*/step-*")] == ["step-00000001"]

@@ -30,14 +30,14 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
         deployments = f"http://127.0.0.1:{port}/api/deployments"
 
         def served() -> list[dict[str, object]]:
-            found = httpx.post(f"{deployments}/filter", json={}, auth=key, timeout=30).json()  # type: ignore[arg-type]
+            found = httpx.post(f"{deployments}/filter", json={}, auth=key, timeout=180).json()  # type: ignore[arg-type]
             return found if len(found) == 3 else []
 
         found = wait_until(served, 180)
 
         assert {item["name"] for item in found} == {"nightly", "on-demand", "sweep"}
         assert not [item for item in found if {"source", "folder"} & set(item["parameters"])]
-        stranger = httpx.post(f"{deployments}/{found[0]['id']}/create_flow_run", json={}, timeout=60)
+        stranger = httpx.post(f"{deployments}/{found[0]['id']}/create_flow_run", json={}, timeout=180)
         assert stranger.status_code == 401
         assert (folder / ".parrotflow/prefect/key").stat().st_mode & 0o077 == 0
         server = int(

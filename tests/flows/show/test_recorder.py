@@ -156,11 +156,11 @@ def test_the_pages_show_earlier_runs_with_their_times_and_only_to_who_has_the_ke
         assert said[2] == "1 earlier runs are in the pages now\n", said
         api = f"http://127.0.0.1:{port}/api"
         key = tuple(said[1].split()[1].split(":"))
-        assert httpx.post(f"{api}/flow_runs/filter", json={}, timeout=60).status_code == 401
+        assert httpx.post(f"{api}/flow_runs/filter", json={}, timeout=180).status_code == 401
         elsewhere = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
-        allowed = httpx.options(f"{api}/flow_runs/filter", headers=elsewhere, timeout=60).headers
+        allowed = httpx.options(f"{api}/flow_runs/filter", headers=elsewhere, timeout=180).headers
         assert "access-control-allow-origin" not in allowed
-        answer = httpx.post(f"{api}/flow_runs/filter", json={}, auth=key, timeout=60)  # type: ignore[arg-type]
+        answer = httpx.post(f"{api}/flow_runs/filter", json={}, auth=key, timeout=180)  # type: ignore[arg-type]
         (flow_run,) = answer.json()
         assert written < datetime.fromisoformat(flow_run["end_time"]) < ended
         assert 2 <= flow_run["total_run_time"] < 20

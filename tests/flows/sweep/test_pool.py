@@ -181,7 +181,7 @@ def test_a_flow_run_is_lost_once_it_has_not_been_heard_of_for_a_while(
 
     beat = {"id": str(uuid4()), "occurred": now.isoformat(), "event": "prefect.flow-run.heartbeat", "payload": {}}
     resource = {"prefect.resource.id": f"prefect.flow-run.{run.id}"}
-    httpx.post(f"{server.address}/events", json=[beat | {"resource": resource}]).raise_for_status()
+    httpx.post(f"{server.address}/events", json=[beat | {"resource": resource}], timeout=180).raise_for_status()
     wait_until(lambda: not flow_runs.silent(run, 120), 60)
 
 
@@ -197,7 +197,7 @@ def test_a_job_of_another_pool_is_not_taken_over_and_a_deleted_flow_run_has_cras
     assert [run.id for run in here.of_job("key")] == [first.id]
     assert [run.id for run in there.of_job("key")] == [other.id]
 
-    httpx.delete(f"{server.address}/flow_runs/{first.id}").raise_for_status()
+    httpx.delete(f"{server.address}/flow_runs/{first.id}", timeout=180).raise_for_status()
     gone, kept = here.read([first.id, other.id])
     assert (gone.id, gone.state, gone.message) == (first.id, "CRASHED", "deleted on the server")
     assert (kept.id, kept.state) == (other.id, "SCHEDULED")

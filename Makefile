@@ -5,7 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+READY_DEV := $(VENV)/ready-dev
+# Python compiles what pip unpacks on all cores; pip would do it on one.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 # A counter that rewrites its line belongs in a terminal only: a log would hold it once per package.
 COUNT_PACKAGES := { [ -t 1 ] && awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' || cat > /dev/null; }
 # Half as many again as cores: tests also wait, for servers and for processes that start.
@@ -14,24 +17,26 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test lint format setup versions bench help
+.PHONY: run test lint format setup setup-dev versions bench help
 
 run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
 	@parrotflow run
 
-test: setup  ## every test, in parallel
+test: setup-dev  ## every test, in parallel
 	@pytest -n $(TEST_PROCESSES)
 
-lint: setup  ## style and strict types
+lint: setup-dev  ## style and strict types
 	@ruff check .
 	@ruff format --check .
 	@mypy
 
-format: setup
+format: setup-dev
 	@ruff check --fix .
 	@ruff format .
 
 setup: $(READY)  ## the virtual environment of requirements.lock
+
+setup-dev: $(READY_DEV)  ## the same, and what tests and benchmarks need
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
@@ -39,12 +44,19 @@ $(READY): requirements.lock pyproject.toml
 	@echo "installing requirements.lock into $(VENV) (once, a few minutes) ..."
 	@$(PIP) -r requirements.lock 2>$(VENV)/install.log | $(COUNT_PACKAGES) || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@$(COMPILE) || true
 	@touch $(READY)
+
+$(READY_DEV): requirements-dev.lock $(READY)
+	@echo "installing requirements-dev.lock (once, a minute) ..."
+	@$(PIP) -r requirements-dev.lock >/dev/null 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@$(COMPILE) || true
+	@touch $(READY_DEV)
 
 versions: setup  ## after an upgrade on purpose: versions.yaml from requirements.lock
 	@python -m flows.project.versions
 
-bench: setup  ## every measurement, and docs/measured.md from them
+bench: setup-dev  ## every measurement, and docs/measured.md from them
 	@python -m benchmarks
 
 help:  ## this list

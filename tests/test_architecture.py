@@ -195,18 +195,21 @@ def required_libraries(path: Path) -> Iterator[str]:
 
 
 def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    run = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    first, *development = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
 
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines if not line.startswith("#"))
-    assert "torch==2.13.0" in lines
+    assert first == "-r requirements.lock"
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in run + development)
+    assert "torch==2.13.0" in run
 
 
-def test_the_lock_pins_every_library_that_pyproject_names_but_the_optional_cluster() -> None:
-    pinned = set(versions.locked_versions())
+def test_each_lock_pins_the_libraries_that_pyproject_names_for_it_and_no_other_groups() -> None:
+    groups = versions.groups()
+    run, development = versions.locked_versions(), versions.locked_versions(versions.DEVELOPMENT_LOCK_FILE)
 
-    for name, libraries in versions.groups().items():
-        if name != "cluster":
-            assert libraries <= pinned, name
+    assert groups["run"] | groups["signing"] <= set(run)
+    assert groups["dev"] | groups["cluster"] <= set(development)
+    assert not set(run) & set(development)
 
 
 def test_no_room_is_named_for_nothing() -> None:

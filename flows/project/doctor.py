@@ -15,7 +15,7 @@ import yaml
 from flows.dvc_repo.rwlock import is_torn
 from flows.plan.code_deps import REMEDY, stale_stages
 from flows.plan.params import check_params, section_models
-from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions, only_for_development
+from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions
 from stages.runtime.entry import UserError, first_line
 
 OLDEST_PYTHON = (3, 11)
@@ -71,13 +71,12 @@ def packages() -> Finding:
         except PackageNotFoundError:
             installed = "missing"
         if installed != pinned:
-            wrong.append((name, f"{name} {installed} instead of {pinned}"))
+            wrong.append(f"{name} {installed} instead of {pinned}")
     if not wrong:
         return Finding("ok", "packages", f"all {len(locked_versions())} as in {LOCK_FILE}")
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    shown = ", ".join(text for _, text in wrong[:3]) + more
-    level: Literal["note", "fault"] = "note" if {name for name, _ in wrong} <= only_for_development() else "fault"
-    return Finding(level, "packages", shown, "rm .venv/ready && make setup")
+    shown = ", ".join(wrong[:3]) + more
+    return Finding("fault", "packages", shown, "rm .venv/ready && make setup")
 
 
 def dependencies() -> Finding:

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 DVC_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("requirements.lock")
+DEVELOPMENT_LOCK_FILE = Path("requirements-dev.lock")
 VERSIONS_FILE = Path("versions.yaml")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -40,11 +41,6 @@ def groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     lists = {"run": project["dependencies"], **project["optional-dependencies"]}
     return {name: {normalised(_NAME.match(entry)[0]) for entry in entries} for name, entries in lists.items()}  # type: ignore[index]
-
-
-def only_for_development() -> set[str]:
-    """The libraries that tests and benchmarks need and no run does."""
-    return groups()["dev"] if Path("pyproject.toml").exists() else set()
 
 
 def normalised(name: str) -> str:

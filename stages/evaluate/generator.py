@@ -122,7 +122,7 @@ class _Work:
     prompts: dict[str, list[int]]
     """The tokens of each prompt."""
     waiting: list[tuple[int, deque[int]]]
-    """Lengths of the cache, and for each the texts that need it and that nobody has begun."""
+    """Lengths of the cache, and for each the texts that need it and were not started yet."""
 
 
 @torch.inference_mode()
@@ -235,7 +235,7 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
 
 
 def _next(waiting: deque[int]) -> int | None:
-    """The next text that nobody has begun; None if there is none."""
+    """The next text that was not started yet; None if there is none."""
     try:
         return waiting.popleft()
     except IndexError:

@@ -52,7 +52,7 @@ def _from_nucleus(probabilities: npt.NDArray[np.float32], top_p: float, uniforms
 
 
 def _most_likely(probabilities: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
-    """The so many highest of each row, descending. Their ids are not sorted: only one of each row is needed."""
+    """The `number` highest of each row, descending. Their ids are not sorted: only one of each row is needed."""
     least = max(0, probabilities.shape[1] - number)
     chosen = np.partition(probabilities, least, axis=1)[:, least:] if least else probabilities
     return np.sort(chosen, axis=1)[:, ::-1]

@@ -45,7 +45,7 @@ def cores_for(model: PreTrainedModel, size: int) -> int:
 
 @contextmanager
 def cores_each(number: int) -> Iterator[None]:
-    """Products within, in threads that start there too, take so many cores."""
+    """Within, each product uses `number` cores, also in threads that are started there."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

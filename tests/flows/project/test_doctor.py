@@ -54,15 +54,6 @@ def test_a_launch_preset_that_does_not_exist_is_a_fault(monkeypatch: pytest.Monk
     assert "cpu" in doctor.launcher().remedy
 
 
-def test_a_library_that_only_tests_need_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "requirements.lock").write_text("no-such-library==1.0\n")
-    pyproject = '[project]\ndependencies = []\n[project.optional-dependencies]\ndev = ["no_such_library"]\n'
-    (tmp_path / "pyproject.toml").write_text(pyproject)
-
-    assert doctor.packages().level == "note"
-
-
 def test_an_import_that_dvc_yaml_does_not_list_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stages/toy").mkdir(parents=True)

@@ -83,4 +83,13 @@ def test_the_shipped_experiments_are_valid_in_both_sizes_and_the_small_one_is_pl
 
 
 def test_the_shipped_questions_are_those_of_a_paper() -> None:
-    assert SHIPPED == ["ablation", "codeparrot", "optimizers", "recipe", "recipe_seeds", "scaling"]
+    assert SHIPPED == [
+        "ablation",
+        "codeparrot",
+        "default_job",
+        "optimizers",
+        "recipe",
+        "recipe_final",
+        "recipe_seeds",
+        "scaling",
+    ]

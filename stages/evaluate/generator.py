@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.model import position_limit
 from stages.evaluate.nucleus import draw
-from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
+from stages.evaluate.rows import BatchedRows, SingleRows, attention_window, bytes_per_position, rows_of
 from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, twin
 from stages.evaluate.stopping import End, stop_at
 from stages.formats.evaluation.completions import Ended
@@ -119,6 +119,8 @@ class _Work:
     limit: float
     """The model's positions; infinite where they have no limit."""
     rows_type: type[BatchedRows | SingleRows]
+    """For caches of up to `window` positions; longer ones are SingleRows."""
+    window: float
     prompts: dict[str, list[int]]
     """The tokens of each prompt."""
     waiting: list[tuple[int, deque[int]]]
@@ -144,8 +146,8 @@ def _work(
     order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
     waiting = [(length, deque(group)) for length, group in groupby(order, cache_length)]
     return _Work(
-        tokenizer, tokenizer.eos_token_id, len(tokenizer), requests, sampling, width, limit, rows_of(model), prompts,
-        waiting,
+        tokenizer, tokenizer.eos_token_id, len(tokenizer), requests, sampling, width, limit, rows_of(model),
+        attention_window(model), prompts, waiting,
     )  # fmt: skip
 
 
@@ -203,7 +205,7 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
     for length, waiting in work.waiting:
         if not waiting:
             continue
-        rows = work.rows_type(model, width, length)
+        rows = (work.rows_type if length <= work.window else SingleRows)(model, width, length)
         writing: dict[int, _Row] = {}
         while True:
             for slot in range(width):

@@ -11,6 +11,7 @@ EPYC the second half of 48 rows differed from the first where two threads shared
 computed it: so generator.py gives each core rows of its own (side_by_side.py).
 """
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -40,6 +41,19 @@ def rows_of(model: PreTrainedModel) -> "type[BatchedRows | SingleRows]":
     except Exception:  # a model of another kind may fail anywhere
         return SingleRows
     return BatchedRows
+
+
+def attention_window(model: PreTrainedModel) -> float:
+    """How many positions every layer sees; infinite where all layers see all positions.
+
+    BatchedRows are for caches up to this length: a mask that is given to the model replaces its layers' own windows.
+    """
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    if kinds and {*kinds} <= {"full_attention", "global"}:
+        return math.inf
+    sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
+    return min((size for size in sizes if size), default=math.inf)
 
 
 def bytes_per_position(model: PreTrainedModel) -> int:

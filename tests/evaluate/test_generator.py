@@ -18,14 +18,20 @@ from transformers import (
     BloomForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from stages.evaluate import generator, side_by_side
@@ -33,7 +39,7 @@ from stages.evaluate.generator import Generated, Request, Sampling, generate, pr
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
-from stages.evaluate.stopping import stop_at
+from stages.evaluate.stopping import after, stop_at
 from tests.small_project import ROOT
 
 FREELY = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=40)
@@ -209,6 +215,42 @@ def test_any_causal_model_is_continued_and_those_that_cannot_be_batched_one_by_o
             assert one.ids[1] == int(other(torch.cat([ids, torch.tensor([one.ids[:1]])], dim=1)).logits[0, -1].argmax())
 
 
+@pytest.mark.parametrize(
+    "limited",
+    [
+        MistralForCausalLM(MistralConfig(**SMALL, intermediate_size=32, num_key_value_heads=1, sliding_window=16)),
+        Qwen3ForCausalLM(
+            Qwen3Config(
+                **SMALL, intermediate_size=32, num_key_value_heads=1, use_sliding_window=True, sliding_window=16,
+                layer_types=["full_attention", "sliding_attention"],
+            )
+        ),
+        GPTNeoForCausalLM(
+            GPTNeoConfig(
+                vocab_size=300, max_position_embeddings=128, hidden_size=16, num_layers=2, num_heads=2, window_size=16,
+                attention_types=[[["global", "local"], 1]],
+            )
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_layers_that_see_only_the_last_tokens_see_no_more_of_them_here(
+    limited: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    limited.eval()
+    torch.manual_seed(0)
+    for parameter in limited.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    asked = [Request(prompt, 0, stop_at(())) for prompt in ("def f(", "x, " * 12)]
+
+    for one in generate(limited, tokenizer, asked, GREEDILY, width=2):
+        read = prompt_tokens(tokenizer, asked[one.request].prompt)
+        for token in one.ids:
+            with torch.inference_mode():
+                assert token == int(limited(torch.tensor([read])).logits[0, -1].argmax())
+            read.append(token)
+
+
 class Spelled:
     """Stands for a model that writes given tokens, whatever it read: the text's end is under test, not the model."""
 
@@ -277,6 +319,21 @@ def test_the_earliest_stop_string_counts_where_one_token_completes_several() -> 
     assert stop_at(["b", "ab"])("xab") == 1
     assert stop_at(["a"])("xyz") is None
     assert stop_at([])("x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("\n", None),  # it may still become the white space that the prompt ended with
+        ("\n    x = 1", None),
+        ("\n    x = 1\ndef g", 10),
+        ("\n    \ndef g", 5),
+        ("\ndef g", 0),
+        (" # a\ndef g", 4),
+    ],
+)
+def test_the_white_space_that_the_prompt_ended_with_ends_no_text(text: str, cut: int | None) -> None:
+    assert after("\n    ", stop_at(["\ndef", "\n\n"]))(text) == cut
 
 
 def test_a_terminal_gets_the_same_text_piece_by_piece(

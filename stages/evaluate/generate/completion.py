@@ -10,7 +10,7 @@ from stages.evaluate.generate.looks import Text
 from stages.evaluate.generate.params import GenerateParams, LanguageName
 from stages.evaluate.generate.problem_sets import OpenSet
 from stages.evaluate.generator import Generated, Request
-from stages.evaluate.stopping import stop_at
+from stages.evaluate.stopping import after, stop_at
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.samples import Sample
@@ -32,15 +32,28 @@ def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[R
 
 
 def problem_requests(sets: Sequence[OpenSet], params: GenerateParams) -> tuple[list[Asked], list[Request]]:
-    """`generate.problems.samples` samples of each problem, and the request for each."""
+    """`generate.problems.samples` samples of each problem, and the request for each.
+
+    The model is not shown the white space at a prompt's end, as in CodeParrot's evaluation: a tokenizer merges a
+    newline and the indent after it into one token, and a prompt that ends between them can hardly be continued.
+    """
     asked, requests = [], []
     for one in sets:
         for problem in one.problems:
-            end = stop_at(one.stop if one.stop is not None else LANGUAGES[one.language].stops[problem.kind])
+            prompt, hidden = split_prompt(problem)
+            stop = stop_at(one.stop if one.stop is not None else LANGUAGES[one.language].stops[problem.kind])
             for sample in range(params.problems.samples):
                 asked.append(Asked(problem, sample, one.language))
-                requests.append(Request(problem.prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end))
+                requests.append(
+                    Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), after(hidden, stop))
+                )
     return asked, requests
+
+
+def split_prompt(problem: Problem) -> tuple[str, str]:
+    """What the model reads of a problem's prompt, and the white space at its end, which the model is to write."""
+    shown = problem.prompt.rstrip() or problem.prompt
+    return shown, problem.prompt[len(shown) :]
 
 
 def own_seed(seed: int, name: str) -> int:
@@ -74,12 +87,12 @@ def header_text(sample: Sample, written: Generated, params: GenerateParams) -> T
 
 
 def completion(asked: Asked, request: Request, written: Generated) -> Completion:
-    """The completion of a problem."""
+    """The completion of a problem: what follows the whole prompt, so without the white space that ends the prompt."""
     return Completion(
         task_id=asked.problem.task_id,
         sample=asked.sample,
         seed=request.seed,
-        completion=written.text,
+        completion=written.text.removeprefix(split_prompt(asked.problem)[1]),
         ended=written.ended,
     )
 

@@ -12,6 +12,7 @@ from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.evaluation.generation import GENERATE_REPORT
 from stages.formats.evaluation.harness import HARNESS_REPORT
+from stages.formats.evaluation.reading import receipt_path
 from stages.formats.evaluation.report import EVALUATE_RECEIPT
 from stages.formats.evaluation.verdicts import SCORE_REPORT
 from stages.formats.model_folder import weights_sha256
@@ -54,7 +55,7 @@ def write_model(folder: Path, seed: int = 0) -> None:
     shutil.rmtree(folder / "model", ignore_errors=True)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     AutoTokenizer.from_pretrained(folder / "data/tokenizer").save_pretrained(folder / "model")
-    for report in (EVALUATE_RECEIPT, GENERATE_REPORT, SCORE_REPORT, HARNESS_REPORT):
+    for report in (EVALUATE_RECEIPT, *map(receipt_path, (GENERATE_REPORT, SCORE_REPORT, HARNESS_REPORT))):
         if before and (folder / report).is_file():
             text = (folder / report).read_text(encoding="utf-8")
             (folder / report).write_text(text.replace(before, weights_sha256(folder / "model")), encoding="utf-8")

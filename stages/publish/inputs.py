@@ -9,6 +9,7 @@ import yaml
 
 from stages.formats.evaluation.generation import GENERATE_REPORT, Generation, read_generation
 from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport, read_harness
+from stages.formats.evaluation.reading import receipt_path
 from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
     EVALUATE_REPORT,
@@ -37,9 +38,7 @@ REPORTS_READ = (
     TRAIN_REPORT,
     EVALUATE_REPORT,
     EVALUATE_RECEIPT,
-    GENERATE_REPORT,
-    HARNESS_REPORT,
-    SCORE_REPORT,
+    *(path for report in (GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT) for path in (report, receipt_path(report))),
 )
 ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
 
@@ -140,9 +139,9 @@ def require_measured(inputs: Inputs, weights: str) -> None:
     """Raise UserError if a report is of other weights: after a training that only `publish` followed."""
     measured = {
         EVALUATE_RECEIPT: inputs.evaluation_receipt.models[str(MODEL)].weights_sha256,
-        GENERATE_REPORT: inputs.generation.receipts.weights_sha256,
-        SCORE_REPORT: inputs.score.weights_sha256,  # empty where the completions came from elsewhere
-        HARNESS_REPORT: inputs.harness.scored_with.weights_sha256 if inputs.harness.scored_with else "",
+        receipt_path(GENERATE_REPORT): inputs.generation.receipts.weights_sha256,
+        receipt_path(SCORE_REPORT): inputs.score.weights_sha256,  # empty where the completions came from elsewhere
+        receipt_path(HARNESS_REPORT): inputs.harness.scored_with.weights_sha256 if inputs.harness.scored_with else "",
     }
     others = [str(report) for report, found in measured.items() if found not in ("", weights)]
     if others:

@@ -26,4 +26,13 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
     assert outs(clone).items() < outs(up_to_date).items()
     shown = json.loads(run([sys.executable, "-m", "dvc", "plots", "show", "--json"], clone))
     assert "errors" not in shown
-    assert shown["data"]["reports/evaluate_receipt.json"] == []
+    measured = [f"reports/{stage}.json" for stage in ("evaluate", "generate", "score", "harness")]
+    assert all(shown["data"][report.replace(".json", "_receipt.json")] == [] for report in measured)
+    metrics = json.loads(run([sys.executable, "-m", "dvc", "metrics", "show", "--json"], clone))[""]["data"]
+    assert all(texts_in(metrics[report]) == [] for report in measured), "dvc metrics diff compares numbers"
+
+
+def texts_in(values: object) -> list[str]:
+    if isinstance(values, dict):
+        return [text for value in values.values() for text in texts_in(value)]
+    return [values] if isinstance(values, str) else []

@@ -86,7 +86,13 @@ def harness_report(documents: int) -> HarnessReport:
         stderr={"quiz|": {"acc": 0.01}},
         interval_95={"quiz|": {"f1": (0.1, 0.2)}},
         tasks={"quiz|": task},
-        scored_with=Receipt(weights_sha256=weights_sha256(), context_length=1024, seed=0, lm_eval="0.4.13"),
+        scored_with=Receipt(
+            weights_sha256=weights_sha256(),
+            context_length=1024,
+            seed=0,
+            bootstrap_resamples=1000,
+            versions={"lm_eval": "0.4.13"},
+        ),
     )
 
 

@@ -66,9 +66,15 @@ def test_nothing_is_published_twice(project: Path) -> None:
     assert RECEIPT.read_bytes() == first
 
 
-@pytest.mark.parametrize("report", ["evaluate_receipt", "generate", "score", "harness"])
+@pytest.mark.parametrize("report", ["evaluate_receipt", "generate_receipt", "score_receipt", "harness_receipt"])
 def test_a_report_of_other_weights_is_not_published(project: Path, report: str) -> None:
-    receipt = Receipt(weights_sha256=weights_sha256(), context_length=32, seed=0, lm_eval="0.4.13")
+    receipt = Receipt(
+        weights_sha256=weights_sha256(),
+        context_length=32,
+        seed=0,
+        bootstrap_resamples=1000,
+        versions={"lm_eval": "0.4.13"},
+    )
     write_harness(read_harness().model_copy(update={"scored_with": receipt}), [])
     path = project / f"reports/{report}.json"
     path.write_text(path.read_text().replace(weights_sha256(), "e" * 64))

@@ -31,10 +31,10 @@ def generation(
         problems=summed_up([look for look in looks if look.text.kind == "problem"]),
         receipts=Receipts(
             weights_sha256=weights_sha256(MODEL),
-            problem_sets=[
-                ProblemSetReceipt(name=one.name, problems=len(one.problems), sha256=problems_sha256(one.problems))
+            problem_sets={
+                one.name: ProblemSetReceipt(problems=len(one.problems), sha256=problems_sha256(one.problems))
                 for one in sets
-            ],
+            },
             seed=params.seed,
             width=params.width,
             sampling={"headers": _settings(params.headers), "problems": _settings(params.problems)},

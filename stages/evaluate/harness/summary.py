@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from lm_eval.api.metrics import mean
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import LanguageModel, Scored
 from stages.evaluate.likelihood.bootstrap import interval_95
-from stages.formats.evaluation.figures import significant
+from stages.formats.evaluation.figures import MODEL_LIBRARIES, releases, significant
 from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt
 
 NO_FILTER = ",none"
@@ -40,7 +39,8 @@ def summarise(scored: Sequence[Scored], model: LanguageModel, params: HarnessPar
             weights_sha256=model.sha256,
             context_length=model.lm.max_length,
             seed=params.seed,
-            lm_eval=version("lm_eval"),
+            bootstrap_resamples=params.bootstrap_resamples,
+            versions=releases((*MODEL_LIBRARIES, "datasets", "lm_eval")),
         ),
     )
 

@@ -19,6 +19,8 @@ def evaluation_receipt(
         sets={one.held_out.name: set_receipt(one) for one in scored},
         models={model.name: model_receipt(model) for model in models},
         versions=releases(),
+        bootstrap_resamples=bootstrap.resamples,
+        bootstrap_seed=bootstrap.seed,
     )
 
 

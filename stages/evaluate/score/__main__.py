@@ -9,7 +9,7 @@ from stages.evaluate.score.programs import Program, programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import drop_others, known_outcomes, verdicts_of
 from stages.formats.evaluation.completions import read_completions
-from stages.formats.evaluation.generation import read_generation
+from stages.formats.evaluation.generation import read_generation_receipts
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import Verdict, write_score, write_verdicts
 from stages.runtime.entry import run_stage
@@ -21,7 +21,7 @@ def main() -> None:
     params = read_section("score", ScoreParams)
     require_locked("numpy")
     problems, completions = read_written_problems(), read_completions()
-    weights_sha256 = read_generation().receipts.weights_sha256
+    weights_sha256 = read_generation_receipts().weights_sha256
     known = known_outcomes(completions, params.limits)
 
     programs: list[Program] = []

@@ -58,6 +58,7 @@ def score_report(
         completions_sha256=hashlib.sha256(completions_text(completions).encode()).hexdigest(),
         weights_sha256=weights_sha256,
         python=platform.python_version(),
+        settings={"seed": params.seed, "bootstrap_resamples": params.bootstrap_resamples, **params.limits.model_dump()},
         convention=_convention(params) if ran else "score.run_generated_code is false: the samples were only counted.",
     )
 

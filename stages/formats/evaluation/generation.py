@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_report
-from stages.formats.reports import write_json
+from stages.formats.evaluation.reading import read_report, read_with_receipt, receipt_path, write_with_receipt
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
@@ -50,7 +49,6 @@ class Looks(_Report):
 class ProblemSetReceipt(_Report):
     """Which problems were completed."""
 
-    name: str
     problems: int
     sha256: str
 
@@ -59,7 +57,8 @@ class Receipts(_Report):
     """What the texts depend on."""
 
     weights_sha256: str
-    problem_sets: list[ProblemSetReceipt]
+    problem_sets: dict[str, ProblemSetReceipt]
+    """By name. Of a list of objects DVC would draw a plot."""
     seed: int
     """Of the stage; each sample's own is in its row."""
     width: int
@@ -67,6 +66,12 @@ class Receipts(_Report):
     """Headers, problems -> temperature, top_p, max_new_tokens."""
     versions: dict[str, str]
     """Library -> version."""
+
+
+class GenerationReceipt(_Report):
+    """The receipt's file."""
+
+    receipts: Receipts
 
 
 class Generation(_Report):
@@ -79,10 +84,15 @@ class Generation(_Report):
 
 
 def write_generation(generation: Generation) -> None:
-    """Write `reports/generate.json`."""
-    write_json(GENERATE_REPORT, generation.model_dump(mode="json"))
+    """Write `reports/generate.json` and its receipt."""
+    write_with_receipt(GENERATE_REPORT, generation, ["receipts"])
 
 
 def read_generation(path: Path = GENERATE_REPORT) -> Generation:
     """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_report(path, Generation, "generate")
+    return read_with_receipt(path, Generation, "generate")
+
+
+def read_generation_receipts(path: Path = GENERATE_REPORT) -> Receipts:
+    """The receipts of a report alone; the same errors."""
+    return read_report(receipt_path(path), GenerationReceipt, "generate").receipts

@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_report
-from stages.formats.reports import write_json
+from stages.formats.evaluation.reading import read_with_receipt, write_with_receipt
 from stages.runtime.atomic import atomic_write
 
 HARNESS_REPORT = Path("reports/harness.json")
@@ -41,8 +40,9 @@ class Receipt(BaseModel):
     context_length: int
     """Tokens that the model reads at once."""
     seed: int
-    lm_eval: str
-    """Its version."""
+    bootstrap_resamples: int
+    versions: dict[str, str]
+    """Library -> version: lm-eval, and what computes with the model."""
 
 
 class HarnessReport(BaseModel):
@@ -66,12 +66,12 @@ class HarnessReport(BaseModel):
 
 
 def write_harness(report: HarnessReport, samples: Iterable[dict[str, Any]]) -> None:
-    """Write `reports/harness.json`, and `data/harness.jsonl` with one sample a line."""
+    """Write `reports/harness.json` and its receipt, and `data/harness.jsonl` with one sample a line."""
     lines = [json.dumps(sample, sort_keys=True, ensure_ascii=False) + "\n" for sample in samples]
     atomic_write(HARNESS_SAMPLES, "".join(lines))
-    write_json(HARNESS_REPORT, report.model_dump(mode="json"))
+    write_with_receipt(HARNESS_REPORT, report, ["tasks", "scored_with"])
 
 
 def read_harness(path: Path = HARNESS_REPORT) -> HarnessReport:
     """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_report(path, HarnessReport, "harness")
+    return read_with_receipt(path, HarnessReport, "harness")

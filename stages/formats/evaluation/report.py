@@ -114,6 +114,9 @@ class EvaluationReceipt(BaseModel):
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
     """Of the libraries that compute a loss."""
+    bootstrap_resamples: int | None = None
+    bootstrap_seed: int | None = None
+    """Revisions of older versions have neither."""
 
 
 class PublishedTotals(BaseModel):

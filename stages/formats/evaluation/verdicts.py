@@ -8,8 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_report
-from stages.formats.reports import write_json
+from stages.formats.evaluation.reading import read_with_receipt, write_with_receipt
 from stages.runtime.atomic import atomic_write
 
 VERDICTS = Path("data/verdicts.jsonl")
@@ -95,6 +94,8 @@ class ScoreReport(BaseModel):
     """Of the model that wrote the completions; empty where they came from elsewhere."""
     python: str
     """The version that ran the programs."""
+    settings: dict[str, float]
+    """Seed and draws of the bootstrap, and the limits of a candidate."""
     convention: str
     """How the score was computed, in prose."""
 
@@ -105,10 +106,10 @@ def write_verdicts(verdicts: Iterable[Verdict], path: Path = VERDICTS) -> None:
 
 
 def write_score(report: ScoreReport) -> None:
-    """Write `reports/score.json`."""
-    write_json(SCORE_REPORT, report.model_dump(mode="json"))
+    """Write `reports/score.json` and its receipt."""
+    write_with_receipt(SCORE_REPORT, report, ["ran", "settings"])
 
 
 def read_score(path: Path = SCORE_REPORT) -> ScoreReport:
     """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_report(path, ScoreReport, "score")
+    return read_with_receipt(path, ScoreReport, "score")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from huggingface_hub import EvalResult
 
-from stages.formats.evaluation.generation import Generation, ProblemSetReceipt
+from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.markdown import escape, table
 from stages.publish.card.values import HUB_COMMIT, between
@@ -26,11 +26,7 @@ def code_generation(report: ScoreReport, generation: Generation) -> str:
         for name, found, k, score in scores
     ]
     new_tokens = generation.receipts.sampling["problems"]["max_new_tokens"]
-    sources = [
-        (name, receipt.name if receipt else "", found.problems_sha256)
-        for name, found in sorted(report.sets.items())
-        for receipt in [origin(found, generation)]
-    ]
+    sources = [(name, origin(found, generation), found.problems_sha256) for name, found in sorted(report.sets.items())]
     return (
         "## Code generation\n\n"
         f"{table(('problem set', 'metric', 'value', '95 % interval', 'problems', 'samples of each'), rows)}\n"
@@ -59,10 +55,10 @@ def counts(found: SetScore) -> tuple[str, str]:
     return f"{found.problems:,}", f"{found.samples // found.problems:,}"
 
 
-def origin(found: SetScore, generation: Generation) -> ProblemSetReceipt | None:
-    """The file or data set whose problems these are; None where one holds several sets."""
+def origin(found: SetScore, generation: Generation) -> str:
+    """The file or data set whose problems these are; empty where one holds several sets."""
     receipts = generation.receipts.problem_sets
-    return next((receipt for receipt in receipts if receipt.sha256 == found.problems_sha256), None)
+    return next((name for name, receipt in receipts.items() if receipt.sha256 == found.problems_sha256), "")
 
 
 def drawn(generation: Generation) -> str:
@@ -92,8 +88,7 @@ def limits(report: ScoreReport) -> str:
 def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
     """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
     for name, found, k, score in values(report):
-        receipt = origin(found, generation)
-        hub = HUB_COMMIT.fullmatch(receipt.name) if receipt else None
+        hub = HUB_COMMIT.fullmatch(origin(found, generation))
         problems, samples = counts(found)
         yield EvalResult(
             task_type="text-generation",

@@ -25,10 +25,10 @@ def benchmarks(report: HarnessReport) -> str:
     ]
     return (
         f"## Benchmarks\n\n{table(('task', 'metric', 'value', '95 % interval', 'documents', 'few-shot'), rows)}\n"
-        f"By lm-evaluation-harness {report.scored_with.lm_eval}, within {report.scored_with.context_length:,} tokens. "
-        "Intervals: value ± 1.96 standard errors as lm-eval computes them, else a bootstrap over documents. A result "
-        "over some documents of a task compares with no published one. The hashes of each task's file and documents, "
-        "and the seed: `reports/harness.json` of the project.\n"
+        f"By lm-evaluation-harness {report.scored_with.versions['lm_eval']}, within "
+        f"{report.scored_with.context_length:,} tokens. Intervals: value ± 1.96 standard errors as lm-eval computes "
+        "them, else a bootstrap over documents. A result over some documents of a task compares with no published one. "
+        "The hashes of each task's file and documents, and the seed: `reports/harness_receipt.json` of the project.\n"
     )
 
 

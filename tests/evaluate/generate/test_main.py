@@ -13,7 +13,7 @@ from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.completion import own_seed
 from stages.evaluate.model import open_model
 from stages.formats.evaluation.completions import read_completions
-from stages.formats.evaluation.generation import read_generation
+from stages.formats.evaluation.generation import ProblemSetReceipt, read_generation
 from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.entry import UserError
@@ -47,9 +47,9 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     assert len(samples) == 3
     report = read_generation()
     assert report.receipts.weights_sha256 == weights_sha256()
-    assert [(one.name, one.problems, one.sha256) for one in report.receipts.problem_sets] == [
-        ("problems/python.jsonl", 12, problems_sha256(own))
-    ]
+    assert report.receipts.problem_sets == {
+        "problems/python.jsonl": ProblemSetReceipt(problems=12, sha256=problems_sha256(own))
+    }
     assert report.samples.functions == report.headers.texts == 3
     assert report.problems.texts == sum(report.problems.ended.values()) == 24
     looks = list(csv.DictReader((project / "data/looks.csv").open(newline="")))

@@ -18,7 +18,7 @@ from stages.evaluate.score.scoring import KNOWN, read_known
 from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
-from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome
+from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, read_score
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
 
@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         longest_shared_maximum=None,
         ended={},
     )
-    receipts = Receipts(weights_sha256="cafe", problem_sets=[], seed=0, width=4, sampling={}, versions={})
+    receipts = Receipts(weights_sha256="cafe", problem_sets={}, seed=0, width=4, sampling={}, versions={})
     counts = SampleCounts(functions=0, parsed=0, parsed_share=None, cut_off=0)
     write_generation(Generation(samples=counts, headers=nothing, problems=nothing, receipts=receipts))
     return tmp_path
@@ -60,7 +60,7 @@ def samples(problem: Problem) -> list[Completion]:
 
 
 def report() -> Any:
-    return json.loads(SCORE_REPORT.read_text())
+    return read_score().model_dump(mode="json")
 
 
 def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> None:
@@ -85,6 +85,7 @@ def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> 
         "isolation": "bubblewrap+rlimits+seccomp",
         "weights_sha256": "cafe",
     }
+    assert {"seed", "bootstrap_resamples", "cpu_seconds", "wall_seconds"} <= report()["settings"].keys()
 
 
 def test_verdicts_that_are_known_are_not_found_again_while_the_completions_are_the_same(

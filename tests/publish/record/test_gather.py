@@ -66,8 +66,11 @@ def test_the_record_has_the_stages_that_made_the_model_and_no_other(locked: Path
         "reports/evaluate.json",
         "reports/evaluate_receipt.json",
         "reports/generate.json",
+        "reports/generate_receipt.json",
         "reports/harness.json",
+        "reports/harness_receipt.json",
         "reports/score.json",
+        "reports/score_receipt.json",
     ]
 
 

@@ -37,14 +37,14 @@ class DvcExperiment:
     """params.yaml's values, and those of other files of parameters by the file's name."""
 
 
-def dvc_experiments(prefix: str) -> list[DvcExperiment]:
-    """The experiments whose name begins so, of all baselines, the oldest first; also those without a result."""
+def dvc_experiments(names: Collection[str]) -> list[DvcExperiment]:
+    """The experiments with these names, of all baselines, the oldest first; also those without a result."""
     with open_repo() as repo:
         found = [
             _experiment(state.rev, held)
             for state in show(repo, revs=_baselines(repo), hide_workspace=True, sha_only=True)
             for held in state.experiments or ()
-            if _name(held).startswith(prefix)
+            if _name(held) in names
         ]
     return sorted(found, key=lambda item: (item.ended, item.name))
 

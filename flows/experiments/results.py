@@ -89,8 +89,7 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
     values, folder = read_params_file(), results_folder(name, size)
     runs = [*recorded_runs(folder / RECORD), *matrix_runs(folder)]
     known = {run.commit for run in runs}
-    ids = {cell.id for cell in cells}
-    runs += dvc_runs(f"{Path(name).stem}-", ids, experiment.reports, experiment.curve_sources, known)
+    runs += dvc_runs({cell.name for cell in cells}, experiment.reports, experiment.curve_sources, known)
     counting = [
         _counting([(run, is_of_today(run, cell, values, reached.params)) for run in runs if run.cell == cell.id])
         for cell in cells
@@ -117,21 +116,16 @@ def _ended(run: Run) -> datetime:
 
 
 def dvc_runs(
-    prefix: str,
-    cells: Collection[str],
-    reports: Collection[str],
-    curves: Collection[str],
-    known: Collection[str] = (),
+    names: Collection[str], reports: Collection[str], curves: Collection[str], known: Collection[str] = ()
 ) -> list[Run]:
-    """The runs that DVC's experiments hold of these cells, whose ids their names end with.
+    """The runs that DVC's experiments hold of the cells with these names, which end with the cells' ids.
 
     Of the experiments of a cell these are the newest finished one, unless its commit is `known`, and the newest other.
     """
     newest: dict[tuple[str, bool], DvcExperiment] = {}
-    for found in dvc_experiments(prefix):
-        cell = found.name.rpartition("-")[2]
-        if cell in cells:
-            newest[cell, found.state == "success"] = found
+    # By whole names: another experiment may have the same cells, and a name that begins alike.
+    for found in dvc_experiments(names):
+        newest[found.name.rpartition("-")[2], found.state == "success"] = found
     return [run_of(found, cell, reports, curves) for (cell, _), found in newest.items() if found.commit not in known]
 
 

@@ -91,26 +91,30 @@ def test_a_kill_in_the_middle_of_a_line_costs_that_line_and_no_other(tmp_path: P
     assert {run.cell for run in recorded_runs(record)} == {cells[0].id, cells[1].id}
 
 
+def commit_project(folder: Path) -> None:
+    """Write the pipeline into the folder of an experiment, and commit all of it."""
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "dvc.yaml").write_text(DVC_YAML)
+    make_repository(folder)
+    for key, value in (("user.name", "t"), ("user.email", "t@example.org")):
+        subprocess.run(["git", "config", key, value], check=True)
+    subprocess.run(["git", "add", "-A"], check=True)
+    subprocess.run(["git", "commit", "-qm", "start"], check=True)
+
+
 def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_baselines(tmp_path: Path) -> None:
     small = {"size": {"small": {"model.width": 1}}, "recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
     experiment, _ = small_experiment(
         tmp_path, axes=small, figures={}, claims=[], seeds={"keys": ["model.seed"], "values": [5]}
     )
     cells = cells_of("toy", experiment, "small")
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
-    make_repository(tmp_path)
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(["git", "add", "-A"], check=True)
-    subprocess.run(["git", *identity, "commit", "-qm", "start"], check=True)
-    for key, value in (("user.name", "t"), ("user.email", "t@example.org")):
-        subprocess.run(["git", "config", key, value], check=True)
+    commit_project(tmp_path)
     # DVC's failed experiments need its queue's worker, half a minute: the state is DVC's word, as `queued` is.
     to_run, to_queue = missing = results.commands("toy", "small")
     subprocess.run(to_run.replace("--queue", "--temp"), shell=True, check=True, capture_output=True)
     subprocess.run(to_queue, shell=True, check=True, capture_output=True)
 
-    runs = {run.cell: run for run in dvc_runs("toy-", {cell.id for cell in cells}, {"scores.json"}, {"curve.tsv:loss"})}
+    runs = {run.cell: run for run in dvc_runs({cell.name for cell in cells}, {"scores.json"}, {"curve.tsv:loss"})}
 
     done, queued = (runs[cell.id] for cell in cells)
     assert len(missing) == len(runs) == 2
@@ -142,3 +146,25 @@ def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_bas
     (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
     with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
         results.require_written("toy", read_experiment("toy"), reached)
+
+
+def test_of_two_experiments_with_the_same_cells_each_has_its_own_runs(tmp_path: Path) -> None:
+    small_experiment(
+        tmp_path,
+        axes={"size": {"small": {"model.width": 1}}, "recipe": {"a": {"model.name": "a"}}},
+        figures={},
+        claims=[],
+        comparisons={},
+        seeds={"keys": ["model.seed"], "values": [5]},
+    )
+    (tmp_path / "experiments/toy_seeds.yaml").write_bytes((tmp_path / "experiments/toy.yaml").read_bytes())
+    commit_project(tmp_path)
+
+    (to_run,) = results.commands("toy_seeds", "small")
+    subprocess.run(to_run.replace("--queue", "--temp"), shell=True, check=True, capture_output=True)
+
+    assert " --name toy-seeds-small-a-seed5-" in to_run
+    assert results.commands("toy_seeds", "small") == []
+    assert [row.state for row in results.compute("toy_seeds", "small").data.rows] == ["finished"]
+    assert len(results.commands("toy", "small")) == 1
+    assert [row.state for row in results.compute("toy", "small").data.rows] == ["not run"]

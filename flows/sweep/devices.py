@@ -24,6 +24,14 @@ THREADS = "OMP_NUM_THREADS"
 _GPU = re.compile(r"\d+|(GPU|MIG)-.+")
 
 
+def cores() -> int:
+    """The cores that the stages may use: those of this process, or fewer where OMP_NUM_THREADS says so."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # OpenMP also takes a list, a number for each level of nesting.
+    asked = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return min(usable, int(asked)) if asked.isdecimal() and int(asked) else usable
+
+
 def gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA names them. Without importing torch, which takes seconds.
 
@@ -38,7 +46,7 @@ def gpus() -> list[str]:
 class Devices:
     """A share for each stage that may run at once."""
 
-    shares: list[dict[str, str]] = field(default_factory=lambda: shares_of(gpus(), os.cpu_count() or 1))
+    shares: list[dict[str, str]] = field(default_factory=lambda: shares_of(gpus(), cores()))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager

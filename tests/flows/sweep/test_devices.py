@@ -1,9 +1,11 @@
 """Each stage that trains sees its own share of the GPUs, or of the cores."""
 
+import os
+
 import pytest
 
 from flows.run.slots import RESOURCES_VARIABLE, STAGES_AT_ONCE_VARIABLE
-from flows.sweep.devices import THREADS, VISIBLE, Devices, gpus, shares_of
+from flows.sweep.devices import THREADS, VISIBLE, Devices, cores, gpus, shares_of
 
 
 def test_a_machine_for_one_training_at_a_time_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +60,29 @@ def test_the_gpus_are_those_that_this_process_may_use(
     monkeypatch.setenv(VISIBLE, visible)
 
     assert gpus() == found
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot limit a process to some cores")
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert cores() == len(before)
+
+
+@pytest.mark.parametrize(("threads", "usable"), [("1", 1), ("1,4", 1), ("99999", None), ("", None), ("many", None)])
+def test_a_users_own_number_of_threads_is_divided_and_never_raised(
+    monkeypatch: pytest.MonkeyPatch, threads: str, usable: int | None
+) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    of_this_process = cores()
+    monkeypatch.setenv(THREADS, threads)
+
+    assert cores() == (usable or of_this_process)
 
 
 def test_no_two_stages_have_the_same_share_at_once() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from flows.experiments.expressions import parse, parse_condition
+from flows.experiments.expressions import first_arguments, parse_condition, parse_formula
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section, SectionT, read_params_file
 
@@ -301,11 +301,15 @@ class Experiment(Section):
         for name, metric in self.metrics.items():
             others = [other for other, item in self.metrics.items() if item.formula is None]
             with _in_place(f"metrics.{name}.formula", metric.formula):
-                parse(metric.formula or "0", others)
+                parse_formula(metric.formula or "0", others)
         for number, claim in enumerate(self.claims):
             known = [*self.metrics, *self.fits]
             with _in_place(f"claims.{number}.holds_if", claim.holds_if):
-                parse_condition(claim.holds_if, known, CLAIM_FUNCTIONS, CLAIM_FIELDS)
+                body = parse_condition(claim.holds_if, known, CLAIM_FUNCTIONS, CLAIM_FIELDS)
+                for function, name in first_arguments(body):
+                    what, there = ("fit", self.fits) if function == "fit" else ("metric", self.metrics)
+                    if name not in there:
+                        raise ValueError(f"{function}: no {what} `{name}`; there are {', '.join(there) or 'none'}")
         return self
 
     def _references(self) -> list[tuple[str, str, Any]]:

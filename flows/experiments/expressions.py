@@ -34,6 +34,15 @@ def parse(text: str, names: Collection[str], functions: Collection[str] = (), fi
     return body
 
 
+def parse_formula(text: str, names: Collection[str]) -> ast.expr:
+    """As `parse`, of arithmetic over numbers: without texts and lists."""
+    body = parse(text, names)
+    for node in ast.walk(body):
+        if isinstance(node, ast.List) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            raise ValueError(f"`{ast.unparse(node)}` is no number")
+    return body
+
+
 def parse_condition(text: str, *allowed: Collection[str]) -> ast.expr:
     """As `parse`, of what is true or false: comparisons, joined by `and`, `or` and `not`."""
     body = parse(text, *allowed)
@@ -66,3 +75,14 @@ def names_in(body: ast.expr) -> set[str]:
     """The names that an expression uses; not those of functions."""
     called = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
     return {node.id for node in ast.walk(body) if isinstance(node, ast.Name) and id(node) not in called}
+
+
+def first_arguments(body: ast.expr) -> list[tuple[str, str]]:
+    """Of each call the function and what its first argument names, quoted or not; empty where it names nothing."""
+    found = []
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            first = node.args[0] if node.args else None
+            name = first.id if isinstance(first, ast.Name) else getattr(first, "value", "")
+            found.append((node.func.id, name if isinstance(name, str) else ""))
+    return found

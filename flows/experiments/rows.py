@@ -37,6 +37,8 @@ class Row:
     """More about the state."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Those that the run has; none unless it is finished."""
+    uncomputed: Mapping[str, str] = field(default_factory=dict)
+    """Metrics whose formula gives no number for this run, and why."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The run's own 95 % intervals."""
     curves: Mapping[str, Points] = field(default_factory=dict)
@@ -70,6 +72,11 @@ class Tidy:
     def levels(self, axis: str) -> list[str]:
         """The levels of an axis, in the order of the grid."""
         return list(dict.fromkeys(row.levels[axis] for row in self.rows))
+
+
+def lacking(n: int, expected: int) -> str:
+    """`2 of 3 runs`; empty where no run is missing."""
+    return f"{n} of {expected} runs" if n < expected else ""
 
 
 def exactly_at(rows: Sequence[Row], levels: Mapping[str, str]) -> list[Row]:
@@ -116,6 +123,11 @@ def tidy(
     baselines = sorted({row.baseline[:7] for row in rows if row.state == "finished" and row.baseline})
     if len(baselines) > 1:
         notes.append(f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.")
+    notes += [
+        f"{row.label} has no {name}: {experiment.metrics[name].formula}: {why}."
+        for row in rows
+        for name, why in row.uncomputed.items()
+    ]
     return Tidy(rows, tuple(notes))
 
 
@@ -155,14 +167,14 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Seque
             message = f"{', '.join([*wrong, *moved])} differ from {PARAMS_FILE} and the experiment"
     if state != "finished":
         return known(state, message)
-    metrics = _metrics(experiment.metrics, run.reports)
+    metrics, uncomputed = _metrics(experiment.metrics, run.reports)
     intervals = {}
     for name, metric in experiment.metrics.items():
         found = _report_value(run.reports, metric.interval) if metric.interval else None
         if isinstance(found, list) and len(found) == 2:
             intervals[name] = (float(found[0]), float(found[1]))
     curves = {name: run.curves[curve.source] for name, curve in experiment.curves.items() if curve.source in run.curves}
-    return known(state, message, metrics, intervals, curves)
+    return known(state, message, metrics, uncomputed, intervals, curves)
 
 
 def _made_otherwise(run: "Run", cell: "Cell") -> list[str]:
@@ -174,18 +186,24 @@ def _made_otherwise(run: "Run", cell: "Cell") -> list[str]:
     return [key for key in cell.overrides if value_at(run.params, key) != value_at(expected, key)]
 
 
-def _metrics(metrics: Mapping[str, "Metric"], reports: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(metrics: Mapping[str, "Metric"], reports: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+    """The values that there are, and why a formula over them gives none, such as a division by zero."""
     read = {name: _report_value(reports, metric.source) for name, metric in metrics.items() if metric.source}
     values = {name: float(value) for name, value in read.items() if _is_number(value)}
+    uncomputed: dict[str, str] = {}
     for name, metric in metrics.items():
         if metric.formula:
             body = parse(metric.formula, metrics)
             if names_in(body) <= values.keys():
                 try:
-                    values[name] = float(evaluate(body, values))
-                except (ArithmeticError, TypeError) as error:
-                    raise UserError(f"metrics.{name}.formula = {metric.formula!r}: {error}") from None
-    return values
+                    value = evaluate(body, values)
+                    if isinstance(value, complex) or not math.isfinite(value):
+                        uncomputed[name] = f"{value} is no finite number"
+                    else:
+                        values[name] = float(value)
+                except ArithmeticError as error:
+                    uncomputed[name] = str(error)
+    return values, uncomputed
 
 
 def _report_value(reports: Mapping[str, Any], location: str) -> Any:

@@ -40,6 +40,21 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "claims.0.holds_if = 'mean(loss) < 1': no function `mean`",
         ),
         ({"claims": [{"says": "?", "holds_if": "runs(loss).keys"}]}, "no field `keys`"),
+        (
+            {"claims": [{"says": "?", "holds_if": 'runs("los", recipe="b").mean < 1'}]},
+            "runs: no metric `los`; there are loss, cost, double",
+        ),
+        ({"claims": [{"says": "?", "holds_if": 'difference(law, recipe=["a", "b"]).p < 1'}]}, "no metric `law`"),
+        ({"claims": [{"says": "?", "holds_if": "0 < fit('lwa').b_low"}]}, "fit: no fit `lwa`; there are law"),
+        ({"claims": [{"says": "?", "holds_if": "runs().mean < 1"}]}, "runs: no metric ``; there are loss"),
+        (
+            {"metrics": EXPERIMENT["metrics"] | {"double": EXPERIMENT["metrics"]["double"] | {"formula": "'a'"}}},
+            "metrics.double.formula = \"'a'\": `'a'` is no number",
+        ),
+        (
+            {"metrics": EXPERIMENT["metrics"] | {"double": EXPERIMENT["metrics"]["double"] | {"formula": "[cost]"}}},
+            "`[cost]` is no number",
+        ),
         ({"claims": [{"says": "?", "holds_if": "[x for x in (1,)]"}]}, "`ListComp` is not allowed here"),
         ({"claims": [{"says": "?", "holds_if": "1 <"}]}, "not an expression"),
         (

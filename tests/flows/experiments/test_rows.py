@@ -9,7 +9,7 @@ import pytest
 from flows.experiments.rows import rows_csv, tidy
 from flows.experiments.runs import append_run, recorded_runs
 from stages.runtime.entry import UserError
-from tests.flows.experiments.small_experiment import PARAMS, small_experiment
+from tests.flows.experiments.small_experiment import EXPERIMENT, PARAMS, small_experiment
 from tests.flows.experiments.some_runs import finished, some_data
 
 
@@ -136,3 +136,21 @@ def test_selections_follow_the_grid(tmp_path: Path) -> None:
     assert {row.label for row in data.select({"size": "w2", "recipe": "b"})} == {f"w2, b, seed {n}" for n in range(3)}
     with pytest.raises(UserError, match="size has no level `w3`; there are w1, w2, w4, w8"):
         data.select({"size": "w3"})
+
+
+@pytest.mark.parametrize(
+    ("formula", "why"),
+    [("1 / (loss - 2)", "division by zero"), ("(1 - loss) ** 0.5", "is no finite number"), ("10 ** (999 / loss)", "")],
+)
+def test_a_run_whose_formula_gives_no_number_lacks_that_metric_and_a_note_says_why(
+    tmp_path: Path, formula: str, why: str
+) -> None:
+    metrics = EXPERIMENT["metrics"] | {"double": EXPERIMENT["metrics"]["double"] | {"formula": formula}}
+    experiment, cells = small_experiment(tmp_path, metrics=metrics)
+
+    data = tidy(experiment, cells, [finished(cells[0], 2.0), finished(cells[1], 0.5)], PARAMS)
+
+    lacks = [row.metrics.keys() == {"loss", "cost"} for row in data.rows[:2]]
+    assert lacks == [True, "999" in formula]
+    assert data.notes[0].startswith(f"small, a, seed 0 has no double: {formula}: ")
+    assert why in data.notes[0]

@@ -19,6 +19,7 @@ from stages.runtime.entry import UserError, run_stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flows.experiments.cells import Cell
     from flows.experiments.runs import RunCells
 
 app = cyclopts.App(
@@ -288,7 +289,8 @@ def table(
     commands
         Only print the commands that queue the missing runs as DVC experiments.
     check
-        Write nothing: compare the stored tables with what the runs give now. Exits with 1 if one differs.
+        Write nothing: compare the stored tables, fits and claims with what the runs give now. Exits with 1 if one
+        differs.
     matrix
         Only write the runs and the table as a pipeline of DVC's matrix stages, for plain `dvc repro`.
     """
@@ -338,8 +340,8 @@ def sweep(
     pool
         Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
     check
-        Compute every cell again, from the data on, and compare the tables with the stored ones. Exits with 1 if an
-        entry is different.
+        Compute every cell again, from the data on, and compare tables, fits and claims with the stored ones. Exits
+        with 1 if an entry is different.
     dry
         Only show which cells would run, and why.
     wait
@@ -372,7 +374,7 @@ def sweep(
         raise SystemExit(1)
 
 
-def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str]], str]":
+def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str], Sequence[Cell]], str]":
     """What finds the commit of cells that run on this machine, or on the workers of a pool."""
     if pool:
         from flows.sweep.pool import commit_for_workers
@@ -428,7 +430,7 @@ def search(
 
 @app.command
 def cell(table: str, row: str, column: str) -> None:
-    """Show the runs behind one entry of a table: params, DVC experiment, commit.
+    """Show the runs behind one entry of a table: params, DVC experiment, its commit and the one it was started from.
 
     Parameters
     ----------
@@ -440,6 +442,7 @@ def cell(table: str, row: str, column: str) -> None:
         Its heading, or a part of it that no other column has.
     """
     from flows.experiments.rendering import printed
+    from flows.experiments.results import origin
     from flows.experiments.runs import CELLS
     from flows.experiments.stored import find_entry, find_table, results_folder
 
@@ -452,8 +455,7 @@ def cell(table: str, row: str, column: str) -> None:
         if run.state == "failed" and run.experiment:
             print(f"    dvc queue logs {run.experiment}")
         elif run.commit:
-            print(f"    experiment {run.experiment}, commit {run.commit}")
-            print(f"    params.yaml of sha256 {run.params_sha256}: git show {run.commit[:10]}:params.yaml")
+            print("\n".join(f"    {line}" for line in origin(found, run)))
         elif run.state == "finished":
             print(f"    stages of DVC in {results_folder(found.experiment, found.size) / CELLS / run.experiment}")
 

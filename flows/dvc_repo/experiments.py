@@ -1,5 +1,6 @@
 """DVC's experiments as data: what `dvc exp show` shows, without the rows of the workspace and of the baselines."""
 
+import subprocess
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ def dvc_experiments(names: Collection[str]) -> list[DvcExperiment]:
 def experiment_ref(baseline: str, name: str) -> str:
     """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
+
+
+def has_commit(commit: str) -> bool:
+    """Whether git has a commit here. A clone has no DVC experiment before `dvc exp pull`."""
+    command = ["git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:

@@ -41,11 +41,16 @@ class MissingError(Exception):
     """What a claim needs is not there."""
 
 
+def runs_of_fit(experiment: "Experiment", name: str, data: Tidy) -> list[Row]:
+    """The cells through which a fit goes, with and without a result."""
+    return data.select(experiment.fits[name].where)
+
+
 def fit_of(experiment: "Experiment", name: str, data: Tidy) -> PowerLaw:
     """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
     fit = experiment.fits[name]
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for row in data.select(fit.where):
+    for row in runs_of_fit(experiment, name, data):
         if fit.x in row.metrics and fit.y in row.metrics:
             groups.setdefault(tuple(row.levels.values()), []).append((row.metrics[fit.x], row.metrics[fit.y]))
     means = [(sum(x for x, _ in points) / len(points), [y for _, y in points]) for points in groups.values()]
@@ -62,10 +67,10 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
     body = parse(claim.holds_if, names, CLAIM_FUNCTIONS, CLAIM_FIELDS)
     used: list[str] = []
 
-    def runs(metric: str, **levels: str) -> Estimate:
+    def runs(metric: str, /, **levels: str) -> Estimate:
         return noted(estimate(_values(_selected(data, levels), metric)))
 
-    def difference(metric: str, **levels: str | list[str]) -> Difference:
+    def difference(metric: str, /, **levels: str | list[str]) -> Difference:
         own, base = (
             _selected(data, {axis: level[side] if isinstance(level, list) else level for axis, level in levels.items()})
             for side in range(2)
@@ -74,9 +79,10 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
             _values(rows, metric)
         return noted(paired_difference(*paired_by_seed(own, base, metric)))
 
-    def fit(name: str) -> PowerLaw:
-        absent = [row.label for row in data.select(experiment.fits[name].where) if row.state != "finished"]
-        if absent:
+    def fit(name: str, /) -> PowerLaw:
+        needed = {experiment.fits[name].x, experiment.fits[name].y}
+        rows = runs_of_fit(experiment, name, data)
+        if absent := [row.label for row in rows if not needed <= row.metrics.keys()]:
             raise MissingError(f"missing: {'; '.join(absent)}")
         try:
             law = fit_of(experiment, name, data)

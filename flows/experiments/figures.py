@@ -1,5 +1,6 @@
 """Figures for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
@@ -10,7 +11,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from flows.experiments.rows import Row, Tidy
+from flows.experiments.claims import runs_of_fit
+from flows.experiments.rows import Row, Tidy, lacking
 from flows.experiments.statistics import PowerLaw, estimate
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
@@ -64,16 +66,18 @@ def write_figure(
 ) -> list[Path]:
     """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
     figure = experiment.figures[name]
-    rows = [row for row in data.select(figure.where) if row.state == "finished"]
+    selected = data.select(figure.where)
+    rows = [row for row in selected if row.state == "finished"]
     settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
     with mpl.rc_context(settings):
         canvas = Canvas(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = canvas.subplots()
-        levels = data.levels(figure.by)
+        # Each level with its runs of the grid, so that a label can say how many are missing.
+        levels = dict.fromkeys(data.levels(figure.by), 0) | Counter(row.levels[figure.by] for row in selected)
         if figure.kind == "curves":
             drawn = _draw_curves(axes, experiment, name, figure, rows, levels)
         elif figure.kind == "points":
-            drawn = _draw_points(axes, experiment, figure, rows, levels, fits)
+            drawn = _draw_points(axes, experiment, figure, rows, levels, _fitted(experiment, figure.fit, data, fits))
         else:
             drawn = _draw_levels(axes, experiment, name, figure, rows, levels)
             canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (len(levels) + 3)))
@@ -87,6 +91,15 @@ def write_figure(
             _plain_ticks(getattr(axes, f"{axis}axis"))
         _legend_above(canvas, axes)
         return [_save(canvas, path, form) for form, path in paths.items()]
+
+
+def _fitted(
+    experiment: "Experiment", name: str | None, data: Tidy, fits: Mapping[str, PowerLaw]
+) -> tuple[PowerLaw, str] | None:
+    """A fit, and what its label says of missing runs."""
+    if name is None or name not in fits:
+        return None
+    return fits[name], lacking(fits[name].n, len(runs_of_fit(experiment, name, data)))
 
 
 def _legend_above(canvas: Canvas, axes: Any) -> None:
@@ -123,7 +136,12 @@ def _label(level: str) -> str:
 
 
 def _draw_curves(
-    axes: Any, experiment: "Experiment", name: str, figure: "CurvesFigure", rows: Sequence[Row], levels: Sequence[str]
+    axes: Any,
+    experiment: "Experiment",
+    name: str,
+    figure: "CurvesFigure",
+    rows: Sequence[Row],
+    levels: Mapping[str, int],
 ) -> bool:
     """The mean over seeds, and a band from the lowest to the highest one."""
     curve = experiment.curves[figure.curve]
@@ -136,7 +154,8 @@ def _draw_curves(
         shared = set.intersection(*({x for x, _ in row.curves[figure.curve]} for row in own))
         steps = sorted(shared)
         values = np.array([[dict(row.curves[figure.curve])[step] for step in steps] for row in own])
-        seeds = f" ({len(own)} seeds)" if len(own) > 1 else " (1 seed)"
+        of_all = f" of {levels[level]}" if len(own) < levels[level] else ""
+        seeds = f" ({len(own)}{of_all} seeds)" if len(own) > 1 or of_all else " (1 seed)"
         axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         drawn = True
@@ -151,7 +170,12 @@ def _require_seeds_of_one_cell(name: str, rows: Sequence[Row]) -> None:
 
 
 def _draw_levels(
-    axes: Any, experiment: "Experiment", name: str, figure: "LevelsFigure", rows: Sequence[Row], levels: Sequence[str]
+    axes: Any,
+    experiment: "Experiment",
+    name: str,
+    figure: "LevelsFigure",
+    rows: Sequence[Row],
+    levels: Mapping[str, int],
 ) -> bool:
     """A line of text for each level, its runs beside it."""
     found = {level: [r for r in rows if r.levels[figure.by] == level and figure.x in r.metrics] for level in levels}
@@ -167,7 +191,8 @@ def _draw_levels(
                 [mean.mean], [place], xerr=half, color="#d55e00", fmt="|", capsize=2, markersize=7, label=MEAN
             )
         axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
-    axes.set_yticks(range(len(shown)), [_label(level) for level in shown])
+    counts = {level: lacking(len(own), levels[level]) for level, own in shown.items()}
+    axes.set_yticks(range(len(shown)), [_label(level) + (count and f" ({count})") for level, count in counts.items()])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
     axes.set(xlabel=experiment.metrics[figure.x].heading)
@@ -179,8 +204,8 @@ def _draw_points(
     experiment: "Experiment",
     figure: "PointsFigure",
     rows: Sequence[Row],
-    levels: Sequence[str],
-    fits: Mapping[str, PowerLaw],
+    levels: Mapping[str, int],
+    fitted: tuple[PowerLaw, str] | None,
 ) -> bool:
     """A marker for each run, and the fit with its band, if it has one."""
     known = [row for row in rows if figure.x in row.metrics and figure.y in row.metrics]
@@ -190,8 +215,8 @@ def _draw_points(
             points = [(row.metrics[figure.x], row.metrics[figure.y]) for row in own]
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, marker, color=colour, markerfacecolor="none", label=_label(level))
-    law = fits.get(figure.fit or "")
-    if known and law is not None:
+    if known and fitted is not None:
+        law, count = fitted
         ends = [row.metrics[figure.x] for row in known]
         x = np.geomspace(min(ends), max(ends), 100)
         offset = f" + {law.c:.3g}" if law.c else ""
@@ -200,6 +225,7 @@ def _draw_points(
         if band is not None:
             label += ", 95 % interval"
             axes.fill_between(x, *band, color="#444444", alpha=0.2, linewidth=0)
+        label += count and f", {count}"
         axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
     axes.set(xlabel=experiment.metrics[figure.x].heading, ylabel=experiment.metrics[figure.y].heading)
     return bool(known)

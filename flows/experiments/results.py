@@ -10,21 +10,31 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, reach, texts_at
+from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, has_commit, reach, texts_at
 from flows.experiments.cells import Cell, cells_of, queue_command, require_written
-from flows.experiments.claims import CheckedClaim, check_claims, fit_of
+from flows.experiments.claims import CheckedClaim, check_claims, fit_of, runs_of_fit
 from flows.experiments.experiment import Experiment, SettingName, experiment_path, read_experiment
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
-from flows.experiments.rows import Tidy, is_of_today, rows_csv, tidy
-from flows.experiments.runs import Run, State, matrix_runs, recorded_runs, reports_and_curves
+from flows.experiments.rows import Tidy, is_of_today, lacking, rows_csv, tidy
+from flows.experiments.runs import Run, State, matrix_runs, recorded_as, recorded_runs, reports_and_curves
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.stored import (
+    CLAIMS,
+    FITS,
     RECORD,
+    SUCCESSES,
     TABLES,
+    EntryRun,
+    StoredClaim,
+    StoredFit,
     StoredTable,
     Verdict,
+    compare_claims,
+    compare_fits,
     compare_tables,
+    read_claims,
+    read_fits,
     read_table,
     results_folder,
     write_table,
@@ -161,27 +171,45 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
         written += write_forms(folder / TABLES, table)
     for figure in results.experiment.figures:
         written += write_figure(folder / "figures", results.experiment, figure, results.data, results.fits)
-    fits = {
-        fit: {"a": law.a, "b": law.b, "c": law.c, "b_interval_95": [law.b_low, law.b_high], "runs": law.n}
-        for fit, law in results.fits.items()
-    }
-    if fits:
-        write_json(folder / "fits.json", fits)
-    write_json(folder / "claims.json", [asdict(claim) for claim in results.claims])
+    if results.experiment.fits:  # also where none is left: no fit of runs that are no longer there
+        write_json(folder / FITS, {fit: law.model_dump() for fit, law in stored_fits(results).items()})
+    else:
+        (folder / FITS).unlink(missing_ok=True)
+    write_json(folder / CLAIMS, [asdict(claim) for claim in results.claims])
     return written
 
 
+def stored_fits(results: Results) -> dict[str, StoredFit]:
+    """The fits as they are stored."""
+    return {
+        name: StoredFit(
+            a=law.a,
+            b=law.b,
+            c=law.c,
+            b_interval_95=[law.b_low, law.b_high],
+            runs=law.n,
+            expected=len(runs_of_fit(results.experiment, name, results.data)),
+        )
+        for name, law in results.fits.items()
+    }
+
+
 def check(name: str, size: SettingName, results: Results) -> list[tuple[str, str, str, Verdict, str]]:
-    """Each entry of the stored tables against what the runs give now: table, row, column, verdict and the values.
+    """The stored results against what the runs give now: table, row, column, verdict and the values.
+
+    Each entry of each table, then as tables `fits` and `claims` the exponent of each fit and the answer of each claim.
 
     Raises UserError where no table is stored.
     """
-    folder = results_folder(name, size) / TABLES
-    return [
-        (table.name, *compared)
+    folder = results_folder(name, size)
+    compared = [
+        (table.name, *entry)
         for table in results.tables
-        for compared in compare_tables(read_table(folder / f"{table.name}.json"), table)
+        for entry in compare_tables(read_table(folder / TABLES / f"{table.name}.json"), table)
     ]
+    compared += [("fits", *fit) for fit in compare_fits(read_fits(folder), stored_fits(results))]
+    claims = [StoredClaim(**asdict(claim)) for claim in results.claims]
+    return compared + [("claims", *claim) for claim in compare_claims(read_claims(folder), claims)]
 
 
 def comparison(compared: Iterable[tuple[str, str, str, Verdict, str]]) -> tuple[list[str], bool]:
@@ -190,7 +218,7 @@ def comparison(compared: Iterable[tuple[str, str, str, Verdict, str]]) -> tuple[
     lines = [f"{table}, {row}, {column}: {verdict}: {values}" for table, row, column, verdict, values in entries]
     told = [line for line, entry in zip(lines, entries, strict=True) if entry[3] != "equal"]
     told.append(f"{len(entries) - len(told)} of {len(entries)} entries are equal")
-    return told, all(entry[3] in ("equal", "within intervals") for entry in entries)
+    return told, all(entry[3] in SUCCESSES for entry in entries)
 
 
 def summary(results: Results) -> Sequence[str]:
@@ -205,6 +233,21 @@ def summary(results: Results) -> Sequence[str]:
         interval = "no interval of the exponent: a cell has one run"
         if law.b_low is not None:
             interval = f"exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
-        lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}")
+        count = lacking(law.n, len(runs_of_fit(results.experiment, name, results.data)))
+        lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}{count and f', {count}'}")
     lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
+
+
+def origin(table: StoredTable, run: EntryRun) -> list[str]:
+    """Of a run behind an entry, whose DVC experiment has a commit: where it comes from, and where its params are."""
+    record = results_folder(table.experiment, table.size) / RECORD
+    number, recorded = recorded_as(record, run.commit) or (0, None)
+    lines = [f"experiment {run.experiment}, commit {run.commit}"]
+    if baseline := run.baseline or (recorded.baseline if recorded else ""):
+        lines.append(f"started from commit {baseline}{'' if has_commit(baseline) else ', which this clone lacks'}")
+    params = f"params.yaml of sha256 {run.params_sha256}"
+    if has_commit(run.commit):
+        return [*lines, f"{params}: git show {run.commit[:10]}:params.yaml"]
+    lines.append("this clone lacks the experiment's commit; `dvc exp pull` brings it where it was pushed")
+    return [*lines, f"{params}: `params` in line {number} of {record}" if recorded else f"{params}: not recorded"]

@@ -93,6 +93,17 @@ def recorded_runs(path: Path) -> list[Run]:
     return list(runs.values())
 
 
+def recorded_as(path: Path, commit: str) -> tuple[int, Run] | None:
+    """The run of a record whose DVC experiment is this commit, and the number of its line, from 1; None without one."""
+    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
+        if commit.encode() in line:
+            with suppress(ValueError):  # half a line, left by a kill
+                run = Run.model_validate_json(line)
+                if run.commit == commit:
+                    return number, run
+    return None
+
+
 def matrix_runs(folder: Path) -> list[Run]:
     """The runs that stages of DVC's `matrix` have made in the folder of an experiment's results.
 

@@ -1,13 +1,13 @@
-"""A table as it is stored, `experiments/NAME/SIZE/tables/TABLE.json`.
+"""Results as they are stored: `experiments/NAME/SIZE/tables/TABLE.json`, fits.json and claims.json.
 
-Every form is rendered from it, every entry leads to its runs, and a later table is compared with it.
+Every form of a table is rendered from it, every entry leads to its runs, and later results are compared with these.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.statistics import SIGNIFICANT
@@ -15,8 +15,10 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import Section
 
-TABLES, RECORD = "tables", "runs.jsonl"
+TABLES, RECORD, FITS, CLAIMS = "tables", "runs.jsonl", "fits.json", "claims.json"
 """In the folder of an experiment's results."""
+
+StoredT = TypeVar("StoredT")
 
 
 class EntryRun(Section):
@@ -29,6 +31,8 @@ class EntryRun(Section):
     """Of the metric; None where the run has none."""
     experiment: str
     commit: str
+    baseline: str = ""
+    """The commit from which it was started; empty in tables of earlier versions."""
     params_sha256: str
     message: str
 
@@ -54,6 +58,9 @@ class Entry(Section):
     """Of the 95 % t interval."""
     high: float | None
     sd: float | None
+    data_low: float | None = None
+    """Of the runs' own 95 % interval, averaged over seeds; None where the metric has none, and in earlier tables."""
+    data_high: float | None = None
     runs: list[EntryRun]
 
 
@@ -93,6 +100,29 @@ class StoredTable(Section):
                 yield ", ".join(levels), column.heading, entry
 
 
+class StoredFit(Section):
+    """A power law, y = a x^-b + c."""
+
+    a: float
+    b: float
+    c: float
+    b_interval_95: list[float | None] = Field(min_length=2, max_length=2)
+    """Nulls where a cell has one run."""
+    runs: int
+    """Runs that count."""
+    expected: int | None = None
+    """Runs of the grid; None in files of earlier versions."""
+
+
+class StoredClaim(Section):
+    """A claim with its answer."""
+
+    says: str
+    holds_if: str
+    answer: str
+    because: str
+
+
 def results_folder(name: str, size: str) -> Path:
     """Where the results of an experiment are stored."""
     return EXPERIMENTS / Path(name).stem / size
@@ -111,6 +141,27 @@ def read_table(path: Path) -> StoredTable:
         raise UserError(f"{path}: no such table; `parrotflow table NAME` makes them") from None
     except ValidationError as error:
         raise UserError(f"{path}: no table of this version: {first_line(error)}") from None
+
+
+def read_fits(folder: Path) -> dict[str, StoredFit]:
+    """The fits in a folder of results; none where there is no such file. Raises UserError."""
+    return _read(folder / FITS, dict[str, StoredFit], {})
+
+
+def read_claims(folder: Path) -> list[StoredClaim]:
+    """The claims in a folder of results; none where there is no such file. Raises UserError."""
+    return _read(folder / CLAIMS, list[StoredClaim], [])
+
+
+def _read(path: Path, what: type[StoredT], without: StoredT) -> StoredT:
+    try:
+        return TypeAdapter(what).validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return without
+    except ValidationError as error:
+        raise UserError(
+            f"{path}: not of this version: {first_line(error)}; `parrotflow table NAME` makes it anew"
+        ) from None
 
 
 def find_table(name: str) -> StoredTable:
@@ -144,19 +195,26 @@ def _named(what: str, part: str, headings: list[str]) -> str:
     return found[0]
 
 
-Verdict = Literal["equal", "within intervals", "different", "gone", "new"]
+Verdict = Literal["equal", "within intervals", "equal as printed", "different", "gone", "new"]
+
+SUCCESSES: tuple[Verdict, ...] = ("equal", "within intervals", "equal as printed")
+"""Of these a check does not fail."""
+
+Compared = tuple[str, str, Verdict, str]
+"""Row, column, verdict and the two values."""
 
 
-def compare_tables(old: StoredTable, new: StoredTable) -> list[tuple[str, str, Verdict, str]]:
-    """Row, column, verdict and the two values of each entry.
+def compare_tables(old: StoredTable, new: StoredTable) -> list[Compared]:
+    """Each entry of two tables.
 
-    Equal: the same number from as many runs. Within intervals: the new number is in the old one's 95 % interval; a p
-    value is on the same side of 0.05.
+    Equal: the same number from as many runs. Within intervals: the new number is in the old one's 95 % interval, of an
+    entry of one run in the run's own; a p value is on the same side of 0.05. Equal as printed: an entry of one run that
+    has no interval, with the same digits.
     """
     tests = {column.heading for column in new.columns if column.holds == "p values"}
     before = {(row, column): entry for row, column, entry in old.each()}
     after = {(row, column): entry for row, column, entry in new.each()}
-    compared: list[tuple[str, str, Verdict, str]] = []
+    compared: list[Compared] = []
     for place in {**before, **after}:
         then, now = before.get(place), after.get(place)
         if then is None or now is None:
@@ -172,6 +230,43 @@ def _verdict(then: Entry, now: Entry, is_test: bool) -> Verdict:
         return "equal"
     if is_test and then.value is not None and now.value is not None:
         return "within intervals" if (then.value < SIGNIFICANT) == (now.value < SIGNIFICANT) else "different"
-    if now.value is None or then.low is None or then.high is None:
-        return "different"
-    return "within intervals" if then.low <= now.value <= then.high else "different"
+    if then.n == 1 and then.low is None:
+        return _within(now.value, then.data_low, then.data_high, (then.text, then.n) == (now.text, now.n))
+    return _within(now.value, then.low, then.high, False)
+
+
+def _within(value: float | None, low: float | None, high: float | None, equal_as_printed: bool) -> Verdict:
+    if value is not None and low is not None and high is not None:
+        return "within intervals" if low <= value <= high else "different"
+    return "equal as printed" if equal_as_printed else "different"
+
+
+def compare_fits(old: Mapping[str, StoredFit], new: Mapping[str, StoredFit]) -> list[Compared]:
+    """The exponent of each fit. Within intervals: the new one is in the 95 % interval of the old one."""
+    compared: list[Compared] = []
+    for name in {**old, **new}:
+        then, now = old.get(name), new.get(name)
+        if then is None or now is None:
+            compared.append((name, "exponent", "new" if then is None else "gone", ""))
+            continue
+        verdict: Verdict = "equal"
+        if then.model_copy(update={"expected": now.expected}) != now:
+            alike = (f"{then.b:.4g}", then.runs) == (f"{now.b:.4g}", now.runs)
+            low, high = then.b_interval_95
+            verdict = _within(now.b, low, high, alike)
+        values = f"{then.b:.4g} (n = {then.runs}), now {now.b:.4g} (n = {now.runs})"
+        compared.append((name, "exponent", verdict, values))
+    return compared
+
+
+def compare_claims(old: list[StoredClaim], new: list[StoredClaim]) -> list[Compared]:
+    """The answer of each claim, which is found by what it says."""
+    before, after = ({claim.says: claim.answer for claim in claims} for claims in (old, new))
+    compared: list[Compared] = []
+    for says in {**before, **after}:
+        then, now = before.get(says), after.get(says)
+        if then is None or now is None:
+            compared.append((says, "answer", "new" if then is None else "gone", ""))
+        else:
+            compared.append((says, "answer", "equal" if then == now else "different", f"{then}, now {now}"))
+    return compared

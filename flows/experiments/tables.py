@@ -71,8 +71,9 @@ def _entry(experiment: "Experiment", table: "Table", rows: Sequence[Row], metric
     values = [row.metrics[metric] for row in rows if metric in row.metrics]
     found = estimate(values) if values else Estimate(0, 0.0, None, None, None)
     spread = found.sd if table.spread == "sd" else found.half_width
-    intervals = [row.intervals[metric] for row in rows if metric in row.intervals] if table.data_interval else []
-    bounds = [number(sum(bound) / len(intervals), decimals) for bound in zip(*intervals, strict=True)]
+    intervals = [row.intervals[metric] for row in rows if metric in row.intervals]
+    data_low, data_high = [sum(bound) / len(bound) for bound in zip(*intervals, strict=True)] or (None, None)
+    bounds = [number(data_low, decimals), number(data_high, decimals)] if intervals and table.data_interval else []
     return Entry(
         text=number(found.mean, decimals) if values else "",
         spread=f"± {number(spread, decimals)}" if spread else "",
@@ -84,6 +85,8 @@ def _entry(experiment: "Experiment", table: "Table", rows: Sequence[Row], metric
         low=found.low,
         high=found.high,
         sd=found.sd,
+        data_low=data_low,
+        data_high=data_high,
         runs=[entry_run(row, row.metrics.get(metric)) for row in rows],
     )
 
@@ -97,6 +100,7 @@ def entry_run(row: Row, value: float | None) -> EntryRun:
         value=value,
         experiment=row.experiment,
         commit=row.commit,
+        baseline=row.baseline,
         params_sha256=row.params_sha256,
         message=row.message,
     )

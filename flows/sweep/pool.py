@@ -77,7 +77,7 @@ def run_cells_on_pool(
     after Ctrl-C: the flow runs are then cancelled.
     """
     with run_lock(title, wait=wait):
-        head, values = commit_for_workers(targets), read_params_file()
+        head, values = commit_for_workers(targets, cells), read_params_file()
         require_unguarded(targets)
         flow_runs = FlowRuns(pool)
         known, to_run = known_and_to_run(cells, record, targets, {})
@@ -93,9 +93,9 @@ def run_cells_on_pool(
     return [known[cell.id] for cell in cells]
 
 
-def commit_for_workers(targets: Sequence[str]) -> str:
+def commit_for_workers(targets: Sequence[str], cells: Sequence["Cell"] = ()) -> str:
     """HEAD. Raises UserError where workers could not get all that the cells read, or share results."""
-    head = clone.head_commit(targets, with_params=True)
+    head = clone.head_commit(targets, cells, with_params=True)
     ignored = ignored_inputs(targets)
     if ignored.files:
         names = ", ".join(map(str, ignored.files[:5]))

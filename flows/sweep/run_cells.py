@@ -64,16 +64,19 @@ def run_cells(
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
     with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
-        head, ignored = clone.head_commit(targets), ignored_inputs(targets)
+        head, ignored = clone.head_commit(targets, cells), ignored_inputs(targets)
         known, to_run = known_and_to_run(cells, record, targets, ignored.hashes)
         finished = {run.cell for run in recorded_runs(record) if run.state == "finished"}
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
             return [known[cell.id] for cell in cells]
         print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
+        named = clone.named_inputs(to_run.values(), targets)
         cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
         folders = {
-            name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache, ignored=ignored)
+            name: clone.bring_up_to_date(
+                cell, head, clones / name, own_cache, cache=cache, ignored=ignored, named=named[name]
+            )
             for name, cell in to_run.items()
         }
         save = (lambda *_: "") if alone or on_worker else clone.save_experiment
@@ -144,18 +147,20 @@ def reasons_to_run(
     runs = {run.cell: run for run in recorded_runs(record)}
     values, keys = read_params_file(), reach(targets).params
     hashes = ignored_inputs(targets).hashes if hashes is None else hashes
-    changed: dict[str, list[str]] = {}
+    named = clone.named_inputs(cells, targets)
+    changed: dict[tuple[str, frozenset[Path]], list[str]] = {}
     reasons: dict[str, str] = {}
     for cell in cells:
         run = runs.get(cell.id)
         if run is None:
             reasons[cell.id] = "not run yet"
             continue
-        if run.baseline not in changed:
-            changed[run.baseline] = clone.changed_since(run.baseline, targets)
+        paths = frozenset(clone.all_paths({cell.id: named[cell.id]}))
+        if (run.baseline, paths) not in changed:
+            changed[run.baseline, paths] = clone.changed_since(run.baseline, targets, paths)
         moved = [key for key, *_ in differences("", run.params, cell.params(values)) if _is_read(key, keys)]
         data = [path for path, *_ in sorted({*run.inputs.items()} ^ {*hashes.items()})]
-        if causes := [*moved, *dict.fromkeys(data), *changed[run.baseline]]:
+        if causes := [*moved, *dict.fromkeys(data), *changed[run.baseline, paths]]:
             reasons[cell.id] = f"{', '.join(causes[:3])} changed since"
         else:
             reasons[cell.id] = "" if run.state == "finished" else f"{run.state}: {run.message}"

@@ -25,14 +25,16 @@ def grid(name: str, size: SettingName) -> tuple[Experiment, list[Cell], Path]:
     return experiment, cells_of(name, experiment, size), results_folder(name, size) / RECORD
 
 
-def planned(name: str, size: SettingName, commit_of: Callable[[Sequence[str]], str]) -> list[tuple[Cell, str]]:
+def planned(
+    name: str, size: SettingName, commit_of: Callable[[Sequence[str], Sequence[Cell]], str]
+) -> list[tuple[Cell, str]]:
     """Each cell with the reason for which it would run; an empty text where it is up to date.
 
-    `commit_of` gives the commit that cells with these targets are made from, or raises the UserError that the sweep
-    itself would end with.
+    `commit_of` gives the commit that these cells with these targets are made from, or raises the UserError that the
+    sweep itself would end with.
     """
     experiment, cells, record = grid(name, size)
-    commit_of(experiment.targets)
+    commit_of(experiment.targets, cells)
     reasons = reasons_to_run(cells, record, experiment.targets)
     return [(cell, reasons[cell.id]) for cell in cells]
 
@@ -83,7 +85,7 @@ def sweep(
 def compute_again(name: str, size: SettingName, *, wait: bool = False) -> list[Run]:
     """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
     experiment, cells, _ = grid(name, size)
-    folder = _checked(name, size) / clone.head_commit(experiment.targets)[:12]
+    folder = _checked(name, size) / clone.head_commit(experiment.targets, cells)[:12]
     return run_cells(
         cells,
         title=f"sweep {Path(name).stem} --check",

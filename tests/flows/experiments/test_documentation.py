@@ -1,12 +1,17 @@
-"""What docs/experiments.md shows is what the shipped files say and the commands print."""
+"""What docs/experiments.md shows is what the shipped files say and the commands print; so are copied tables."""
 
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flows.experiments.cells import cells_of, queue_command
 from flows.experiments.experiment import read_experiment
+from flows.experiments.rendering import printed
+from flows.experiments.stored import read_table
 from stages.runtime.section import read_params_file
 from tests.small_project import ROOT
 
@@ -43,3 +48,65 @@ def test_the_table_of_experiments_says_how_many_runs_and_minutes_each_is(name: s
     (line,) = re.findall(rf"^\| \[{name}\].*", PAGE, re.MULTILINE)
     assert experiment.question in line
     assert re.search(rf"{count} runs\b.*, {minutes:g} minutes", line)
+
+
+NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*")
+
+
+def tables_of(page: str) -> Iterator[list[list[str]]]:
+    """The Markdown tables of a page in docs/, as rows of cells without bold, the headings first."""
+    for block in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE):
+        headings, _, *rows = block.replace("**", "").splitlines()
+        yield [[cell.strip() for cell in line.strip("|").split("|")] for line in (headings, *rows)]
+
+
+def stored_rows(experiment: str) -> dict[str, list[tuple[str, str]]]:
+    """Of all tables of an experiment, for each row the heading and the text of each entry."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted((ROOT / "experiments" / experiment / "small/tables").glob("*.json")):
+        for row, heading, entry in read_table(path).each():
+            found.setdefault(row, []).append((heading, printed(entry)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "experiment", "first_headings"),
+    [
+        ("experiments.md", "scaling", ["size", "parameters (M)"]),
+        ("training.md", "recipe", ["recipe", "parameters (M)"]),
+        ("training.md", "recipe_seeds", ["recipe", "bits per byte (mean and standard deviation)"]),
+    ],
+)
+def test_a_table_that_a_page_copies_has_the_stored_numbers(
+    page: str, experiment: str, first_headings: list[str]
+) -> None:
+    (copied,) = (table for table in tables_of(page) if table[0][:2] == first_headings)
+    stored, headings = stored_rows(experiment), copied[0]
+
+    assert sorted(row[0] for row in copied[1:]) == sorted(stored)
+    for row, *cells in copied[1:]:
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            same_heading = [text for name, text in stored[row] if name == heading]
+            texts = same_heading or [text for _, text in stored[row]]
+            shown = NUMBER.findall(cell)
+            assert any(shown == NUMBER.findall(text)[: len(shown)] for text in texts), (
+                f"{page}: {row}, {heading}: {cell}"
+            )
+
+
+def test_the_latex_document_that_is_shown_reads_files_that_there_are(tmp_path: Path) -> None:
+    (document,) = re.findall(r"```latex\n(.*?)```", PAGE, re.DOTALL)
+    files = re.findall(r"\\(input|includegraphics)\{(.*?)\}", document)
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
+
+    assert [command for command, _ in files] == ["input", "includegraphics"]
+    assert all((ROOT / (file if Path(file).suffix else f"{file}.tex")).is_file() for _, file in files)
+    if not shutil.which("pdflatex"):
+        pytest.skip("pdflatex is not installed")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    for _ in range(2):  # the second time with the references of the first
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+    assert "undefined" not in done.stdout
+    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")

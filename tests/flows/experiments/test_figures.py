@@ -70,7 +70,9 @@ def test_a_level_of_one_run_has_no_interval_and_one_without_runs_no_line(tmp_pat
 
     svg = write_figure(tmp_path, experiment, "levels", data, {})[1].read_text()
 
-    assert [level for level in ("w1", "w2", "w4", "w8") if f"<!-- {level} -->" in svg] == ["w1", "w4", "w8"]
+    labels = ["w1 (1 of 3 runs)", "w4", "w8"]
+    assert [label for label in re.findall(r"<!-- (w\d.*?) -->", svg) if label in labels] == labels
+    assert "<!-- w2" not in svg
     assert svg.count("LineCollection_") == 3  # with that of the legend
     assert svg.count("<!-- a run -->") == svg.count("<!-- mean over seeds, 95 % interval -->") == 1
 
@@ -97,3 +99,13 @@ def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
     assert write_figure(tmp_path, experiment, "curves", data, {}) == []
     assert write_figure(tmp_path, experiment, "points", data, {}) == []
     assert write_figure(tmp_path, experiment, "levels", data, {}) == []
+
+
+def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
+    def svg(name: str, lacking: list[int]) -> str:
+        experiment, data = some_data(tmp_path, lacking)
+        return write_figure(tmp_path, experiment, name, data, {"law": fit_of(experiment, "law", data)})[1].read_text()
+
+    for name, said in (("points", ", 11 of 12 runs -->"), ("curves", "<!-- w1 (2 of 3 seeds) -->")):
+        assert said in svg(name, [0])
+        assert " of " not in "".join(re.findall("<!-- .* -->", svg(name, [])))

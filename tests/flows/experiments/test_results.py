@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +15,7 @@ from flows.experiments.results import commands, compute
 from flows.experiments.runs import CELLS, RUN_FILE, Run, append_run
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
-from tests.flows.experiments.some_runs import finished
+from tests.flows.experiments.some_runs import WIDTHS, figures, finished
 from tests.small_project import make_repository
 
 DVC_YAML = """\
@@ -72,7 +74,7 @@ def test_from_the_record_of_a_sweep_to_tables_figures_claims_and_back_to_a_run(
     capsys.readouterr()
     assert parrotflow("cell", "toy/main", "large, b", "loss") == 0
     said = capsys.readouterr().out
-    assert f"experiment {cells[9].name}, commit c{cells[9].id}" in said
+    assert f"experiment {cells[9].name}, commit c{cells[9].id}\n" in said
     assert "seed 2: failed no luck" in said
 
     assert parrotflow("table", "toy", "--commands") == 0
@@ -138,11 +140,102 @@ def test_check_says_equal_or_where_it_differs_and_writes_nothing(
     capsys.readouterr()
 
     assert parrotflow("table", "toy", "--check") == 0
-    assert capsys.readouterr().out == "16 of 16 entries are equal\n"
+    assert capsys.readouterr().out == "18 of 18 entries are equal\n"
 
     append_run(RECORD, finished(cells[0], loss=9.0))  # small, a
     assert parrotflow("table", "toy", "--check") == 1
     said = capsys.readouterr().out
     assert "main, small, a, loss (nats): different: 5.01 (n = 3), now 6.34 (n = 3)" in said
-    assert "12 of 16 entries are equal" in said
+    assert "claims, b is better., answer: different: holds, now does not hold" in said
+    assert "13 of 18 entries are equal" in said
     assert {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD} == before
+
+
+def four_widths(folder: Path, runs_lost: int = 0) -> None:
+    """Let the project have the small experiment with enough sizes for its power law, some runs of it missing."""
+    _, cells = small_experiment(folder, axes=small_axes(), claims=[], comparisons={}, figures=figures())
+    RECORD.unlink(missing_ok=True)
+    for cell in cells[runs_lost:]:
+        append_run(RECORD, finished(cell))
+
+
+def small_axes() -> dict[str, Any]:
+    return WIDTHS | {"recipe": {"a": {"model.name": "a"}}}
+
+
+def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
+    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    four_widths(tmp_path)
+    parrotflow("table", "toy")
+    stored = RECORD.parent / "fits.json"
+    law = json.loads(stored.read_text())["law"]
+    capsys.readouterr()
+
+    def verdict(b: float, **changes: object) -> tuple[int, str]:
+        stored.write_text(json.dumps({"law": law | {"b": b} | changes}))
+        code = parrotflow("table", "toy", "--check")
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fits, ")]
+        return code, lines[0].partition("exponent: ")[2].partition(":")[0] if lines else "equal"
+
+    assert verdict(law["b"]) == (0, "equal")
+    assert verdict(law["b"] + 1e-12) == (0, "within intervals")
+    assert verdict(9.0, b_interval_95=[8.0, 10.0]) == (1, "different")
+    assert verdict(law["b"] + 1e-12, b_interval_95=[None, None]) == (0, "equal as printed")
+    assert verdict(9.0, b_interval_95=[None, None]) == (1, "different")
+    del law["expected"]  # as earlier versions wrote it
+    assert verdict(law["b"]) == (0, "equal")
+    stored.unlink()
+    assert parrotflow("table", "toy", "--check") == 1
+    assert "fits, law, exponent: new:" in capsys.readouterr().out
+
+
+def test_a_fit_through_fewer_runs_than_planned_says_so_and_one_of_too_few_is_not_kept(
+    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = RECORD.parent / "fits.json"
+
+    four_widths(tmp_path)
+    parrotflow("table", "toy")
+    assert "runs" not in capsys.readouterr().out.partition("law: ")[2].splitlines()[0]
+    four_widths(tmp_path, runs_lost=1)
+    parrotflow("table", "toy")
+    assert " (95 %), 11 of 12 runs\n" in capsys.readouterr().out
+    law = json.loads(stored.read_text())["law"]
+    assert (law["runs"], law["expected"]) == (11, 12)
+
+    four_widths(tmp_path, runs_lost=8)
+    parrotflow("table", "toy")
+    assert json.loads(stored.read_text()) == {}
+    small_experiment(tmp_path, axes=small_axes(), claims=[], comparisons={}, fits={}, figures={})
+    parrotflow("table", "toy")
+    assert not stored.exists()
+
+
+def test_a_run_whose_commit_is_not_here_leads_to_its_baseline_and_its_line_of_the_record(
+    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    four_widths(tmp_path)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "start"], check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    lines = RECORD.read_text().splitlines()
+    lines[1] = lines[1].replace(json.loads(lines[1])["commit"], head)
+    RECORD.write_text("\n".join(line.replace('"start"', f'"{head}"') for line in lines) + "\n")
+    parrotflow("table", "toy")
+    capsys.readouterr()
+
+    parrotflow("cell", "toy/main", "w1", "loss")
+    elsewhere, here, _ = capsys.readouterr().out.split("  seed ")[1:]
+    assert f"started from commit {head}\n" in elsewhere
+    assert "this clone lacks the experiment's commit; `dvc exp pull` brings it" in elsewhere
+    assert elsewhere.endswith(f": `params` in line 1 of {RECORD}\n")
+    assert f"started from commit {head}\n" in here
+    assert here.endswith(f": git show {head[:10]}:params.yaml\n")
+    assert "lacks" not in here
+
+    # Of a table made by an earlier version the record says it too.
+    table = RECORD.parent / "tables/main.json"
+    table.write_text(table.read_text().replace(f'"baseline": "{head}",', ""))
+    parrotflow("cell", "toy/main", "w1", "loss")
+    assert f"started from commit {head}\n" in capsys.readouterr().out

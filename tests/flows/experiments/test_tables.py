@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.rendering import escape_tex, html, markdown, printed, table_csv, tex, write_forms
+from flows.experiments.rows import Tidy
 from flows.experiments.statistics import estimate, paired_difference
 from flows.experiments.stored import StoredTable, compare_tables, find_entry, find_table, results_folder, write_table
 from flows.experiments.tables import differences_table, means_table
@@ -218,3 +220,37 @@ def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: 
         return verdicts["w2, b", "p of Δ loss"]
 
     assert (verdict(0.04), verdict(0.06)) == ("within intervals", "different")
+
+
+def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    one_seed = Tidy(tuple(row for row in data.rows if row.seed == 0))
+    old = means_table(experiment, PLACE, "main", one_seed)
+
+    def verdict(column: int, value: float, text: str) -> str:
+        moved = old.model_copy(deep=True)
+        moved.entries[0][column] = old.entries[0][column].model_copy(update={"value": value, "text": text})
+        return next(verdict for *_, verdict, _ in compare_tables(old, moved) if verdict != "equal")
+
+    cost, loss = (old.entries[0][column] for column in range(2))
+    assert cost.value is not None
+    assert loss.value is not None
+    assert (loss.data_low, loss.data_high) == (loss.value - 0.5, loss.value + 0.5)
+    assert (cost.data_low, cost.data_high) == (None, None)
+    assert verdict(1, loss.value + 0.4, "5.40") == "within intervals"
+    assert verdict(1, loss.value + 0.6, "5.60") == "different"
+    assert verdict(0, cost.value + 1e-12, cost.text) == "equal as printed"
+    assert verdict(0, cost.value + 0.1, "1.1") == "different"
+
+
+def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    folder = results_folder(*PLACE) / "tables"
+    write_table(folder, all_tables(tmp_path)[0])
+    stored = json.loads((folder / "main.json").read_text())
+    for entry in (entry for line in stored["entries"] for entry in line):
+        del entry["data_low"], entry["data_high"]
+        for run in entry["runs"]:
+            del run["baseline"]
+    (folder / "main.json").write_text(json.dumps(stored))
+
+    assert {verdict for *_, verdict, _ in compare_tables(find_table("toy/main"), all_tables(tmp_path)[0])} == {"equal"}

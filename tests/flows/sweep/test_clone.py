@@ -11,7 +11,7 @@ from flows.experiments.cells import Cell
 from flows.sweep import clone
 from flows.sweep.plan import plan_of_all
 from stages.runtime.entry import UserError
-from tests.flows.sweep.toy_sweep import commit, git, make_sweep
+from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 from tests.flows.toy import repro
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
@@ -142,3 +142,75 @@ def test_data_that_no_stage_makes_is_there_and_its_changes_are_seen(project: Pat
     add("other\n")
     assert clone.changed_since(before, ["train"]) == ["source.txt.dvc"]
     assert (made() / "source.txt").read_text() == "other\n"
+
+
+@pytest.fixture
+def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose last stage also reads what params.yaml names, as `evaluate.sets` does; not a dep of the stage."""
+    sets = "yaml.safe_load(open('params.yaml'))['evaluate']['sets']"
+    score = f"import yaml\nprint(*(open(path).read() for path in {sets}.values()))\n"
+    stage = (
+        "\n  score:\n    cmd: python score.py > score.txt\n    deps: [scores.json, score.py]\n    params: [evaluate]\n"
+    )
+    folder = make_sweep(tmp_path / "toy", f"{DVC_YAML}{stage}    outs: [score.txt]\n")
+    (folder / "score.py").write_text(score)
+    (folder / "fixed.txt").write_text("first\n")
+    (folder / "params.yaml").write_text((folder / "params.yaml").read_text() + "evaluate: {sets: {}, baselines: []}\n")
+    commit(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def naming(**sets: str) -> Cell:
+    return Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"evaluate.sets": sets})
+
+
+def test_files_that_params_name_are_inputs_of_the_stages_that_read_these_params(scored: Path) -> None:
+    def named(cell: Cell, target: str) -> dict[str, list[str]]:
+        return {stage: sorted(paths) for stage, paths in clone.named_inputs([cell], [target])[cell.id].items()}
+
+    assert named(naming(a="fixed.txt", b="./source.txt"), "score") == {"score": ["fixed.txt", "source.txt"]}
+    assert named(naming(a="fixed.txt"), "train") == {}
+    assert named(naming(a="owner/name@main", b="/etc/hosts", c="../toy", d="scores.json", e="none.txt"), "score") == {}
+    assert named(CELL, "score") == {}
+
+
+def test_files_that_params_name_have_to_be_committed(scored: Path) -> None:
+    cell = naming(a="fixed.txt")
+    (scored / "fixed.txt").write_text("second\n")
+
+    assert clone.head_commit(["score"], [CELL])
+    assert clone.head_commit(["train"], [cell])
+    with pytest.raises(UserError, match=r"fixed\.txt: not as in the last commit"):
+        clone.head_commit(["score"], [cell])
+    (scored / "new.txt").write_text("new\n")
+    (scored / ".gitignore").write_text("/.parrotflow/\n/ignored.txt\n")
+    commit(scored)
+    assert clone.head_commit(["score"], [cell])
+    (scored / "ignored.txt").write_text("mine\n")
+    with pytest.raises(UserError, match=r"ignored\.txt: not as in the last commit"):
+        clone.head_commit(["score"], [naming(a="ignored.txt")])
+
+
+def test_a_stage_runs_again_where_files_that_params_name_have_changed_and_else_is_restored(scored: Path) -> None:
+    cell = naming(a="fixed.txt")
+
+    def score() -> tuple[str, str]:
+        named = clone.named_inputs([cell], ["score"])[cell.id]
+        folder = clone.bring_up_to_date(cell, clone.head_commit(["score"], [cell]), clone.CLONES / "0", named=named)
+        (folder / "score.txt").unlink(missing_ok=True)
+        said = repro(folder, "score")
+        return "ran" if "Running stage 'score'" in said else "restored", (folder / "score.txt").read_text()
+
+    before = git(scored, "rev-parse", "HEAD").strip()
+    assert score() == ("ran", "first\n\n")
+    assert score() == ("restored", "first\n\n")
+    (scored / "fixed.txt").write_text("second\n")
+    commit(scored)
+    assert clone.changed_since(before, ["score"]) == []
+    assert clone.changed_since(before, ["score"], [scored / "fixed.txt"]) == ["fixed.txt"]
+    assert score() == ("ran", "second\n\n")
+
+    cell = CELL
+    assert score()[1] == "\n"
+    assert (clone.CLONES / "0/dvc.yaml").read_text() == (scored / "dvc.yaml").read_text()

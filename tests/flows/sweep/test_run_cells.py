@@ -72,3 +72,18 @@ def test_a_cell_runs_again_where_a_value_in_a_template_has_changed(project: Path
     (project / "machine.yaml").write_text("host: {name: other}\n")
     commit(project)
     assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "machine.yaml changed since"}
+
+
+def test_a_cell_runs_again_where_a_file_that_its_params_name_has_changed(project: Path) -> None:
+    text = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(text.replace("params: [model]", "params: [model, evaluate]"))
+    (project / "fixed.txt").write_text("first\n")
+    (project / "params.yaml").write_text((project / "params.yaml").read_text() + "evaluate: {sets: {a: fixed.txt}}\n")
+    commit(project)
+    recorded(project)
+    assert reasons_to_run([CELL], RECORD, ["train"]) == {CELL.id: ""}
+
+    (project / "fixed.txt").write_text("second\n")
+    commit(project)
+    assert reasons_to_run([CELL], RECORD, ["train"]) == {CELL.id: "fixed.txt changed since"}
+    assert reasons_to_run([CELL], RECORD, ["tokenize"]) == {CELL.id: ""}

@@ -222,15 +222,15 @@ def test_check_computes_everything_again_and_says_what_differs(tmp_path: Path) -
     same = sweep(folder, "--check")
 
     assert same.returncode == 0, same.stdout
-    assert "6 of 6 entries are equal" in same.stdout
+    assert "7 of 7 entries are equal" in same.stdout
     assert stages_that_ran(folder) == {"collect": 2, "tokenize": 2, "train": 4}
     assert not list((folder / ".parrotflow/sweep-check").rglob("*.jsonl"))
 
-    (folder / "train.py").write_text((folder / "train.py").read_text().replace("4.0 -", "5.0 -"))
+    (folder / "train.py").write_text((folder / "train.py").read_text().replace("4.0 -", "9.0 -"))
     commit(folder)
     different = sweep(folder, "--check")
     assert different.returncode == 1
-    assert "main, a, loss (nats): different: 3.75 (n = 1), now 4.75 (n = 1)" in different.stdout
+    assert "main, a, loss (nats): different: 3.75 (n = 1), now 8.75 (n = 1)" in different.stdout
     assert (folder / TABLE).read_bytes() == kept
 
 

@@ -6,14 +6,13 @@ of the candidate does not have. The two exchange plain data only (inside/peer.py
 
 import json
 import os
-import select
 import socket
 import time
 from contextlib import suppress
 
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program
-from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, refused
+from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, readable, refused
 from stages.formats.evaluation.verdicts import RESULTS, Outcome
 
 RIGHT = Program(
@@ -106,8 +105,7 @@ def _read_to_end(pipe: int, seconds: float) -> bytes:
     deadline = time.monotonic() + seconds
     content = b""
     while True:
-        readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-        if not readable:
+        if not readable(pipe, max(0.0, deadline - time.monotonic())):
             raise LostError
         part = os.read(pipe, 65_536)
         if not part:

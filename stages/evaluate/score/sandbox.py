@@ -94,9 +94,8 @@ class Sandbox:
         return Ended(**json.loads(ended))
 
     def _receive(self, seconds: float) -> bytes:
-        readable, _, _ = select.select([self._control], [], [], seconds)
         try:
-            return self._control.recv(65_536) if readable else b""
+            return self._control.recv(65_536) if readable(self._control.fileno(), seconds) else b""
         except OSError:
             return b""
 
@@ -108,6 +107,13 @@ class Sandbox:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    """Wait for at most `seconds` until the descriptor can be read or its other end is closed."""
+    waiting = select.poll()  # select() takes no descriptor above 1023
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 def refused(reason: str) -> UserError:

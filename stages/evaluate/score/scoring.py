@@ -2,6 +2,7 @@
 
 import json
 import platform
+import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -20,6 +21,10 @@ from stages.formats.evaluation.verdicts import Outcome, Verdict
 from stages.runtime.code import code_sha256
 from stages.runtime.shard_cache import CACHE, cache_key
 from stages.runtime.workers import worker_count
+
+DESCRIPTORS_OF_A_JUDGE = 16
+"""Open at most: sockets and pipes of two sandboxes, and of a program that starts."""
+OTHER_DESCRIPTORS = 200
 
 KNOWN = CACHE / "score" / "verdicts"
 """The verdicts of the last run, also of one that was killed: the next one continues with them."""
@@ -47,13 +52,14 @@ def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path)
     """The outcome of each program, by its key.
 
     `known` is a file of outcomes by key: those are not judged again, and each new one is appended. One worker for each
-    core, or `PARROTFLOW_WORKERS`. Raises UserError where this machine cannot isolate.
+    core, or `PARROTFLOW_WORKERS`; fewer where the limit of open files is too low for them. Raises UserError where this
+    machine cannot isolate.
     """
     outcomes = {key: outcome for key, outcome in read_known(known) if key in programs}
     to_do = {key: program for key, program in programs.items() if key not in outcomes}
     if not to_do:
         return outcomes
-    workers = min(worker_count(), len(to_do))
+    workers = allow_workers(min(worker_count(), len(to_do)))
     known.parent.mkdir(parents=True, exist_ok=True)
     with known.open("a", encoding="utf-8") as file, _judges(workers, limits) as judge:
         lock = Lock()
@@ -74,6 +80,18 @@ def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path)
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
     return outcomes
+
+
+def allow_workers(count: int) -> int:
+    """Raise the limit of open files for `count` judges; returns how many of them the hard limit allows, at least 1."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OTHER_DESCRIPTORS + count * DESCRIPTORS_OF_A_JUDGE
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return count
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return min(count, max(1, (allowed - OTHER_DESCRIPTORS) // DESCRIPTORS_OF_A_JUDGE))
 
 
 @contextmanager

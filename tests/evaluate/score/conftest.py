@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -6,10 +8,22 @@ from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program
 from stages.formats.evaluation.verdicts import Outcome
+from tests.small_project import ROOT
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)
 
 Run = Callable[..., Outcome]
+RunPython = Callable[[str], str]
+
+IMPORTS = """
+import os, resource
+from contextlib import closing
+from pathlib import Path
+from stages.evaluate.score.judge import RIGHT, Judge
+from stages.evaluate.score.programs import Program
+from stages.evaluate.score.scoring import judge_programs
+from tests.evaluate.score.conftest import LIMITS
+"""
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +41,16 @@ def run(judge: Judge) -> Run:
         return judge.judge(Program(code, context, test, "f"))
 
     return run
+
+
+@pytest.fixture
+def run_python() -> RunPython:
+    """Run code in a process of its own, whose limits it may change; returns what it prints last."""
+
+    def run_python(code: str) -> str:
+        command = [sys.executable, "-c", IMPORTS + code]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().splitlines()[-1]
+
+    return run_python

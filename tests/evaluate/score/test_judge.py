@@ -13,7 +13,7 @@ from stages.evaluate.score.sandbox import Ended
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
-from tests.evaluate.score.conftest import LIMITS, Run
+from tests.evaluate.score.conftest import LIMITS, Run, RunPython
 from tests.small_project import ROOT
 
 VALUES = (
@@ -169,6 +169,31 @@ def test_a_sandbox_that_is_lost_is_replaced() -> None:
         assert judge.judge(right) == Outcome("passed")
     finally:
         judge.close()
+
+
+def test_a_process_with_more_than_1023_descriptors_judges(run_python: RunPython) -> None:
+    assert (
+        run_python("""
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+with closing(Judge(LIMITS)) as judge:
+    print(judge.judge(RIGHT).result)
+""")
+        == "passed"
+    )
+
+
+def test_no_more_workers_start_than_the_limit_of_open_files_allows(run_python: RunPython, tmp_path: Path) -> None:
+    assert (
+        run_python(f"""
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))
+os.environ["PARROTFLOW_WORKERS"] = "100"
+programs = [Program(f"def f(): return {{n}}", "", f"def check(f): assert f() == {{n}}", "f") for n in range(100)]
+outcomes = judge_programs({{one.key: one for one in programs}}, LIMITS, Path({str(tmp_path / "known")!r}))
+print(len(outcomes), {{one.result for one in outcomes.values()}}, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+""")
+        == "100 {'passed'} 400"
+    )
 
 
 def test_a_pass_counts_only_from_a_process_that_ended_well() -> None:

@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from stages.evaluate.score import sandbox
+from stages.evaluate.score.inside.isolate import PROCESSES
 from stages.evaluate.score.judge import Judge, outcome
+from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program, program
 from stages.evaluate.score.sandbox import Ended
 from stages.formats.evaluation.problems import Problem, read_problems
@@ -169,6 +173,26 @@ def test_a_sandbox_that_is_lost_is_replaced() -> None:
         assert judge.judge(right) == Outcome("passed")
     finally:
         judge.close()
+
+
+def test_the_threads_of_one_candidate_leave_another_as_many_as_it_may_have() -> None:
+    limits = Limits(cpu_seconds=3, wall_seconds=30.0, memory_megabytes=16_000)  # each thread reserves address space
+    code = f"""
+import threading, time
+def f():
+    threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range({PROCESSES - 14})]
+    for one in threads: one.start()
+    for one in threads: one.join()
+    return 1
+"""
+    same = Program(code, "", "def check(candidate):\n    assert candidate() == 1\n", "f")
+
+    with closing(Judge(limits)) as first, closing(Judge(limits)) as second, ThreadPoolExecutor(2) as threads:
+        first.wait_until_ready()
+        second.wait_until_ready()
+        outcomes = list(threads.map(lambda judge: judge.judge(same), [first, second]))
+
+    assert outcomes == [Outcome("passed"), Outcome("passed")]
 
 
 def test_a_process_with_more_than_1023_descriptors_judges(run_python: RunPython) -> None:

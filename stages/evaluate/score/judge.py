@@ -24,6 +24,10 @@ RIGHT = Program(
 """What every sandbox judges first: the libraries that a candidate imports can be read."""
 
 
+ATTEMPTS = 2
+"""A program whose sandbox is lost is judged once more: the machine may have killed it, for want of memory say."""
+
+
 class Judge:
     """Judges one program after the other; close it at the end."""
 
@@ -32,6 +36,7 @@ class Judge:
         self._limits = limits
         self._sandboxes: list[Sandbox] = []
         self._ready = False
+        self._killed = False
         self._open()
 
     def wait_until_ready(self) -> None:
@@ -47,14 +52,20 @@ class Judge:
         raise refused("a program that is right does not pass in the sandbox")
 
     def judge(self, program: Program) -> Outcome:
-        """Run the program's tests. A candidate that breaks the sandbox fails, and the next one gets a new sandbox."""
-        self.wait_until_ready()
-        try:
-            return self._judge(program)
-        except LostError:
-            self.close()
-            self._open()
-            return Outcome("timeout")
+        """Run the program's tests. A candidate that loses its sandbox twice fails, and the next one gets a new one.
+
+        Raises LostError after `kill`, and UserError where no new sandbox can be made.
+        """
+        for _ in range(ATTEMPTS):
+            self.wait_until_ready()
+            try:
+                return self._judge(program)
+            except LostError:
+                if self._killed:
+                    raise
+                self.close()
+                self._open()
+        return Outcome("lost")
 
     def _judge(self, program: Program) -> Outcome:
         tests, candidate = self._sandboxes
@@ -77,11 +88,20 @@ class Judge:
             written = _read_to_end(verdict, self._limits.wall_seconds + GRACE_SECONDS)
         finally:
             os.close(verdict)
-        return outcome(written, tests.stop(GRACE_SECONDS), candidate.stop(GRACE_SECONDS))
+        ended = [tests.stop(GRACE_SECONDS), candidate.stop(GRACE_SECONDS)]
+        if any(one.killed for one in ended):
+            raise LostError
+        return outcome(written, *ended)
 
     def _open(self) -> None:
         self._ready = False
         self._sandboxes = [Sandbox(), Sandbox()]
+
+    def kill(self) -> None:
+        """Kill both sandboxes, also while another thread judges; only `close` may follow."""
+        self._killed = True
+        for sandbox in self._sandboxes:
+            sandbox.kill()
 
     def close(self) -> None:
         """End both sandboxes."""

@@ -44,6 +44,8 @@ class Ended:
     """Its exit status, or minus the signal."""
     timeout: bool
     """It used up its wall-clock or processor time."""
+    killed: bool = False
+    """It was killed from outside the sandbox, for want of memory say, or by a limit on time that it set itself."""
 
 
 class Sandbox:
@@ -63,6 +65,8 @@ class Sandbox:
                 stderr=subprocess.PIPE,
                 env={},
                 cwd="/",
+                # A terminal sends Ctrl-C to all processes of a session: a sandbox would end, and with it a verdict.
+                start_new_session=True,
             )
 
     def wait_until_ready(self) -> None:
@@ -98,6 +102,10 @@ class Sandbox:
             return self._control.recv(65_536) if readable(self._control.fileno(), seconds) else b""
         except OSError:
             return b""
+
+    def kill(self) -> None:
+        """Kill it, with all that runs in it."""
+        self._process.kill()
 
     def close(self) -> None:
         """End it, with all that runs in it."""

@@ -3,13 +3,13 @@
 import json
 import platform
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
+from threading import Event, Lock
 
 from rich.progress import track
 
@@ -61,12 +61,21 @@ def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path)
         return outcomes
     workers = allow_workers(min(worker_count(), len(to_do)))
     known.parent.mkdir(parents=True, exist_ok=True)
-    with known.open("a", encoding="utf-8") as file, _judges(workers, limits) as judge:
-        lock = Lock()
+    with known.open("a", encoding="utf-8") as file, _judges(workers, limits) as judges:
+        lock, stopped = Lock(), Event()
+        idle: SimpleQueue[Judge] = SimpleQueue()
+        for one in judges:
+            idle.put(one)
 
         def outcome_of(key: str) -> None:
-            outcome = judge(to_do[key])
+            judge = idle.get()
+            try:
+                outcome = judge.judge(to_do[key])
+            finally:
+                idle.put(judge)
             with lock:
+                if stopped.is_set():
+                    return
                 outcomes[key] = outcome
                 # The newline first, so that a line that a kill truncated does not spoil this one.
                 file.write("\n" + json.dumps([key, *astuple(outcome)]))
@@ -77,7 +86,10 @@ def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path)
                 for _ in track(threads.map(outcome_of, to_do), description="scoring", total=len(to_do)):
                     pass
             except BaseException:
+                stopped.set()
                 threads.shutdown(wait=False, cancel_futures=True)
+                for one in judges:
+                    one.kill()
                 raise
     return outcomes
 
@@ -95,23 +107,13 @@ def allow_workers(count: int) -> int:
 
 
 @contextmanager
-def _judges(count: int, limits: Limits) -> Iterator[Callable[[Program], Outcome]]:
-    """A function that judges a program with an idle judge."""
-    free: SimpleQueue[Judge] = SimpleQueue()
-
-    def judge(program: Program) -> Outcome:
-        one = free.get()
-        try:
-            return one.judge(program)
-        finally:
-            free.put(one)
-
+def _judges(count: int, limits: Limits) -> Iterator[list[Judge]]:
+    """Judges that are ready."""
     with ExitStack() as stack:
         judges = [stack.enter_context(closing(Judge(limits))) for _ in range(count)]  # they start in parallel
         for one in judges:
             one.wait_until_ready()
-            free.put(one)
-        yield judge
+        yield judges
 
 
 def drop_others(known: Path) -> None:

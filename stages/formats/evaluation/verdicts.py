@@ -23,10 +23,11 @@ Result: TypeAlias = Literal[
     "memory",
     "died",
     "refused",
+    "lost",
 ]
 """assertion: a test's. exception: any other, of the tests or the candidate. syntax: the program is not valid. timeout:
 wall-clock or processor time. memory: more than allowed. died: its process ended by itself. refused: it sent something
-that is not plain data."""
+that is not plain data. lost: twice it or its sandbox was killed from outside, or the sandbox did not answer."""
 
 RESULTS = get_args(Result)
 

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stages.evaluate.score import sandbox
@@ -19,6 +20,8 @@ from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Run, RunPython
 from tests.small_project import ROOT
+
+ONE = "def check(candidate):\n    assert candidate() == 1\n"
 
 VALUES = (
     "None, True, 3, -(2**300), 0.1, float('inf'), 1 + 2j, 'text \\ud800 \\n', b'\\0bytes', bytearray(b'x'), [1, [2]], "
@@ -161,18 +164,43 @@ def test_a_problem_in_a_language_that_cannot_be_run_is_refused() -> None:
         program(problem, "")
 
 
-def test_a_sandbox_that_is_lost_is_replaced() -> None:
-    judge = Judge(LIMITS)
-    right = Program("def f(): return 1", "", "def check(candidate):\n    assert candidate() == 1\n", "f")
-    try:
-        judge.wait_until_ready()
-        judge._sandboxes[1]._process.kill()
-        judge._sandboxes[1]._process.wait()
+SLOW = Program("import time\ndef f():\n    time.sleep(0.5)\n    return 1", "", ONE, "f")
 
-        assert judge.judge(right) == Outcome("timeout")
-        assert judge.judge(right) == Outcome("passed")
-    finally:
-        judge.close()
+
+@pytest.mark.parametrize("lost", ["of the tests", "of the candidate"])
+def test_a_program_whose_sandbox_is_killed_is_judged_again_in_a_new_one(lost: str) -> None:
+    with closing(Judge(LIMITS)) as judge:
+        judge.wait_until_ready()
+        sandbox = judge._sandboxes[lost == "of the candidate"]
+        sandbox._process.kill()
+        sandbox._process.wait()
+
+        assert judge.judge(SLOW) == Outcome("passed")
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_program_that_the_kernel_kills_for_want_of_memory_is_judged_again_once(kills: int) -> None:
+    code = "import time\ndef f():\n    held = b'x' * 100_000_000\n    time.sleep(0.5)\n    return 1"
+    with closing(Judge(LIMITS)) as judge, ThreadPoolExecutor(1) as thread:
+        judge.wait_until_ready()
+        outcome = thread.submit(judge.judge, Program(code, "", ONE, "f"))
+        killed: set[int] = set()
+        while len(killed) < kills and not outcome.done():
+            for process in processes_above(80_000_000):
+                process.kill()
+                killed.add(process.pid)
+
+        assert outcome.result() == Outcome("passed" if kills == 1 else "lost")
+        assert judge.judge(SLOW) == Outcome("passed")
+
+
+def processes_above(size: int) -> list[psutil.Process]:
+    """The processes in sandboxes of this process that hold more bytes."""
+    found = []
+    for outermost in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found += [one for one in outermost.children(recursive=True) if one.memory_info().rss > size]
+    return found
 
 
 def test_the_threads_of_one_candidate_leave_another_as_many_as_it_may_have() -> None:
@@ -185,7 +213,7 @@ def f():
     for one in threads: one.join()
     return 1
 """
-    same = Program(code, "", "def check(candidate):\n    assert candidate() == 1\n", "f")
+    same = Program(code, "", ONE, "f")
 
     with closing(Judge(limits)) as first, closing(Judge(limits)) as second, ThreadPoolExecutor(2) as threads:
         first.wait_until_ready()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stages.evaluate.commands.score import main as score_files
@@ -19,7 +20,7 @@ from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, read_score
-from stages.runtime.entry import EXIT_USER_ERROR, UserError
+from stages.runtime.entry import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
 
 PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]
@@ -197,7 +198,7 @@ def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(
     assert (VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()) == first
 
 
-def test_a_kill_loses_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_loses_no_verdict_and_leaves_no_sandbox(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [
         c.model_copy(update={"completion": f"    __import__('time').sleep(0.3)\n    # {n}"})
         for n in range(9)
@@ -212,8 +213,11 @@ def test_a_kill_loses_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch)
     while len(known := kept(project)) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    sandboxes = psutil.Process(run.pid).children(recursive=True)
     run.send_signal(signal.SIGKILL)
     run.wait()
+    assert sandboxes
+    assert psutil.wait_procs(sandboxes, timeout=60)[1] == []
     judged: list[str] = []
     judge = Judge.judge
 
@@ -228,6 +232,33 @@ def test_a_kill_loses_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch)
     assert not set(known) & set(judged)
     assert len(judged) + len(set(known)) == report()["programs"]
     assert len(VERDICTS.read_text().splitlines()) == 15
+
+
+def test_ctrl_c_changes_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = "    __import__('time').sleep(0.5)\n"
+    write_completions(
+        one.model_copy(update={"completion": f"{slow}    # {one.sample}\n{one.completion}"})
+        for problem in PROBLEMS
+        for one in samples(problem)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "2"}
+    command = [sys.executable, "-m", "stages.evaluate.score"]
+    run = subprocess.Popen(command, env=environment, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(kept(project)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    os.killpg(run.pid, signal.SIGINT)
+
+    assert run.wait() == EXIT_INTERRUPTED
+    assert len(kept(project)) < 9
+    main()
+    resumed = VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()
+    shutil.rmtree(KNOWN)
+    main()
+    assert (VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()) == resumed
+    assert report()["sets"]["parrotflow"]["results"] == {"passed": 3, "exception": 6}
 
 
 def kept(project: Path) -> list[str]:

@@ -63,14 +63,16 @@ def supervise(limits: dict[str, Any], descriptors: list[int], control: socket.so
     handle = os.pidfd_open(process)
     waiting.register(handle, select.POLLIN)
     waiting.register(control, select.POLLIN)
-    waiting.poll(limits["wall_seconds"] * 1000)
+    had_ended = handle in dict(waiting.poll(limits["wall_seconds"] * 1000))
     os.kill(process, signal.SIGKILL)  # the first process of its namespace: the kernel kills all others
     os.close(handle)
     _, status, usage = os.wait4(process, 0)
     late = time.monotonic() - began >= limits["wall_seconds"]
     exit_code = os.waitstatus_to_exitcode(status)
     spent = killed_at_its_cpu_limit(exit_code, usage.ru_utime + usage.ru_stime, limits["cpu_seconds"])
-    return {"exit": exit_code, "timeout": late or spent}
+    # Nothing inside can send SIGKILL to the first process of a namespace.
+    killed = had_ended and exit_code == -signal.SIGKILL and not late and not spent
+    return {"exit": exit_code, "timeout": late or spent, "killed": killed}
 
 
 def killed_at_its_cpu_limit(exit_code: int, cpu_seconds: float, limit: float) -> bool:

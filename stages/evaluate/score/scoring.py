@@ -22,6 +22,9 @@ from stages.runtime.code import code_sha256
 from stages.runtime.shard_cache import CACHE, cache_key
 from stages.runtime.workers import worker_count
 
+DEPENDS_ON_THE_MACHINE = ("timeout", "lost")
+"""A busy machine can cause these: a right program gets another chance when scoring is started again."""
+
 DESCRIPTORS_OF_A_JUDGE = 16
 """Open at most: sockets and pipes of two sandboxes, and of a program that starts."""
 OTHER_DESCRIPTORS = 200
@@ -51,11 +54,15 @@ def verdicts_of(
 def judge_programs(programs: Mapping[str, Program], limits: Limits, known: Path) -> dict[str, Outcome]:
     """The outcome of each program, by its key.
 
-    `known` is a file of outcomes by key: those are not judged again, and each new one is appended. One worker for each
-    core, or `PARROTFLOW_WORKERS`; fewer where the limit of open files is too low for them. Raises UserError where this
-    machine cannot isolate.
+    `known` is a file of outcomes by key: those are not judged again, unless a busy machine may have caused them, and
+    each new one is appended. One worker for each core, or `PARROTFLOW_WORKERS`; fewer where the limit of open files is
+    too low for them. Raises UserError where this machine cannot isolate.
     """
-    outcomes = {key: outcome for key, outcome in read_known(known) if key in programs}
+    outcomes = {
+        key: outcome
+        for key, outcome in read_known(known)
+        if key in programs and outcome.result not in DEPENDS_ON_THE_MACHINE
+    }
     to_do = {key: program for key, program in programs.items() if key not in outcomes}
     if not to_do:
         return outcomes

@@ -272,6 +272,21 @@ def test_a_torn_line_of_a_kill_is_judged_again(tmp_path: Path) -> None:
     assert list(read_known(file)) == [("a", Outcome("passed")), ("c", Outcome("exception", "KeyError"))]
 
 
+@pytest.mark.parametrize(("stored", "judged_again"), [("timeout", True), ("lost", True), ("died", False)])
+def test_only_verdicts_that_a_busy_machine_can_cause_are_judged_again_by_the_next_start(
+    project: Path, stored: str, judged_again: bool
+) -> None:
+    main()
+    right = VERDICTS.read_bytes()
+    (known,) = (project / KNOWN).iterdir()
+    known.write_text(known.read_text().replace('"passed"', f'"{stored}"'))
+
+    main()
+
+    assert (VERDICTS.read_bytes() == right) == judged_again
+    assert report()["sets"]["parrotflow"]["results"] == {"passed" if judged_again else stored: 3, "exception": 6}
+
+
 def test_pass_at_k_of_more_samples_than_there_are_is_refused(project: Path) -> None:
     write_params(run_generated_code=True, k=[1, 10])
 

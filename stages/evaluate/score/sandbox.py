@@ -1,7 +1,7 @@
 """A sandbox by bubblewrap, in which a server forks a process for each run (inside/server.py).
 
-Available inside: Python's standard library and the C libraries, read-only, and the folder inside/. No network,
-no home, no environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs.
+Available inside: what mounts.py lists, read-only, and the folder inside/. No network, no home, no environment, no
+/proc, no device but /dev/null, and nothing writable but a small tmpfs.
 """
 
 import json
@@ -10,13 +10,13 @@ import select
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.evaluate.score import mounts
 from stages.runtime.entry import UserError
 
 SERVER = "stages.evaluate.score.inside.server"
@@ -140,27 +140,25 @@ def options() -> list[str]:
     user gets a user namespace. The capabilities are those that the server needs to isolate its runs from each other; in
     a user namespace they count for nothing outside.
     """
-    python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     root = os.getuid() == 0
     user = [] if root else ["--unshare-user", "--uid", NOBODY, "--gid", NOBODY]
     capabilities = ["CAP_SYS_ADMIN", *(["CAP_SETUID", "CAP_SETGID", "CAP_KILL"] if root else [])]
-    libraries = [] if sys.base_prefix == "/usr" else ["/usr/lib", "/usr/lib64"]
-    folders = [sys.base_prefix, *libraries, "/lib", "/lib64"]
     code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
+    shown = mounts.shown()
     # Parent folders that bubblewrap creates on its own could be entered by root only.
-    mounts = (Path(sys.base_prefix), Path(code), Path("/dev/null"))
-    above = [str(folder) for mount in mounts for folder in reversed(mount.parents[:-1])]
+    above = [str(folder) for path in (*shown, Path(code)) for folder in reversed(path.parents[:-1])]
     return [
         *user,
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
         *(word for name in capabilities for word in ("--cap-add", name)),
-        *(word for folder in above for word in ("--dir", folder)),
-        *(word for folder in folders for word in ("--ro-bind-try", folder, folder)),
+        *(word for folder in dict.fromkeys([*above, "/dev"]) for word in ("--dir", folder)),
+        *(word for path in map(str, shown) for word in ("--ro-bind", path, path)),
+        *(word for path in map(str, mounts.hidden(shown)) for word in ("--tmpfs", path, "--remount-ro", path)),
         *("--ro-bind", str(INSIDE), code),
         *("--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--remount-ro", "/"),
         # The order of sets of strings depends on the seed, and so may a candidate's result.
         *("--setenv", "PYTHONHASHSEED", "0"),
-        *(str(python), "-s", "-S", "-P", "-B", "-X", "utf8", "-c"),
+        *(str(mounts.python()), "-s", "-S", "-P", "-B", "-X", "utf8", "-c"),
         f"import sys; sys.path.insert(0, '/code'); from {SERVER} import main; main()",
     ]

@@ -1,6 +1,8 @@
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,14 @@ def run(judge: Judge) -> Run:
         return judge.judge(Program(code, context, test, "f"))
 
     return run
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user may read, and not below /tmp: a candidate has a /tmp of its own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture

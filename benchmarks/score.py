@@ -4,8 +4,8 @@
 
 PATH is a checkout of openai/human-eval; its executor runs in an environment of its own process, with the line that
 runs the programs as it is there (uncomment it, as its README says). Both sides score HumanEval's reference solutions,
-and must find all of them right. Then 20 trivial completions of each problem, each with a text of its own, as nothing
-else would be run 20 times.
+and must find all of them right; the checkout's example samples, where it has them, must give pass@1 = 0.5. Then 20
+trivial completions of each problem, each with a text of its own, as nothing else would be run 20 times.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.measurements import Measurement, compare, interleave, record
+from stages.evaluate.commands.score import read_samples
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program, program
 from stages.evaluate.score.scoring import judge_programs
@@ -23,6 +24,8 @@ from stages.formats.evaluation.problems import Problem, read_problems
 from stages.runtime.workers import worker_count
 
 PROBLEMS = "data/HumanEval.jsonl.gz"
+EXAMPLE_PROBLEM, EXAMPLE_SAMPLES = "data/example_problem.jsonl", "data/example_samples.jsonl"
+EXAMPLE_PASS_AT_1 = 0.5
 LIMITS = Limits(cpu_seconds=3, wall_seconds=9.0, memory_megabytes=512)
 
 PEER = """
@@ -48,6 +51,7 @@ def main() -> None:
     if arguments.human_eval is None:
         print("skipped: give a checkout of openai/human-eval by --human-eval PATH")
         return
+    require_example(arguments.human_eval)
     problems = read_problems(arguments.human_eval / PROBLEMS)
     rounds = 1 if arguments.quick else 3
     sides = {
@@ -67,6 +71,19 @@ def main() -> None:
         trivial(problems, 2 if arguments.quick else 20),
     ]
     record("score", figures)
+
+
+def require_example(checkout: Path) -> None:
+    """Stop where the example samples of a checkout do not get the score that its README names."""
+    problems, samples = checkout / EXAMPLE_PROBLEM, checkout / EXAMPLE_SAMPLES
+    if not (problems.exists() and samples.exists()):
+        print(f"not checked: {samples} and its problem are not there")
+        return
+    (problem,) = read_problems(problems)
+    programs = [program(problem, sample.completion) for sample in read_samples(samples)]
+    _, passed = score(programs)
+    if passed / len(programs) != EXAMPLE_PASS_AT_1:
+        raise SystemExit(f"{samples}: {passed} of {len(programs)} pass, but pass@1 is {EXAMPLE_PASS_AT_1}")
 
 
 def our_speed(problems: list[Problem], rounds: int) -> float:

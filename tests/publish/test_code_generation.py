@@ -56,8 +56,8 @@ def write_scored(*names: str, value: float = 0.25, interval: tuple[float, float]
 def write_problem_set(name: str) -> None:
     """The project's generation report as if HumanEval's problems had come from there."""
     generation = read_generation()
-    receipt = ProblemSetReceipt(problems=164, sha256="sha256 of HumanEval")
-    receipts = generation.receipts.model_copy(update={"problem_sets": {name: receipt}})
+    receipt = ProblemSetReceipt(name=name, problems=164)
+    receipts = generation.receipts.model_copy(update={"problem_sets": {"sha256 of HumanEval": receipt}})
     write_generation(generation.model_copy(update={"receipts": receipts}))
 
 

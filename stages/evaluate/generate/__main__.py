@@ -66,8 +66,9 @@ def main() -> None:
         params.seed,
     )
 
+    tokenizer = open_tokenizer(MODEL)
     beginnings = header_requests(headers, params)
-    asked, prompts = problem_requests(sets, params)
+    asked, prompts = problem_requests(sets, params, tokenizer)
     bodies, solutions = written(
         params, (beginnings, sampling_of(params.headers)), (prompts, sampling_of(params.problems))
     )
@@ -77,7 +78,7 @@ def main() -> None:
     completions = [completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
     problem_texts = [problem_text(*one) for one in zip(asked, completions, strict=True)]
 
-    looks = look_at([*header_texts, *problem_texts], open_tokenizer(MODEL), store)
+    looks = look_at([*header_texts, *problem_texts], tokenizer, store)
     report = generation(params, sets, samples, looks)
     write_samples(samples)
     write_problems(problem for one in sets for problem in one.problems)

@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerFast
+
 from stages.evaluate.generate.languages.headers import Header
 from stages.evaluate.generate.languages.known import LANGUAGES
 from stages.evaluate.generate.looks import Text
 from stages.evaluate.generate.params import GenerateParams, LanguageName
 from stages.evaluate.generate.problem_sets import OpenSet
-from stages.evaluate.generator import Generated, Request
+from stages.evaluate.generator import Generated, Request, prompt_tokens
 from stages.evaluate.stopping import after, stop_at
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem
@@ -31,29 +33,31 @@ def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[R
     return [Request(header.prompt, own_seed(params.seed, header.key), end(header)) for header in headers]
 
 
-def problem_requests(sets: Sequence[OpenSet], params: GenerateParams) -> tuple[list[Asked], list[Request]]:
-    """`generate.problems.samples` samples of each problem, and the request for each.
-
-    The model is not shown the white space at a prompt's end, as in CodeParrot's evaluation: a tokenizer merges a
-    newline and the indent after it into one token, and a prompt that ends between them can hardly be continued.
-    """
+def problem_requests(
+    sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
+) -> tuple[list[Asked], list[Request]]:
+    """`generate.problems.samples` samples of each problem, and the request for each."""
     asked, requests = [], []
     for one in sets:
         for problem in one.problems:
-            prompt, hidden = split_prompt(problem)
+            prompt = prompt_to_read(problem.prompt, tokenizer)
             stop = stop_at(one.stop if one.stop is not None else LANGUAGES[one.language].stops[problem.kind])
+            end = after(problem.prompt[len(prompt) :], stop)
             for sample in range(params.problems.samples):
                 asked.append(Asked(problem, sample, one.language))
-                requests.append(
-                    Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), after(hidden, stop))
-                )
+                requests.append(Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end))
     return asked, requests
 
 
-def split_prompt(problem: Problem) -> tuple[str, str]:
-    """What the model reads of a problem's prompt, and the white space at its end, which the model is to write."""
-    shown = problem.prompt.rstrip() or problem.prompt
-    return shown, problem.prompt[len(shown) :]
+def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
+    """A prompt without the white space at its end, unless that is in one token with what comes before it.
+
+    GPT-2's pattern makes a token of a newline and the indent after it, which a model cannot write after the newline
+    alone. With GPT-4's pattern a quotation mark and the newline after it are one token instead.
+    """
+    stripped = prompt.rstrip()
+    ids = prompt_tokens(tokenizer, stripped)
+    return stripped if prompt_tokens(tokenizer, prompt)[: len(ids)] == ids else prompt
 
 
 def own_seed(seed: int, name: str) -> int:
@@ -92,7 +96,7 @@ def completion(asked: Asked, request: Request, written: Generated) -> Completion
         task_id=asked.problem.task_id,
         sample=asked.sample,
         seed=request.seed,
-        completion=written.text.removeprefix(split_prompt(asked.problem)[1]),
+        completion=written.text.removeprefix(asked.problem.prompt[len(request.prompt) :]),
         ended=written.ended,
     )
 

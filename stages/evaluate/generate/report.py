@@ -32,7 +32,7 @@ def generation(
         receipts=Receipts(
             weights_sha256=weights_sha256(MODEL),
             problem_sets={
-                one.name: ProblemSetReceipt(problems=len(one.problems), sha256=problems_sha256(one.problems))
+                problems_sha256(one.problems): ProblemSetReceipt(name=one.name, problems=len(one.problems))
                 for one in sets
             },
             seed=params.seed,

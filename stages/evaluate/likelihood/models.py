@@ -100,6 +100,8 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
 
     They read windows of as many tokens as the trained model does, or of as many as they can.
     """
+    for name in {*names} & {str(MODEL), PREVIOUS}:
+        raise UserError(f"params.yaml: evaluate.baselines: {name}: the report uses this name; write ./{name}")
     return [_model(name, "evaluate.baselines", trained.sizes) for name in names]
 
 

@@ -49,8 +49,9 @@ class Looks(_Report):
 class ProblemSetReceipt(_Report):
     """Which problems were completed."""
 
+    name: str
+    """The file, or the data set and its revision."""
     problems: int
-    sha256: str
 
 
 class Receipts(_Report):
@@ -58,7 +59,7 @@ class Receipts(_Report):
 
     weights_sha256: str
     problem_sets: dict[str, ProblemSetReceipt]
-    """By name. Of a list of objects DVC would draw a plot."""
+    """By the sha256 of the problems. Of a list of objects DVC would draw a plot."""
     seed: int
     """Of the stage; each sample's own is in its row."""
     width: int

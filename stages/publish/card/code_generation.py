@@ -57,8 +57,8 @@ def counts(found: SetScore) -> tuple[str, str]:
 
 def origin(found: SetScore, generation: Generation) -> str:
     """The file or data set whose problems these are; empty where one holds several sets."""
-    receipts = generation.receipts.problem_sets
-    return next((name for name, receipt in receipts.items() if receipt.sha256 == found.problems_sha256), "")
+    receipt = generation.receipts.problem_sets.get(found.problems_sha256)
+    return receipt.name if receipt else ""
 
 
 def drawn(generation: Generation) -> str:

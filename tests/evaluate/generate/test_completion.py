@@ -1,13 +1,19 @@
-import pytest
+from pathlib import Path
 
-from stages.evaluate.generate.completion import completion, header_sample, problem_requests
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from stages.evaluate.generate.completion import Asked, completion, header_sample, problem_requests
 from stages.evaluate.generate.languages.headers import Header
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.problem_sets import OpenSet
-from stages.evaluate.generator import Generated, Request
+from stages.evaluate.generator import Generated, Request, Sampling, generate, prompt_tokens
+from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.stopping import stop_at
 from stages.formats.evaluation.completions import Ended
 from stages.formats.evaluation.problems import Problem
+from stages.tokenizer.train import train_bpe
 from tests.small_project import sections
 
 
@@ -37,23 +43,69 @@ def problem(prompt: str) -> Problem:
     )
 
 
+def ask(one: Problem, tokenizer: PreTrainedTokenizerFast) -> tuple[Asked, Request]:
+    """The first sample of a problem, with the stop strings of its language."""
+    params = GenerateParams.model_validate(sections("generate")["generate"])
+    asked, requests = problem_requests([OpenSet("set", "python", None, [one])], params, tokenizer)
+    assert {request.prompt for request in requests} == {requests[0].prompt}
+    return asked[0], requests[0]
+
+
 @pytest.mark.parametrize(
-    ("prompt", "shown", "written", "kept"),
+    ("prompt", "read", "written", "stored"),
     [
-        ('def f():\n    """One."""\n', 'def f():\n    """One."""', "\n    return 1", "    return 1"),
+        # What is written begins with the white space that was removed from the prompt.
+        ("def f():\n", "def f():", "\n    return 1", "    return 1"),
         ("def f():\n    ", "def f():", "\n    return 1", "return 1"),
-        ("def f():\n    ", "def f():", "\n  return 1", "\n  return 1"),
-        ("f = lambda:", "f = lambda:", " 1", " 1"),
-        ("\n", "\n", "x = 1", "x = 1"),
+        ("def f():\n", "def f():", "\n\n    return 1", "\n    return 1"),
+        # It does not.
+        ("def f():\n    ", "def f():", "\n\treturn 1", "\n\treturn 1"),
+        ("def f():\n", "def f():", "", ""),
+        # Nothing was removed.
+        ("def f(", "def f(", "):\n    return 1", "):\n    return 1"),
     ],
 )
 def test_the_model_writes_the_white_space_at_a_prompts_end_and_the_completion_follows_it(
-    prompt: str, shown: str, written: str, kept: str
+    project: Path, prompt: str, read: str, written: str, stored: str
 ) -> None:
-    params = GenerateParams.model_validate(sections("generate")["generate"])
-    asked, requests = problem_requests([OpenSet("set", "python", None, [problem(prompt)])], params)
+    asked, request = ask(problem(prompt), open_tokenizer(project / "model"))
 
-    assert {request.prompt for request in requests} == {shown}
-    assert all(request.end(f"{written}\ndef g") == len(written) for request in requests)
-    done = completion(asked[0], requests[0], Generated(request=0, text=written, ended="eos", ids=[]))
-    assert done.completion == kept
+    done = completion(asked, request, Generated(request=0, text=written, ended="eos", ids=[]))
+
+    assert (request.prompt, done.completion) == (read, stored)
+    if written.startswith("\n    "):
+        assert request.end(f"{written}\ndef g") == len(written)
+
+
+FUNCTION = 'def f():\n    """Return"""\n    total = 1\n    return total\n\n\ndef g():\n'
+PROMPT = FUNCTION[: FUNCTION.index("    total = 1")]
+
+
+@pytest.mark.parametrize(("pattern", "boundary"), [("gpt2", '"""|\n    total'), ("gpt4", '"""\n|    total')])
+def test_a_model_completes_a_prompt_that_ends_with_a_newline_whichever_token_holds_the_newline(
+    project: Path, pattern: str, boundary: str
+) -> None:
+    before, behind = boundary.split("|")
+    bpe = train_bpe([[FUNCTION, PROMPT * 9]], 300, pattern)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
+    tokens = [tokenizer.decode([id]) for id in range(len(tokenizer))]
+    assert ("\n   " in tokens, '"""\n' in tokens) == (pattern == "gpt2", pattern == "gpt4")
+    asked, request = ask(problem(PROMPT), tokenizer)
+    assert request.prompt.endswith(before)
+    assert FUNCTION.removeprefix(request.prompt).startswith(behind)
+    model = open_model(project / "model")
+    learn(model, tokenizer, FUNCTION)
+
+    (written,) = generate(model, tokenizer, [request], Sampling(0, 1, 30), width=48)
+
+    assert PROMPT + completion(asked, request, written).completion == FUNCTION[: FUNCTION.index("\ndef g")]
+
+
+def learn(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    """Train the model until it writes this text and nothing else."""
+    ids = torch.tensor([prompt_tokens(tokenizer, text)])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()

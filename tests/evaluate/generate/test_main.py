@@ -48,7 +48,7 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     report = read_generation()
     assert report.receipts.weights_sha256 == weights_sha256()
     assert report.receipts.problem_sets == {
-        "problems/python.jsonl": ProblemSetReceipt(problems=12, sha256=problems_sha256(own))
+        problems_sha256(own): ProblemSetReceipt(name="problems/python.jsonl", problems=12)
     }
     assert report.samples.functions == report.headers.texts == 3
     assert report.problems.texts == sum(report.problems.ended.values()) == 24

@@ -1,6 +1,8 @@
 """What every test shares: nothing is sent out, and each test process uses one thread."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,3 +39,11 @@ settings.load_profile("untimed")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+@pytest.fixture(autouse=True)
+def same_folder() -> Iterator[None]:
+    """A test that leaves the process in another folder fails, instead of a later one that reads a relative path."""
+    before = Path.cwd()
+    yield
+    assert Path.cwd() == before

@@ -27,6 +27,16 @@ PUBLISHED = Path("published/tiny")
 RECEIPT = Path("published/tiny/receipt.json")
 
 
+def publish_until_killed(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """Publish in a child process, which is killed where it would call `at`."""
+    with monkeypatch.context() as killing:
+        killing.setattr(at, lambda *_: os.kill(os.getpid(), 9))
+        child = os.fork()
+        if child == 0:
+            main()
+        os.waitpid(child, 0)
+
+
 def receipt() -> dict[str, str]:
     result: dict[str, str] = json.loads(RECEIPT.read_text())
     return result
@@ -131,18 +141,12 @@ def test_a_kill_during_the_copy_leaves_nothing_that_looks_published(
     main()
     before = folder_bytes(Path("published"))
     write_model(project, seed=1)
-    monkeypatch.setattr("stages.publish.folder.require_intact", lambda *_: os.kill(os.getpid(), 9))
 
-    child = os.fork()
-    if child == 0:
-        main()
-    os.waitpid(child, 0)
+    publish_until_killed(monkeypatch, at="stages.publish.folder.require_intact")
 
     after = {path: content for path, content in folder_bytes(Path("published")).items() if ".partial/" not in path}
     # Without a receipt DVC publishes again, whatever is asked for next.
     assert after == {path: content for path, content in before.items() if not path.endswith("/receipt.json")}
-    monkeypatch.undo()
-    os.chdir(project)
     main()
     assert not list(KEPT.glob(".*"))
 
@@ -225,18 +229,12 @@ def test_each_move_of_main_is_recorded_once(project: Path) -> None:
 def test_a_move_that_a_crash_prevented_is_not_in_the_history(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main()
     first = MAIN.resolve().name
-    monkeypatch.setattr("stages.publish.folder.link", lambda *_: os.kill(os.getpid(), 9))
     write_sections(project, publish__description="Another description.")
 
-    child = os.fork()
-    if child == 0:
-        main()
-    os.waitpid(child, 0)
+    publish_until_killed(monkeypatch, at="stages.publish.folder.link")
 
     assert len((PUBLISHED / "history.jsonl").read_text().splitlines()) == 2
     assert [move.to for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [first]
-    monkeypatch.undo()
-    os.chdir(project)
     main()
     assert [move.to for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [first, MAIN.resolve().name]
 

@@ -80,7 +80,7 @@ ROWS = [
         may=["tokenizer", "tokenize", "train", "evaluate", "generate", "score", "harness", "publish"],
     ),
     Row("a new document", add_document, STAGES),
-    Row("the number of samples", param("count: 3", "count: 2"), ["generate", "score", "publish"]),
+    Row("the number of header samples", param("count: 3", "count: 2"), ["generate", "publish"], may=["score"]),
     Row("the card's text", param("A model for tests.", "Another text."), ["publish"]),
     Row("the launch preset", lambda folder: None, [], variables={"PARROTFLOW_LAUNCH": "cpu_2"}),
     Row("a version of fastokens", upgrade, ["tokenize"], may=STAGES[4:]),

@@ -349,7 +349,7 @@ def follow(record: Path, server: ServerAddress, *, live: bool) -> str:
     `live`: the run is this process's parent, which is told of cancellations. Otherwise the record is read once.
     """
     api = Api(server, lambda problem: reply(record, unreachable=problem))
-    recorder, offset, asked = Recorder(api, record), 0, time.monotonic()
+    recorder, offset, asked, cancelled = Recorder(api, record), 0, time.monotonic(), False
     while True:
         # Asked before reading: what a run wrote before its end is read in any case.
         run_lives = live and recorder.started is not None and os.getppid() == recorder.started.pid
@@ -362,8 +362,10 @@ def follow(record: Path, server: ServerAddress, *, live: bool) -> str:
             return recorder.flow_run
         if live and recorder.flow_run and time.monotonic() - asked >= CANCEL_SECONDS:
             asked = time.monotonic()
-            if recorder.poll() in ("CANCELLING", "CANCELLED") and recorder.started:
+            if recorder.poll() in ("CANCELLING", "CANCELLED") and recorder.started and not cancelled:
+                # Once: a second signal would kill a run that has stopped its stages and is about to say so.
                 os.kill(recorder.started.pid, signal.SIGTERM)
+                cancelled = True
         if live:
             time.sleep(POLL_SECONDS)
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from flows.run.record import RUNS, parse, recorded_runs, replies
+from flows.show.recorder import CANCEL_SECONDS
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, toy
 
@@ -30,6 +31,24 @@ stages:
 
 FAILING = "stages:\n  one: {cmd: 'echo error: no corpus && exit 2', outs: [one.txt]}\n"
 RUN = [sys.executable, "-m", "flows.cli", "run"]
+
+SLOW_TO_END = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from flows.run.record import RunEnded, RunRecord, RunStarted
+
+told = []
+signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+record = RunRecord(Path("runs"))
+record.write(RunStarted(run="slow-to-end", pid=os.getpid(), options={}, stages=()))
+recorder = subprocess.Popen([sys.executable, "-m", "flows.show.recorder", str(record.path)])
+while not told:
+    time.sleep(0.1)
+time.sleep(4 * float(sys.argv[1]))
+record.write(RunEnded(state="Cancelled", message=""))
+recorder.wait()
+print(len(told))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +142,18 @@ def test_a_run_that_is_killed_ends_as_crashed_and_leaves_no_recorder(server: Ope
     process.wait()
 
     assert the_run(server, folder)["state"]["name"] == "Crashed"
+
+
+def test_a_run_that_is_slow_to_end_is_told_once_that_it_was_cancelled(server: Operated, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW_TO_END, str(CANCEL_SECONDS)]
+    process = subprocess.Popen(command, cwd=tmp_path, env=server.environment, stdout=subprocess.PIPE, text=True)
+    named = {"flow_runs": {"name": {"any_": ["slow-to-end"]}}}
+    (found,) = wait_until(lambda: server.post("flow_runs/filter", **named), 120)
+
+    server.post(f"flow_runs/{found['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
+
+    said, _ = process.communicate(timeout=120)
+    assert said.strip() == "1"
 
 
 def test_a_server_that_does_not_answer_costs_one_line(tmp_path: Path) -> None:

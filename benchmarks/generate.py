@@ -105,9 +105,9 @@ def best(sides: Mapping[Any, Callable[[], float]]) -> Any:
 
 def by_us(model: Any, tokenizer: Any, prompts: list[str], sampling: Sampling, width: int) -> float:
     """The stage's own path."""
-    requests = [Request(prompt, seed, stop_at(())) for seed, prompt in enumerate(prompts)]
+    requests = [Request(prompt, seed, stop_at(()), sampling) for seed, prompt in enumerate(prompts)]
     began = time.perf_counter()
-    written = sum(len(text.ids) for text in generate(model, tokenizer, requests, sampling, width))
+    written = sum(len(text.ids) for text in generate(model, tokenizer, requests, width))
     return written / (time.perf_counter() - began)
 
 

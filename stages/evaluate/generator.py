@@ -8,7 +8,7 @@ order, or the number of processes and threads that share them, unless a large mo
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -52,6 +52,7 @@ class Request:
     seed: int
     end: End
     """Where the text ends."""
+    sampling: Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,19 @@ def generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     requests: Sequence[Request],
-    sampling: Sampling,
     width: int,
+    max_new_tokens: int | None = None,
 ) -> Generator[Generated]:
     """Yield each request's text as soon as it has ended, in no particular order. Close it before the end is reached.
 
     On a CPU each core writes up to `width` texts of its own. So fewer texts than that take one core, however many there
-    are: more would give the texts other bits.
+    are: more would give the texts other bits. Memory is planned for texts of up to `max_new_tokens`; None: of the
+    longest request. Give it where an earlier run has written some of the texts.
     """
-    work = _work(model, tokenizer, requests, sampling, width)
-    cores = _cores_each_writer(model, sampling, width)
+    work = _work(model, tokenizer, requests, width)
+    if max_new_tokens is None:
+        max_new_tokens = max((request.sampling.max_new_tokens for request in requests), default=0)
+    cores = _cores_each_writer(model, max_new_tokens, width)
     writers = max(1, min(cores_of(model) // cores, math.ceil(len(requests) / width)))
     with cores_each(cores):
         models = [model, *(twin(model) for _ in range(writers - 1))]
@@ -92,7 +96,7 @@ def stream(
 ) -> Iterator[str]:
     """Yield the continuation of a prompt piece by piece, in whole characters, until the document ends."""
     shown = 0
-    work = _work(model, tokenizer, [Request(prompt, seed, stop_at(()))], sampling, width=1)
+    work = _work(model, tokenizer, [Request(prompt, seed, stop_at(()), sampling)], width=1)
     for row, _ in _write(model, work):
         if len(row.text) > shown:
             yield row.text[shown:]
@@ -114,7 +118,6 @@ class _Work:
     known_ids: int
     """Ids that the tokenizer knows: further ones pad some models' embeddings and are never drawn."""
     requests: Sequence[Request]
-    sampling: Sampling
     width: int
     limit: float
     """The model's positions; infinite where they have no limit."""
@@ -132,31 +135,31 @@ def _work(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     requests: Sequence[Request],
-    sampling: Sampling,
     width: int,
 ) -> _Work:
     limit = position_limit(model) or math.inf
     prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
 
     def cache_length(number: int) -> int:
-        needed = len(prompts[requests[number].prompt]) + sampling.max_new_tokens
+        request = requests[number]
+        needed = len(prompts[request.prompt]) + request.sampling.max_new_tokens
         return int(min(limit, max(SHORTEST_CACHE, 1 << (needed - 1).bit_length())))
 
     # Texts of one prompt stay together, so that it is read once.
     order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
     waiting = [(length, deque(group)) for length, group in groupby(order, cache_length)]
     return _Work(
-        tokenizer, tokenizer.eos_token_id, len(tokenizer), requests, sampling, width, limit, rows_of(model),
+        tokenizer, tokenizer.eos_token_id, len(tokenizer), requests, width, limit, rows_of(model),
         attention_window(model), prompts, waiting,
     )  # fmt: skip
 
 
 @torch.inference_mode()
-def _cores_each_writer(model: PreTrainedModel, sampling: Sampling, width: int) -> int:
+def _cores_each_writer(model: PreTrainedModel, max_new_tokens: int, width: int) -> int:
     """How many cores a thread that writes takes. It does not follow from the texts, of which a kill leaves fewer."""
     if cores_of(model) == 1:
         return 1
-    longest = min(position_limit(model) or math.inf, max(PLANNED_POSITIONS, 2 * sampling.max_new_tokens))
+    longest = min(position_limit(model) or math.inf, max(PLANNED_POSITIONS, 2 * max_new_tokens))
     return cores_for(model, width * int(longest) * bytes_per_position(model))
 
 
@@ -164,12 +167,13 @@ def _cores_each_writer(model: PreTrainedModel, sampling: Sampling, width: int) -
 class _Row:
     """A text in progress."""
 
-    request: int
+    number: int
+    """Index of the request."""
+    request: Request
     seen: list[int]
     """The tokens in the model's context: the prompt and what was drawn, or the end of it if the positions ran out."""
     uniforms: npt.NDArray[np.float64]
     """A random number for each token to be drawn."""
-    end: End
     drawn: list[int] = field(default_factory=list)
     text: str = ""
     stream: DecodeStream = field(default_factory=lambda: DecodeStream(skip_special_tokens=True))
@@ -183,7 +187,7 @@ class _Row:
         piece = self.stream.step(work.tokenizer.backend_tokenizer, token)
         if piece:
             self.text += piece
-            end = self.end(self.text)
+            end = self.request.end(self.text)
             if end is not None:
                 self.text = self.text[:end]
                 return "stop"
@@ -201,27 +205,23 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
         step 2         d e         -> f     (the cache starts again with the last 2)
         step 3         d e f       -> g
     """
-    sampling, width, tokens = work.sampling, work.width, work.sampling.max_new_tokens
     for length, waiting in work.waiting:
         if not waiting:
             continue
-        rows = (work.rows_type if length <= work.window else SingleRows)(model, width, length)
+        rows = (work.rows_type if length <= work.window else SingleRows)(model, work.width, length)
         writing: dict[int, _Row] = {}
         while True:
-            for slot in range(width):
+            for slot in range(work.width):
                 if slot not in writing and (number := _next(waiting)) is not None:
                     request = work.requests[number]
                     ids = work.prompts[request.prompt][-length:]
                     rows.read(slot, ids)
-                    uniforms = np.random.default_rng(request.seed).random(tokens)
-                    writing[slot] = _Row(number, list(ids), uniforms, request.end)
+                    uniforms = np.random.default_rng(request.seed).random(request.sampling.max_new_tokens)
+                    writing[slot] = _Row(number, request, list(ids), uniforms)
             if not writing:
                 break
-            slots = sorted(writing)
-            uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
-            logits = rows.logits[slots, : work.known_ids]
             fed: dict[int, int] = {}
-            for slot, token in zip(slots, draw(logits, sampling.temperature, sampling.top_p, uniforms), strict=True):
+            for slot, token in _drawn(writing, rows.logits[:, : work.known_ids]):
                 row = writing[slot]
                 ended = row.take(token, work)
                 yield row, ended
@@ -236,6 +236,19 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
                 rows.step(fed)
 
 
+def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int]]:
+    """A token for each row in progress, (slot, token); rows of the same settings are drawn together."""
+    alike: dict[tuple[float, float], list[int]] = defaultdict(list)
+    for slot in sorted(writing):
+        sampling = writing[slot].request.sampling
+        alike[sampling.temperature, sampling.top_p].append(slot)
+    drawn: list[tuple[int, int]] = []
+    for (temperature, top_p), slots in alike.items():
+        uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
+        drawn += zip(slots, draw(logits[slots], temperature, top_p, uniforms), strict=True)
+    return drawn
+
+
 def _next(waiting: deque[int]) -> int | None:
     """The next text that was not started yet; None if there is none."""
     try:
@@ -247,4 +260,4 @@ def _next(waiting: deque[int]) -> int | None:
 def _whole_texts(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:
     """The texts that have ended, and None after each other token."""
     for row, ended in written:
-        yield Generated(row.request, row.text, ended, row.drawn) if ended else None
+        yield Generated(row.number, row.text, ended, row.drawn) if ended else None

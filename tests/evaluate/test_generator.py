@@ -60,10 +60,11 @@ def model(project: Path) -> PreTrainedModel:
     return opened
 
 
-def requests(count: int) -> list[Request]:
+def requests(count: int, sampling: Sampling = FREELY) -> list[Request]:
     """Prompts of several lengths, some longer than the model's positions, some shared, each with a seed of its own."""
     return [
-        Request("def f(" + "x, " * (7 * (number // 3 % 5)), number, stop_at(["\n\n", "zz"])) for number in range(count)
+        Request("def f(" + "x, " * (7 * (number // 3 % 5)), number, stop_at(["\n\n", "zz"]), sampling)
+        for number in range(count)
     ]
 
 
@@ -75,15 +76,31 @@ def test_a_text_does_not_depend_on_how_many_are_written_or_in_which_order(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     asked = requests(40)
-    together = by_seed(asked, generate(model, tokenizer, asked, FREELY, width=32))
+    together = by_seed(asked, generate(model, tokenizer, asked, width=32))
     shuffled = random.Random(0).sample(asked, len(asked))
 
     assert len({tuple(ids) for _, _, ids in together.values()}) > 35
-    assert by_seed(shuffled, generate(model, tokenizer, shuffled, FREELY, width=32)) == together
+    assert by_seed(shuffled, generate(model, tokenizer, shuffled, width=32)) == together
     for count in (1, 4):
         for first in range(0, 12, count):
             some = asked[first : first + count]
-            assert by_seed(some, generate(model, tokenizer, some, FREELY, width=32)).items() <= together.items()
+            assert by_seed(some, generate(model, tokenizer, some, width=32)).items() <= together.items()
+
+
+def test_texts_of_other_settings_are_written_beside_it_and_change_nothing(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    settings = [FREELY, GREEDILY, Sampling(temperature=0.5, top_p=1.0, max_new_tokens=7)]
+    each = [requests(12, sampling) for sampling in settings]
+    alone = [by_seed(some, generate(model, tokenizer, some, width=8)) for some in each]
+    mixed = [request for some in zip(*each, strict=True) for request in some]
+
+    written = {one.request: (one.text, one.ended, one.ids) for one in generate(model, tokenizer, mixed, width=8)}
+
+    assert len(written) == 36
+    for number, request in enumerate(mixed):
+        assert written[number] == alone[number % 3][request.seed]
+    assert max(len(ids) for _, _, ids in alone[2].values()) == 7
 
 
 def give_cores(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int = 10**12) -> None:
@@ -98,12 +115,12 @@ def test_a_text_does_not_depend_on_how_many_threads_write(
 ) -> None:
     asked = requests(40)
     give_cores(monkeypatch, 1)
-    alone = by_seed(asked, generate(model, tokenizer, asked, FREELY, width=8))
+    alone = by_seed(asked, generate(model, tokenizer, asked, width=8))
     give_cores(monkeypatch, 3)
     written_by: set[str] = set()
     monkeypatch.setattr(generator, "draw", lambda *of: written_by.add(current_thread().name) or draw(*of))
 
-    assert by_seed(asked, generate(model, tokenizer, asked, FREELY, width=8)) == alone
+    assert by_seed(asked, generate(model, tokenizer, asked, width=8)) == alone
     assert len(written_by) > 1
 
 
@@ -122,7 +139,7 @@ def test_cores_share_a_product_where_memory_has_no_room_for_the_rows_of_each(
         give_cores(monkeypatch, 4, memory=int(room * one / side_by_side.MEMORY_SHARE))
         seen.clear()
 
-        texts = list(generate(model, tokenizer, requests(40), FREELY, width=8))
+        texts = list(generate(model, tokenizer, requests(40), width=8))
 
         assert len(texts) == 40
         assert {cores for _, cores in seen} == {cores_each}
@@ -150,9 +167,9 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
 ) -> None:
     prompts = ["def f(", "x = 1\n" * 3, "y"]
     long = Sampling(temperature=0, top_p=1.0, max_new_tokens=60)
-    asked = [Request(prompt, 0, stop_at(())) for prompt in prompts]
+    asked = [Request(prompt, 0, stop_at(()), long) for prompt in prompts]
 
-    for one in generate(model, tokenizer, asked, long, width=4):
+    for one in generate(model, tokenizer, asked, width=4):
         read, expected = prompt_tokens(tokenizer, prompts[one.request]), []
         for _ in one.ids:
             if len(read) > 32:
@@ -167,9 +184,9 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
 def test_greedy_texts_are_those_of_transformers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     prompts = ["def f(", "x", "class A:\n"]
     short = Sampling(temperature=0, top_p=1.0, max_new_tokens=20)
-    asked = [Request(prompt, 0, stop_at(())) for prompt in prompts]
+    asked = [Request(prompt, 0, stop_at(()), short) for prompt in prompts]
 
-    texts = {one.request: one.ids for one in generate(model, tokenizer, asked, short, width=2)}
+    texts = {one.request: one.ids for one in generate(model, tokenizer, asked, width=2)}
 
     for number, prompt in enumerate(prompts):
         ids = torch.tensor([prompt_tokens(tokenizer, prompt)])
@@ -203,12 +220,11 @@ def test_any_causal_model_is_continued_and_those_that_cannot_be_batched_one_by_o
     other: PreTrainedModel, expected: type, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     other.eval()
-    asked = requests(5)
+    asked = requests(5, Sampling(temperature=0, top_p=1.0, max_new_tokens=8))
     with torch.inference_mode():
         assert rows_of(other) is expected
-    short = Sampling(temperature=0, top_p=1.0, max_new_tokens=8)
 
-    for one in generate(other, tokenizer, asked, short, width=4):
+    for one in generate(other, tokenizer, asked, width=4):
         ids = torch.tensor([prompt_tokens(tokenizer, asked[one.request].prompt)[-64:]])
         with torch.inference_mode():
             assert one.ids[0] == int(other(ids).logits[0, -1].argmax())
@@ -241,9 +257,9 @@ def test_layers_that_see_only_the_last_tokens_see_no_more_of_them_here(
     torch.manual_seed(0)
     for parameter in limited.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    asked = [Request(prompt, 0, stop_at(())) for prompt in ("def f(", "x, " * 12)]
+    asked = [Request(prompt, 0, stop_at(()), GREEDILY) for prompt in ("def f(", "x, " * 12)]
 
-    for one in generate(limited, tokenizer, asked, GREEDILY, width=2):
+    for one in generate(limited, tokenizer, asked, width=2):
         read = prompt_tokens(tokenizer, asked[one.request].prompt)
         for token in one.ids:
             with torch.inference_mode():
@@ -303,7 +319,8 @@ def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
         model = open_model(project / "model")
         written = Spelled([*ids, *([tokenizer.eos_token_id] if eos else [])], len(tokenizer))
         monkeypatch.setattr("stages.evaluate.generator.rows_of", lambda _, written=written: written.rows)
-        (one,) = generate(model, tokenizer, [Request("x", 0, stop_at(["\nprint", "\nclass"]))], GREEDILY, width=1)
+        request = Request("x", 0, stop_at(["\nprint", "\nclass"]), GREEDILY)
+        (one,) = generate(model, tokenizer, [request], width=1)
 
         assert one.ended == ended
         if ended != "length":
@@ -342,7 +359,7 @@ def test_a_terminal_gets_the_same_text_piece_by_piece(
     with torch.inference_mode():  # towards ASCII: bytes that are no character are held back
         model.get_input_embeddings().weight[1:95] *= 2
     pieces = list(stream(model, tokenizer, "def f(", FREELY, seed=3))
-    (whole,) = generate(model, tokenizer, [Request("def f(", 3, stop_at(()))], FREELY, width=1)
+    (whole,) = generate(model, tokenizer, [Request("def f(", 3, stop_at(()), FREELY)], width=1)
 
     assert len(pieces) > 5
     assert "".join(pieces) == whole.text
@@ -353,7 +370,7 @@ def test_an_id_that_the_tokenizer_does_not_know_is_never_drawn(tokenizer: PreTra
     torch.manual_seed(0)
     padded = GPT2LMHeadModel(GPT2Config(vocab_size=3000, n_positions=64, n_embd=16, n_layer=1, n_head=2)).eval()
 
-    drawn = [id for one in generate(padded, tokenizer, requests(8), FREELY, width=8) for id in one.ids]
+    drawn = [id for one in generate(padded, tokenizer, requests(8), width=8) for id in one.ids]
 
     assert len(drawn) > 100
     assert max(drawn) < len(tokenizer)

@@ -28,8 +28,8 @@ from stages.evaluate.generate.looks import look_at, looks_csv
 from stages.evaluate.generate.page import samples_page
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.problem_sets import open_sets
-from stages.evaluate.generate.report import generation, sampling_of
-from stages.evaluate.generator import Generated, Request, Sampling
+from stages.evaluate.generate.report import generation
+from stages.evaluate.generator import Generated, Request
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
 from stages.formats.evaluation.completions import write_completions
@@ -69,9 +69,8 @@ def main() -> None:
     tokenizer = open_tokenizer(MODEL)
     beginnings = header_requests(headers, params)
     asked, prompts = problem_requests(sets, params, tokenizer)
-    bodies, solutions = written(
-        params, (beginnings, sampling_of(params.headers)), (prompts, sampling_of(params.problems))
-    )
+    texts = written(params, [*beginnings, *prompts])
+    bodies, solutions = texts[: len(beginnings)], texts[len(beginnings) :]
 
     samples = [header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
     header_texts = [header_text(*one, params) for one in zip(samples, bodies, strict=True)]
@@ -90,13 +89,12 @@ def main() -> None:
     drop_kept()
 
 
-def written(params: GenerateParams, *wanted: tuple[Sequence[Request], Sampling]) -> list[list[Generated]]:
+def written(params: GenerateParams, requests: Sequence[Request]) -> list[Generated]:
     """A text for each request; those that an earlier run of the same has finished are read, not written again."""
     # Where a text ends follows from the parameters and from this code.
     facts = (params.model_dump_json(), code_key(problem_requests))
-    tasks = [Task(MODEL, requests, sampling, params.width, facts) for requests, sampling in wanted]
     processes = whole_number(PROCESSES_VARIABLE, max(1, torch.cuda.device_count()))
-    return written_texts(tasks, processes)
+    return written_texts(Task(MODEL, requests, params.width, facts), processes)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages.headers import Header
 from stages.evaluate.generate.languages.known import LANGUAGES
 from stages.evaluate.generate.looks import Text
-from stages.evaluate.generate.params import GenerateParams, LanguageName
+from stages.evaluate.generate.params import GenerateParams, HeaderParams, LanguageName, ProblemParams
 from stages.evaluate.generate.problem_sets import OpenSet
-from stages.evaluate.generator import Generated, Request, prompt_tokens
+from stages.evaluate.generator import Generated, Request, Sampling, prompt_tokens
 from stages.evaluate.stopping import after, stop_at
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem
@@ -30,14 +30,15 @@ class Asked:
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
     """A request for one completion of each header."""
     end = LANGUAGES[params.language].header_end
-    return [Request(header.prompt, own_seed(params.seed, header.key), end(header)) for header in headers]
+    sampling = sampling_of(params.headers)
+    return [Request(header.prompt, own_seed(params.seed, header.key), end(header), sampling) for header in headers]
 
 
 def problem_requests(
     sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[Asked], list[Request]]:
     """`generate.problems.samples` samples of each problem, and the request for each."""
-    asked, requests = [], []
+    asked, requests, sampling = [], [], sampling_of(params.problems)
     for one in sets:
         for problem in one.problems:
             prompt = prompt_to_read(problem.prompt, tokenizer)
@@ -45,7 +46,7 @@ def problem_requests(
             end = after(problem.prompt[len(prompt) :], stop)
             for sample in range(params.problems.samples):
                 asked.append(Asked(problem, sample, one.language))
-                requests.append(Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end))
+                requests.append(Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end, sampling))
     return asked, requests
 
 
@@ -58,6 +59,11 @@ def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
     stripped = prompt.rstrip()
     ids = prompt_tokens(tokenizer, stripped)
     return stripped if prompt_tokens(tokenizer, prompt)[: len(ids)] == ids else prompt
+
+
+def sampling_of(params: HeaderParams | ProblemParams) -> Sampling:
+    """How tokens are drawn."""
+    return Sampling(params.temperature, params.top_p, params.max_new_tokens)
 
 
 def own_seed(seed: int, name: str) -> int:

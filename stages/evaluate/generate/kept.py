@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from rich.progress import track
 
-from stages.evaluate.generator import Generated, Request, Sampling, generate
+from stages.evaluate.generator import Generated, Request, generate
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.runtime.hashes import file_sha256
 from stages.runtime.workers import worker_count
@@ -29,12 +29,11 @@ KEPT = Path(".parrotflow/generate")
 
 @dataclass(frozen=True)
 class Task:
-    """Texts to generate with the same settings."""
+    """Texts to generate with one model."""
 
     model: Path
     """The model's folder."""
     requests: Sequence[Request]
-    sampling: Sampling
     width: int
     facts: tuple[str, ...]
     """What a request's `end` depends on."""
@@ -43,29 +42,24 @@ class Task:
     def folder(self) -> Path:
         """Where finished texts are kept, under a hash of everything that they depend on."""
         files = [f"{path.name} {file_sha256(path)}" for path in sorted(self.model.iterdir()) if path.is_file()]
-        texts = [(request.prompt, request.seed) for request in self.requests]
-        everything = repr((files, texts, self.sampling, self.width, self.facts))
+        texts = [(request.prompt, request.seed, request.sampling) for request in self.requests]
+        everything = repr((files, texts, self.width, self.facts))
         return KEPT / hashlib.sha256(everything.encode("utf-8")).hexdigest()
 
 
-def written_texts(tasks: Sequence[Task], processes: int) -> list[list[Generated]]:
-    """For each task of one model a text for each request, in their order.
-
-    Those that an earlier run finished are read, the others generated; each process opens the model once.
-    """
-    missing = []
-    for task in tasks:
-        kept = _read(task.folder)
-        missing.append([number for number in range(len(task.requests)) if number not in kept])
-    if any(missing) and processes == 1:
-        _write_shares(tasks, missing, process=0)
-    elif any(missing):
-        shares = [[numbers[first::processes] for numbers in missing] for first in range(processes)]
+def written_texts(task: Task, processes: int) -> list[Generated]:
+    """A text for each request, in their order: those that an earlier run finished are read, the others generated."""
+    kept = _read(task.folder)
+    missing = [number for number in range(len(task.requests)) if number not in kept]
+    if missing and processes == 1:
+        _write_share(task, missing, process=0)
+    elif missing:
+        shares = [missing[first::processes] for first in range(processes)]
         threads = max(1, worker_count() // processes)
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            list(pool.map(partial(_write_shares, tasks, threads=threads), shares, range(processes)))
-    written = [(task, _read(task.folder)) for task in tasks]
-    return [[texts[number] for number in range(len(task.requests))] for task, texts in written]
+            list(pool.map(partial(_write_share, task, threads=threads), shares, range(processes)))
+    texts = _read(task.folder)
+    return [texts[number] for number in range(len(task.requests))]
 
 
 def _read(folder: Path) -> dict[int, Generated]:
@@ -78,26 +72,24 @@ def _read(folder: Path) -> dict[int, Generated]:
     return texts
 
 
-def _write_shares(
-    tasks: Sequence[Task], shares: Sequence[Sequence[int]], process: int, threads: int | None = None
-) -> None:
-    """Write the texts of one process: of each task its share of the requests."""
+def _write_share(task: Task, numbers: Sequence[int], process: int, threads: int | None = None) -> None:
+    """Write the texts of one process."""
+    if not numbers:
+        return
     if threads:
         torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.cuda.set_device(process % torch.cuda.device_count())
-    model, tokenizer = open_model(tasks[0].model), open_tokenizer(tasks[0].model)
-    for task, numbers in zip(tasks, shares, strict=True):
-        if not numbers:
-            continue
-        task.folder.mkdir(parents=True, exist_ok=True)
-        texts = generate(model, tokenizer, [task.requests[number] for number in numbers], task.sampling, task.width)
-        with closing(texts), (task.folder / f"{process}.jsonl").open("ab") as file:
-            file.write(b"\n")  # ends a line that a kill truncated
-            for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
-                line = asdict(written) | {"request": numbers[written.request]}
-                file.write(json.dumps(line).encode("utf-8") + b"\n")
-                file.flush()
+    model, tokenizer = open_model(task.model), open_tokenizer(task.model)
+    task.folder.mkdir(parents=True, exist_ok=True)
+    longest = max(request.sampling.max_new_tokens for request in task.requests)
+    texts = generate(model, tokenizer, [task.requests[number] for number in numbers], task.width, longest)
+    with closing(texts), (task.folder / f"{process}.jsonl").open("ab") as file:
+        file.write(b"\n")  # ends a line that a kill truncated
+        for written in track(texts, total=len(numbers), description="sampling", disable=process > 0):
+            line = asdict(written) | {"request": numbers[written.request]}
+            file.write(json.dumps(line).encode("utf-8") + b"\n")
+            file.flush()
 
 
 def drop_kept() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from stages.evaluate.generate.looks import Look, mean, summed_up
 from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
 from stages.evaluate.generate.problem_sets import OpenSet
-from stages.evaluate.generator import Sampling
 from stages.formats.evaluation.figures import releases
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
@@ -43,12 +42,7 @@ def generation(
     )
 
 
-def sampling_of(params: HeaderParams | ProblemParams) -> Sampling:
-    """How tokens are drawn."""
-    return Sampling(params.temperature, params.top_p, params.max_new_tokens)
-
-
-def _settings(params: HeaderParams | ProblemParams) -> dict[str, float]:
+def _settings(params: HeaderParams | ProblemParams) -> dict[str, int | float]:
     return {
         "temperature": params.temperature,
         "top_p": params.top_p,

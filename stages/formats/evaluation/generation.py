@@ -63,7 +63,7 @@ class Receipts(_Report):
     seed: int
     """Of the stage; each sample's own is in its row."""
     width: int
-    sampling: dict[str, dict[str, float]]
+    sampling: dict[str, dict[str, int | float]]
     """Headers, problems -> temperature, top_p, max_new_tokens."""
     versions: dict[str, str]
     """Library -> version."""

@@ -95,7 +95,7 @@ class ScoreReport(BaseModel):
     """Of the model that wrote the completions; empty where they came from elsewhere."""
     python: str
     """The version that ran the programs."""
-    settings: dict[str, float]
+    settings: dict[str, int | float]
     """Seed and draws of the bootstrap, and the limits of a candidate."""
     convention: str
     """How the score was computed, in prose."""

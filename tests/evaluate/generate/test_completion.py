@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_only_a_text_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_lin
     header = Header("id", "source", "path.py", 1, before="", signature="def f():")
     written = Generated(request=0, text="\n    x = 1\n    return x", ended=ended, ids=[])
 
-    sample = header_sample(header, Request(header.prompt, 0, stop_at(())), written, params)
+    request = Request(header.prompt, 0, stop_at(()), Sampling(temperature=0, top_p=1, max_new_tokens=20))
+    sample = header_sample(header, request, written, params)
 
     assert (sample.body, sample.finished, sample.parses) == (body, finished, True)
 
@@ -96,7 +98,8 @@ def test_a_model_completes_a_prompt_that_ends_with_a_newline_whichever_token_hol
     model = open_model(project / "model")
     learn(model, tokenizer, FUNCTION)
 
-    (written,) = generate(model, tokenizer, [request], Sampling(0, 1, 30), width=48)
+    greedily = replace(request, sampling=Sampling(temperature=0, top_p=1, max_new_tokens=30))
+    (written,) = generate(model, tokenizer, [greedily], width=48)
 
     assert PROMPT + completion(asked, request, written).completion == FUNCTION[: FUNCTION.index("\ndef g")]
 

@@ -357,12 +357,18 @@ def read_count(line: str) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While within, Ctrl-C and SIGTERM call `stop`. In other threads than the main one signals stay as they are."""
+    """While within, Ctrl-C and SIGTERM call `stop`. In other threads than the main one signals stay as they are.
+
+    After a SIGTERM another one changes nothing, also later: a run that Prefect started is told of one cancellation by
+    its worker and by its recorder, and the second must not kill it while it says how it has ended.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            before[signal.SIGTERM] = lambda number, frame: None
         stop()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from flows.plan.policy import Check, Policy, read_policy
 from flows.run.gate import judge, table
+from flows.run.scheduler import stopped_by_signals
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import run, toy
@@ -392,6 +394,20 @@ def test_a_signal_that_does_not_wake_the_scheduler_is_still_seen(tmp_path: Path)
 
     assert result.stdout.endswith("Cancelled\n"), result.stdout + result.stderr
     assert not (folder / "out.txt").exists()
+
+
+def test_a_second_word_of_a_cancellation_does_not_kill_the_run_that_says_how_it_has_ended() -> None:
+    before, told = signal.getsignal(signal.SIGTERM), []
+    with stopped_by_signals(lambda: told.append("Ctrl-C")):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
+    try:
+        with stopped_by_signals(lambda: told.append("cancelled")):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert told == ["Ctrl-C", "cancelled"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_what_is_only_restored_needs_no_approval(tmp_path: Path) -> None:

@@ -354,7 +354,9 @@ def sweep(
         cells = sweeps.planned(name, size, commit_of_cells(pool))
         for cell, reason in cells:
             print(f"{cell.label}: {reason or 'up to date'}")
-        print(f"{sum(bool(reason) for _, reason in cells)} of {len(cells)} cells would run")
+        failed = 0 if retry else sum(sweeps.has_failed(reason) for _, reason in cells)
+        waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
+        print(f"{sum(bool(reason) for _, reason in cells) - failed} of {len(cells)} cells would run{waiting}")
         return
     if check:
         if pool:
@@ -441,12 +443,13 @@ def cell(table: str, row: str, column: str) -> None:
     column
         Its heading, or a part of it that no other column has.
     """
+    from flows.experiments.experiment import EXPERIMENTS, results_folder
     from flows.experiments.rendering import printed
     from flows.experiments.results import origin
     from flows.experiments.runs import CELLS
-    from flows.experiments.stored import find_entry, find_table, results_folder
+    from flows.experiments.stored import find_entry, find_table
 
-    found = find_table(table)
+    found = find_table(table, EXPERIMENTS)
     levels, heading, entry = find_entry(found, row, column)
     print(f"{found.experiment}/{found.name}, {levels}, {heading}: {printed(entry)}")
     for run in entry.runs:

@@ -32,9 +32,10 @@ from flows.deploy.unattended import (  # noqa: E402
 )
 from flows.dvc_repo.cache import push_results  # noqa: E402
 from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
+from flows.experiments.experiment import results_folder  # noqa: E402
 from flows.experiments.results import compute, summary, write_results  # noqa: E402
 from flows.experiments.runs import recorded_runs  # noqa: E402
-from flows.experiments.stored import RECORD, results_folder  # noqa: E402
+from flows.experiments.stored import RECORD  # noqa: E402
 from flows.pipeline import pipeline  # noqa: E402
 from flows.plan.graph import make_plan  # noqa: E402
 from flows.plan.params import check_params  # noqa: E402
@@ -171,7 +172,7 @@ def push_experiments_task(experiment: str, size: str, remote: bool) -> None:
     """Bring the cells' DVC experiments to git's remote, and their results to the DVC remote if there is one."""
     runs = recorded_runs(results_folder(experiment, size) / RECORD)
     # By their whole names: one cell may have experiments of several commits.
-    named = [experiment_ref(run.baseline, run.experiment) for run in runs if run.experiment]
+    named = dict.fromkeys(experiment_ref(run.baseline, run.experiment) for run in runs if run.experiment)
     here = [name for name in named if checkout.has_ref(Path(), name)]
     if here:
         dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *here)

@@ -1,12 +1,14 @@
 """DVC's experiments as data: what `dvc exp show` shows, without the rows of the workspace and of the baselines."""
 
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from dvc.api import DVCFileSystem
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
@@ -16,7 +18,9 @@ from dvc.repo.experiments.show import show
 from dvc.repo.experiments.utils import exp_refs
 
 from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.dvc_repo.templating import keys_in_templates
+from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
 
@@ -61,6 +65,12 @@ def has_commit(commit: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+def head_commit() -> str:
+    """The commit that is checked out; empty before the first one."""
+    command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+    return subprocess.run(command, capture_output=True, check=False, text=True).stdout.strip()
+
+
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
     """The text of each file at a commit, from git, DVC's cache or its remote; one that is not there is left out."""
     files = DVCFileSystem(url=".", rev=commit)
@@ -69,6 +79,33 @@ def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
         with suppress(FileNotFoundError):  # `exists` would also say no where a remote does not answer
             texts[path] = files.read_text(path, encoding="utf-8", errors="replace")
     return texts
+
+
+def stale_at(commit: str, params: Mapping[str, Any], files: Iterable[str]) -> set[str]:
+    """Those of the files whose stage has not run with the inputs of this commit, whose params.yaml has these values.
+
+    An experiment that ends before a stage holds that stage's files as they were where it was started from.
+    """
+    lock = yaml.safe_load(texts_at(commit, [LOCK_FILE]).get(LOCK_FILE, "")) or {}
+    stages: Mapping[str, Any] = lock.get("stages") or {}
+    writers = {out["path"]: (name, out.get("md5")) for name, stage in stages.items() for out in stage.get("outs", ())}
+
+    def writer(file: str) -> tuple[str, Any] | None:
+        return next((writers[str(out)] for out in (Path(file), *Path(file).parents) if str(out) in writers), None)
+
+    @cache
+    def is_stale(name: str) -> bool:
+        read = stages[name].get("params", {}).get(str(PARAMS_FILE), {})
+        if any(value_at(params, key) != value for key, value in read.items()):
+            return True
+        for dep in stages[name].get("deps", ()):
+            if found := writer(dep["path"]):
+                same = dep["path"] not in writers or dep.get("md5") == found[1]
+                if not same or is_stale(found[0]):
+                    return True
+        return False
+
+    return {file for file in files if not (found := writer(file)) or is_stale(found[0])}
 
 
 def _baselines(repo: Repo) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.experiment import Axis, Experiment, Overrides, SettingName, experiment_path
+from flows.experiments.experiment import Axis, Experiment, Overrides, SettingName, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
 from stages.runtime.dotted import differences, value_at
@@ -31,6 +31,9 @@ LONGEST_LABEL = 60
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _KEYWORDS = {"null", "true", "false", "nan", "inf"}
 """Texts that need no quotes in Hydra's grammar, and those that it would take for something else."""
+
+_ESCAPED, ESCAPE = re.compile(r"[\\()\[\]{}:=, \t]"), r"\\\g<0>"
+"""In the keys of a mapping, which have no quotes."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,12 @@ def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]
     explicit = setting.cells if setting.cells is not None else experiment.cells
     try:
         combined = combinations(axes, experiment.zip) if explicit is None else [_known(cell, axes) for cell in explicit]
-        base = resolved(experiment.base) | resolved(setting.base)
+        base = over(resolved(experiment.base), resolved(setting.base))
         values = read_params_file()
         seeds = setting.seeds or experiment.seeds.values
         cells = []
         for levels in combined:
-            overrides = base | joined({axis: resolved(axes[axis][level]) for axis, level in levels.items()})
+            overrides = over(base, joined({axis: resolved(axes[axis][level]) for axis, level in levels.items()}))
             for seed in seeds:
                 cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
     except UserError as error:
@@ -120,8 +123,13 @@ def resolved(overrides: Overrides) -> Overrides:
     """The overrides with the choices of conf/ replaced by their values; later keys win over earlier ones."""
     by_key: Overrides = {}
     for key, value in overrides.items():
-        by_key |= {key: value} if "." in key else preset(key, str(value))
+        by_key = over(by_key, {key: value} if "." in key else preset(key, str(value)))
     return by_key
+
+
+def over(earlier: Overrides, later: Overrides) -> Overrides:
+    """Both, the later ones after all others: a section that they replace is replaced last."""
+    return {key: value for key, value in earlier.items() if key not in later} | later
 
 
 def joined(by_axis: Mapping[str, Overrides]) -> Overrides:
@@ -145,7 +153,7 @@ def cell_id(overrides: Overrides) -> str:
 
 def _cell(name: str, levels: dict[str, str], seed: int, overrides: Overrides) -> Cell:
     digits = cell_id(overrides)
-    label = re.sub(r"[^A-Za-z0-9]+", "-", "-".join([Path(name).stem, *levels.values(), f"seed{seed}"])).strip("-")
+    label = re.sub(r"[^A-Za-z0-9]+", "-", "-".join([bare_name(name), *levels.values(), f"seed{seed}"])).strip("-")
     return Cell(digits, f"{label[:LONGEST_LABEL]}-{digits}", levels, seed, overrides)
 
 
@@ -199,9 +207,12 @@ def set_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     words = []
     for key, _, value in differences("", old, new):
         section, _, last = key.rpartition(".")
-        if last not in value_at(new, section):
+        before, after = ((value_at(values, section) if section else values) for values in (old, new))
+        if not isinstance(after, Mapping):
+            raise UserError(f"{key}: `dvc exp run -S` cannot set what lies behind a key with a point in its name")
+        if last not in after:
             words.append(f"~{key}")
-        elif last in (value_at(old, section) or {}):
+        elif last in (before or {}):
             words.append(f"{key}={hydra_value(value)}")
         else:
             words.append(f"+{key}={hydra_value(value)}")
@@ -211,7 +222,8 @@ def set_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def hydra_value(value: Any) -> str:
     """A value in Hydra's grammar."""
     if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in value.items())}}}"
+        keys = {_ESCAPED.sub(ESCAPE, str(key)): item for key, item in value.items()}
+        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in keys.items())}}}"
     if isinstance(value, list):
         return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):

@@ -1,19 +1,16 @@
-"""Claims: sentences of the paper with a condition on the runs that is checked.
+"""Claims: sentences of the paper with a condition on the runs (flows/experiments/expressions.py) that is checked.
 
-    runs(METRIC, AXIS="LEVEL", ...)                     .mean .sd .low .high .n of the seeds
-    difference(METRIC, AXIS=["LEVEL", "BASELINE"], ...) the same of the paired differences, and .p
-    fit(NAME)                                           .a .b .c, and .b_low .b_high, the interval of the exponent
-
-.low and .high bound 95 %. A claim that needs a missing run, or an interval of one seed, is neither true nor false.
-A fit has an interval if each of its cells has at least two seeds.
+.low and .high bound 95 %. A claim that needs a missing run, an interval of one seed or a division by zero is neither
+true nor false. A fit has an interval if each of its cells has at least two seeds.
 """
 
+import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from flows.experiments.experiment import CLAIM_FIELDS, CLAIM_FUNCTIONS
-from flows.experiments.expressions import evaluate, parse
+from flows.experiments.expressions import calls_in, evaluate, parse_condition
 from flows.experiments.rows import Row, Tidy, paired_by_seed
 from flows.experiments.statistics import Difference, Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from stages.runtime.entry import UserError
@@ -41,16 +38,11 @@ class MissingError(Exception):
     """What a claim needs is not there."""
 
 
-def runs_of_fit(experiment: "Experiment", name: str, data: Tidy) -> list[Row]:
-    """The cells through which a fit goes, with and without a result."""
-    return data.select(experiment.fits[name].where)
-
-
 def fit_of(experiment: "Experiment", name: str, data: Tidy) -> PowerLaw:
     """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
     fit = experiment.fits[name]
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for row in runs_of_fit(experiment, name, data):
+    for row in data.select(fit.where):
         if fit.x in row.metrics and fit.y in row.metrics:
             groups.setdefault(tuple(row.levels.values()), []).append((row.metrics[fit.x], row.metrics[fit.y]))
     means = [(sum(x for x, _ in points) / len(points), [y for _, y in points]) for points in groups.values()]
@@ -63,8 +55,7 @@ def check_claims(experiment: "Experiment", data: Tidy) -> list[CheckedClaim]:
 
 
 def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) -> CheckedClaim:
-    names = [*experiment.metrics, *experiment.fits]
-    body = parse(claim.holds_if, names, CLAIM_FUNCTIONS, CLAIM_FIELDS)
+    body = parse_condition(claim.holds_if, experiment.metrics, experiment.fits)
     used: list[str] = []
 
     def runs(metric: str, /, **levels: str) -> Estimate:
@@ -81,7 +72,7 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
 
     def fit(name: str, /) -> PowerLaw:
         needed = {experiment.fits[name].x, experiment.fits[name].y}
-        rows = runs_of_fit(experiment, name, data)
+        rows = data.select(experiment.fits[name].where)
         if absent := [row.label for row in rows if not needed <= row.metrics.keys()]:
             raise MissingError(f"missing: {'; '.join(absent)}")
         try:
@@ -95,19 +86,30 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
         used.append(f"{found.mean:.4g}{_bounds(found.low, found.high)}, n = {found.n}")
         return found
 
-    values = {name: name for name in names} | {"runs": runs, "difference": difference, "fit": fit}
+    names = {name: name for name in (*experiment.metrics, *experiment.fits)}
+    values = names | {"runs": runs, "difference": difference, "fit": fit}
     answer: Answer
     try:
+        _require_levels(body, values)
+        used.clear()
         answer = "holds" if evaluate(body, values) else "does not hold"
         because = "; ".join(used)
     except MissingError as error:
         answer, because = "cannot be said", str(error)
-    except (TypeError, AttributeError, ArithmeticError, KeyError, IndexError, UserError) as error:
-        if any("None" in str(part) for part in error.args) and used:
-            answer, because = "cannot be said", f"one seed has no interval ({'; '.join(used)})"
-        else:
-            raise UserError(f"claims.{number}.holds_if = {claim.holds_if!r}: {error}") from None
+    except ArithmeticError as error:
+        answer, because = "cannot be said", f"{error} ({'; '.join(used)})"
+    except TypeError:  # arithmetic with None, all that is no number in a parsed condition
+        answer, because = "cannot be said", f"one seed has no interval ({'; '.join(used)})"
+    except UserError as error:
+        raise UserError(f"claims.{number}.holds_if = {claim.holds_if!r}: {error}") from None
     return CheckedClaim(claim.says, claim.holds_if, answer, because)
+
+
+def _require_levels(body: ast.expr, values: Mapping[str, Any]) -> None:
+    """Raise UserError where the grid lacks a level, also of what the evaluation would not reach."""
+    for call in calls_in(body):
+        with suppress(MissingError):
+            evaluate(call, values)
 
 
 def _bounds(low: float | None, high: float | None) -> str:

@@ -6,13 +6,16 @@ Read as params.yaml is: every key known, every value of its type, and one messag
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import YAMLError
 
-from flows.experiments.expressions import first_arguments, parse_condition, parse_formula
+from flows.experiments.expressions import parse_condition, parse_formula
+from flows.project import yaml_text
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section, SectionT, read_params_file
 
@@ -23,6 +26,8 @@ Overrides = dict[str, Any]
 
 Axis = dict[str, Overrides]
 """The levels of an axis, each a name with its overrides."""
+
+Levels = Annotated[Axis, Field(min_length=1)]
 
 Where = dict[str, str]
 """Only runs of these levels: axis -> level."""
@@ -197,10 +202,6 @@ class Claim(Section):
     """Comparisons, for example `difference(loss, recipe=["Muon", "AdamW"]).high < 0`."""
 
 
-CLAIM_FUNCTIONS = ("runs", "difference", "fit")
-CLAIM_FIELDS = ("mean", "sd", "low", "high", "n", "p", "a", "b", "c", "b_low", "b_high")
-
-
 class Setting(Section):
     """One size of the experiment: what it changes of the rest of the file."""
 
@@ -208,11 +209,11 @@ class Setting(Section):
     """Planned time on 2 cores; null: it needs other hardware."""
     base: Overrides = Field(default_factory=dict)
     """Added to `base`."""
-    axes: dict[AxisName, Axis] = Field(default_factory=dict)
+    axes: dict[AxisName, Levels] = Field(default_factory=dict)
     """In place of the axes of the same name."""
-    cells: list[Where] | None = None
+    cells: Annotated[list[Where], Field(min_length=1)] | None = None
     """In place of `cells`."""
-    seeds: list[int] | None = None
+    seeds: Annotated[list[int], Field(min_length=1)] | None = None
     """In place of `seeds.values`."""
 
 
@@ -237,11 +238,11 @@ class Experiment(Section):
     """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""
-    axes: Annotated[dict[AxisName, Axis], Field(min_length=1)]
+    axes: Annotated[dict[AxisName, Levels], Field(min_length=1)]
     """What differs between runs. `{param: KEY, values: [...]}` is short for a level for each value."""
     zip: list[list[AxisName]] = Field(default_factory=list)
     """Axes that advance together, first level with first level; all others are combined with each other."""
-    cells: list[Where] | None = None
+    cells: Annotated[list[Where], Field(min_length=1)] | None = None
     """In place of combinations: exactly these cells, each with a level for each axis."""
     seeds: Seeds
     """Repetitions."""
@@ -305,11 +306,37 @@ class Experiment(Section):
         for number, claim in enumerate(self.claims):
             known = [*self.metrics, *self.fits]
             with _in_place(f"claims.{number}.holds_if", claim.holds_if):
-                body = parse_condition(claim.holds_if, known, CLAIM_FUNCTIONS, CLAIM_FIELDS)
-                for function, name in first_arguments(body):
-                    what, there = ("fit", self.fits) if function == "fit" else ("metric", self.metrics)
-                    if name not in there:
-                        raise ValueError(f"{function}: no {what} `{name}`; there are {', '.join(there) or 'none'}")
+                parse_condition(claim.holds_if, self.metrics, self.fits)
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_told_twice(self) -> "Experiment":
+        """Results are found again by these texts."""
+        for kind, texts in {
+            "metrics": [metric.heading for metric in self.metrics.values()],
+            "claims": [claim.says for claim in self.claims],
+        }.items():
+            if twice := sorted({text for text in texts if texts.count(text) > 1}):
+                raise ValueError(f"{kind}: two are called {', '.join(map(repr, twice))}; let them differ")
+        if both := sorted(self.tables.keys() & self.comparisons.keys()):
+            raise ValueError(
+                f"tables, comparisons: {', '.join(both)}: a comparison is a table too; let the names differ"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _selections_make_sense(self) -> "Experiment":
+        for name, comparison in self.comparisons.items():
+            if comparison.axis in comparison.where:
+                raise ValueError(f"comparisons.{name}.where: {comparison.axis} is what is compared; remove it")
+        for name, figure in self.figures.items():
+            if figure.kind == "points" and figure.fit in self.fits:
+                fit = self.fits[figure.fit]
+                if (fit.x, fit.y) != (figure.x, figure.y):
+                    raise ValueError(
+                        f"figures.{name}.fit: {figure.fit} is of {fit.y} against {fit.x}, "
+                        f"not of {figure.y} against {figure.x}"
+                    )
         return self
 
     def _references(self) -> list[tuple[str, str, Any]]:
@@ -339,11 +366,20 @@ def levels_of(axes: Any) -> Any:
     if not isinstance(axes, dict):
         return axes
     return {
-        name: {str(value): {axis["param"]: value} for value in axis["values"]}
+        name: _levels_of_values(name, axis)
         if isinstance(axis, dict) and axis.keys() == {"param", "values"} and isinstance(axis["values"], list)
         else axis
         for name, axis in axes.items()
     }
+
+
+def _levels_of_values(name: str, axis: dict[str, Any]) -> Axis:
+    key, names = axis["param"], [str(value) for value in axis["values"]]
+    if not isinstance(key, str):
+        raise ValueError(f"{name}.param = {key!r}: give one dotted key of params.yaml")
+    if twice := sorted({level for level in names if names.count(level) > 1}):
+        raise ValueError(f"{name}.values: {', '.join(twice)} is there twice")
+    return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
 
 
 @contextmanager
@@ -354,9 +390,29 @@ def _in_place(place: str, text: str | None) -> Iterator[None]:
         raise ValueError(f"{place} = {text!r}: {error}") from None
 
 
+def bare_name(name: str) -> str:
+    """The name of an experiment or a search that is given by its name or by its file's path."""
+    path = Path(name)
+    return path.stem if _is_file_name(name) else path.name
+
+
+def named_path(folder: Path, name: str) -> Path:
+    """The file of an experiment or a search in its folder, given by its name or its path."""
+    return Path(name) if _is_file_name(name) else folder / f"{bare_name(name)}.yaml"
+
+
+def _is_file_name(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
 def experiment_path(name: str) -> Path:
     """The file of an experiment, given by its name or its path."""
-    return EXPERIMENTS / f"{Path(name).stem}.yaml" if not name.endswith((".yaml", ".yml")) else Path(name)
+    return named_path(EXPERIMENTS, name)
+
+
+def results_folder(name: str, size: str) -> Path:
+    """Where the results of an experiment are stored."""
+    return EXPERIMENTS / bare_name(name) / size
 
 
 def read_experiment(name: str) -> Experiment:
@@ -369,6 +425,7 @@ def read_checked(path: Path, model: type[SectionT]) -> SectionT:
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
+    _require_keys_once(path)
     try:
         values = json.dumps(read_params_file(path))
     except TypeError as error:  # a date, which YAML knows and JSON does not
@@ -377,6 +434,16 @@ def read_checked(path: Path, model: type[SectionT]) -> SectionT:
         return model.model_validate_json(values)
     except ValidationError as error:
         raise UserError("\n".join(_describe(path, line) for line in error.errors())) from None
+
+
+def _require_keys_once(path: Path) -> None:
+    """Raise UserError where a key is there twice, of which YAML's usual readers take the last."""
+    with suppress(YAMLError):  # what else is wrong is told by what reads the values
+        try:
+            yaml_text.load(path.read_text(encoding="utf-8"))
+        except DuplicateKeyError as error:
+            line = error.problem_mark.line + 1
+            raise UserError(f"{path}: line {line}: {str(error.problem).partition(' with value')[0]}") from None
 
 
 def _describe(path: Path, line: Any) -> str:

@@ -2,6 +2,14 @@
 
 Numbers, texts, names, arithmetic, comparisons, `and`, `or`, `not`, calls of given functions, and given fields of what
 they return. What is not in that list is refused before anything is evaluated, so that a file cannot run code.
+
+The condition of a claim is made of comparisons of numbers of the runs:
+
+    runs(METRIC, AXIS="LEVEL", ...)                     .mean .sd .low .high .n of the seeds
+    difference(METRIC, AXIS=["LEVEL", "BASELINE"], ...) the same of the paired differences, and .p
+    fit(NAME)                                           .a .b .c, and .b_low .b_high, the interval of the exponent
+
+What has no answer in the runs, such as a comparison of two numbers of the file, is refused before anything runs.
 """
 
 import ast
@@ -11,6 +19,15 @@ from typing import Any
 ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.List, ast.Load, ast.Name)
 OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.Not, ast.And, ast.Or)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+_OF_SEEDS = ("mean", "sd", "low", "high", "n")
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "runs": _OF_SEEDS,
+    "difference": (*_OF_SEEDS, "p"),
+    "fit": ("a", "b", "c", "b_low", "b_high"),
+}
+"""Each function with the fields of what it returns."""
 
 
 def parse(text: str, names: Collection[str], functions: Collection[str] = (), fields: Collection[str] = ()) -> ast.expr:
@@ -43,24 +60,6 @@ def parse_formula(text: str, names: Collection[str]) -> ast.expr:
     return body
 
 
-def parse_condition(text: str, *allowed: Collection[str]) -> ast.expr:
-    """As `parse`, of what is true or false: comparisons, joined by `and`, `or` and `not`."""
-    body = parse(text, *allowed)
-    _require_comparisons(body)
-    return body
-
-
-def _require_comparisons(node: ast.expr) -> None:
-    """A number would count as true, whatever the runs gave."""
-    if isinstance(node, ast.BoolOp):
-        for operand in node.values:
-            _require_comparisons(operand)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        _require_comparisons(node.operand)
-    elif not isinstance(node, ast.Compare):
-        raise ValueError(f"`{ast.unparse(node)}` is no comparison; compare it, for example with `< 0`")
-
-
 def _require(name: str, known: Collection[str], what: str) -> None:
     if name not in known:
         raise ValueError(f"no {what} `{name}`; there are {', '.join(known) or 'none'}")
@@ -77,12 +76,80 @@ def names_in(body: ast.expr) -> set[str]:
     return {node.id for node in ast.walk(body) if isinstance(node, ast.Name) and id(node) not in called}
 
 
-def first_arguments(body: ast.expr) -> list[tuple[str, str]]:
-    """Of each call the function and what its first argument names, quoted or not; empty where it names nothing."""
-    found = []
-    for node in ast.walk(body):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            first = node.args[0] if node.args else None
-            name = first.id if isinstance(first, ast.Name) else getattr(first, "value", "")
-            found.append((node.func.id, name if isinstance(name, str) else ""))
-    return found
+def parse_condition(text: str, metrics: Collection[str], fits: Collection[str]) -> ast.expr:
+    """The condition, with everything in it allowed. Raises ValueError that says what is not."""
+    fields = {field for of_function in FIELDS.values() for field in of_function}
+    body = parse(text, [*metrics, *fits], FIELDS, sorted(fields))
+    _require_condition(body, metrics, fits)
+    return body
+
+
+def calls_in(body: ast.expr) -> list[ast.Call]:
+    """The calls of a condition."""
+    return [node for node in ast.walk(body) if isinstance(node, ast.Call)]
+
+
+def _require_condition(node: ast.expr, metrics: Collection[str], fits: Collection[str]) -> None:
+    match node:
+        case ast.BoolOp(values=operands):
+            for operand in operands:
+                _require_condition(operand, metrics, fits)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            _require_condition(operand, metrics, fits)
+        case ast.Compare(left=left, comparators=others):
+            for operand in (left, *others):
+                _require_number(operand, metrics, fits)
+            if not calls_in(node):
+                raise ValueError(f"`{ast.unparse(node)}` asks nothing of the runs")
+        case _:  # a number would count as true, whatever the runs gave
+            raise ValueError(f"`{ast.unparse(node)}` is no comparison; compare it, for example with `< 0`")
+
+
+def _require_number(node: ast.expr, metrics: Collection[str], fits: Collection[str]) -> None:
+    match node:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id=function)) as call, attr=field):
+            if field not in FIELDS[function]:
+                raise ValueError(f"{function}(...) has no `.{field}`; there are {', '.join(FIELDS[function])}")
+            _require_call(function, call, fits if function == "fit" else metrics)
+        case ast.BinOp(left=left, right=right):
+            _require_number(left, metrics, fits)
+            _require_number(right, metrics, fits)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            _require_number(operand, metrics, fits)
+        case ast.Constant(value=int() | float()):
+            pass
+        case _:
+            raise ValueError(f"`{ast.unparse(node)}` is no number; one of the runs is `runs(METRIC, ...).mean`")
+
+
+def _require_call(function: str, call: ast.Call, known: Collection[str]) -> None:
+    """The arguments: a name, then levels; of a difference one axis has two."""
+    what = "fit" if function == "fit" else "metric"
+    match call.args:
+        case [ast.Name(id=name)] | [ast.Constant(value=str(name))]:
+            pass
+        case _:
+            raise ValueError(f"{function}: give one {what} first; there are {', '.join(known) or 'none'}")
+    if name not in known:
+        raise ValueError(f"{function}: no {what} `{name}`; there are {', '.join(known) or 'none'}")
+    pairs = 0
+    for keyword in call.keywords:
+        match keyword.value:
+            case ast.Constant(value=str()) if keyword.arg and function != "fit":
+                pass
+            case ast.List(elts=[ast.Constant(value=str(own)), ast.Constant(value=str(base))]) if (
+                keyword.arg and function == "difference" and own != base
+            ):
+                pairs += 1
+            case _:
+                raise ValueError(f"`{ast.unparse(call)}`: {_allowed(function)}")
+    if function == "difference" and not pairs:
+        raise ValueError(f"`{ast.unparse(call)}`: {_allowed(function)}")
+
+
+def _allowed(function: str) -> str:
+    return {
+        "runs": 'levels are texts, as in `recipe="b"`',
+        "difference": 'two different levels of an axis are compared, as in `recipe=["b", "a"]`; others are texts',
+        "fit": "give nothing but its name",
+    }[function]

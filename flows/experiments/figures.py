@@ -11,7 +11,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from flows.experiments.claims import runs_of_fit
 from flows.experiments.rows import Row, Tidy, lacking
 from flows.experiments.statistics import PowerLaw, estimate
 from stages.runtime.atomic import atomic_write
@@ -73,13 +72,14 @@ def write_figure(
         canvas = Canvas(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = canvas.subplots()
         # Each level with its runs of the grid, so that a label can say how many are missing.
-        levels = dict.fromkeys(data.levels(figure.by), 0) | Counter(row.levels[figure.by] for row in selected)
+        counted = Counter(row.levels[figure.by] for row in selected)
+        levels = {level: counted[level] for level in data.levels(figure.by) if counted[level]}
         if figure.kind == "curves":
-            drawn = _draw_curves(axes, experiment, name, figure, rows, levels)
+            drawn = _draw_curves(axes, experiment, figure, rows, levels)
         elif figure.kind == "points":
             drawn = _draw_points(axes, experiment, figure, rows, levels, _fitted(experiment, figure.fit, data, fits))
         else:
-            drawn = _draw_levels(axes, experiment, name, figure, rows, levels)
+            drawn = _draw_levels(axes, experiment, figure, rows, levels)
             canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (len(levels) + 3)))
         paths = {form: folder / f"{name}.{form}" for form in METADATA}
         if not drawn:
@@ -93,13 +93,25 @@ def write_figure(
         return [_save(canvas, path, form) for form, path in paths.items()]
 
 
+def require_drawable(experiment: "Experiment", name: str, data: Tidy) -> None:
+    """Raise UserError where a figure of the file names a level that is not there, or a line would mix cells."""
+    figure = experiment.figures[name]
+    rows = data.select(figure.where)
+    for level in data.levels(figure.by) if figure.kind != "points" else ():
+        own = [row for row in rows if row.levels[figure.by] == level]
+        if mixed := [axis for axis in (own[0].levels if own else ()) if len({row.levels[axis] for row in own}) > 1]:
+            raise UserError(
+                f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`"
+            )
+
+
 def _fitted(
     experiment: "Experiment", name: str | None, data: Tidy, fits: Mapping[str, PowerLaw]
 ) -> tuple[PowerLaw, str] | None:
     """A fit, and what its label says of missing runs."""
     if name is None or name not in fits:
         return None
-    return fits[name], lacking(fits[name].n, len(runs_of_fit(experiment, name, data)))
+    return fits[name], lacking(fits[name].n, len(data.select(experiment.fits[name].where)))
 
 
 def _legend_above(canvas: Canvas, axes: Any) -> None:
@@ -130,15 +142,14 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_minor_formatter(mpl.ticker.NullFormatter())
 
 
-def _label(level: str) -> str:
-    """A level as matplotlib prints it: `$` would begin a formula, and a name that begins with `_` would be hidden."""
-    return level.replace("$", r"\$").replace("_", " _", level.startswith("_"))
+def _label(text: str) -> str:
+    """A text as matplotlib prints it: `$` would begin a formula, and a name that begins with `_` would be hidden."""
+    return text.replace("$", r"\$").replace("_", " _", text.startswith("_"))
 
 
 def _draw_curves(
     axes: Any,
     experiment: "Experiment",
-    name: str,
     figure: "CurvesFigure",
     rows: Sequence[Row],
     levels: Mapping[str, int],
@@ -149,8 +160,8 @@ def _draw_curves(
     for level, (colour, line, _) in zip(levels, cycle(LOOKS), strict=False):
         own = [row for row in rows if row.levels[figure.by] == level and figure.curve in row.curves]
         if not own:
+            axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {levels[level]} seeds)")
             continue
-        _require_seeds_of_one_cell(name, own)
         shared = set.intersection(*({x for x, _ in row.curves[figure.curve]} for row in own))
         steps = sorted(shared)
         values = np.array([[dict(row.curves[figure.curve])[step] for step in steps] for row in own])
@@ -159,32 +170,25 @@ def _draw_curves(
         axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         drawn = True
-    axes.set(xlabel=curve.x_label, ylabel=curve.heading)
+    axes.set(xlabel=_label(curve.x_label), ylabel=_label(curve.heading))
     return drawn
-
-
-def _require_seeds_of_one_cell(name: str, rows: Sequence[Row]) -> None:
-    mixed = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
-    if mixed:
-        raise UserError(f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`")
 
 
 def _draw_levels(
     axes: Any,
     experiment: "Experiment",
-    name: str,
     figure: "LevelsFigure",
     rows: Sequence[Row],
     levels: Mapping[str, int],
 ) -> bool:
     """A line of text for each level, its runs beside it."""
-    found = {level: [r for r in rows if r.levels[figure.by] == level and figure.x in r.metrics] for level in levels}
-    shown = {level: own for level, own in found.items() if own}
+    shown = {level: [r for r in rows if r.levels[figure.by] == level and figure.x in r.metrics] for level in levels}
     for place, own in enumerate(shown.values()):
-        _require_seeds_of_one_cell(name, own)
+        axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
+        if not own:
+            continue
         values = [row.metrics[figure.x] for row in own]
         mean = estimate(values)
-        axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
         if mean.low is not None and mean.high is not None:
             half = [[mean.mean - mean.low], [mean.high - mean.mean]]
             axes.errorbar(
@@ -195,8 +199,8 @@ def _draw_levels(
     axes.set_yticks(range(len(shown)), [_label(level) + (count and f" ({count})") for level, count in counts.items()])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
-    axes.set(xlabel=experiment.metrics[figure.x].heading)
-    return bool(shown)
+    axes.set(xlabel=_label(experiment.metrics[figure.x].heading))
+    return any(shown.values())
 
 
 def _draw_points(
@@ -211,13 +215,13 @@ def _draw_points(
     known = [row for row in rows if figure.x in row.metrics and figure.y in row.metrics]
     for level, (colour, _, marker) in zip(levels, cycle(LOOKS), strict=False):
         own = [row for row in known if row.levels[figure.by] == level]
-        if own:
-            points = [(row.metrics[figure.x], row.metrics[figure.y]) for row in own]
-            xs, ys = zip(*points, strict=True)
-            axes.plot(xs, ys, marker, color=colour, markerfacecolor="none", label=_label(level))
-    if known and fitted is not None:
+        xs, ys = ([row.metrics[name] for row in own] for name in (figure.x, figure.y))
+        count = lacking(len(own), levels[level])
+        label = _label(level) + (count and f" ({count})")
+        axes.plot(xs, ys, marker, color=colour, markerfacecolor="none", label=label)
+    ends = [row.metrics[figure.x] for row in known if row.metrics[figure.x] > 0]  # a power law has no others
+    if ends and fitted is not None:
         law, count = fitted
-        ends = [row.metrics[figure.x] for row in known]
         x = np.geomspace(min(ends), max(ends), 100)
         offset = f" + {law.c:.3g}" if law.c else ""
         label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
@@ -227,5 +231,6 @@ def _draw_points(
             axes.fill_between(x, *band, color="#444444", alpha=0.2, linewidth=0)
         label += count and f", {count}"
         axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
-    axes.set(xlabel=experiment.metrics[figure.x].heading, ylabel=experiment.metrics[figure.y].heading)
+    x_label, y_label = (_label(experiment.metrics[name].heading) for name in (figure.x, figure.y))
+    axes.set(xlabel=x_label, ylabel=y_label)
     return bool(known)

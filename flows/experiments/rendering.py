@@ -5,6 +5,7 @@ import io
 import re
 from itertools import groupby
 from pathlib import Path
+from unicodedata import name as character_name
 
 from flows.experiments.stored import Entry, StoredTable
 from stages.formats.html import filled_template
@@ -13,6 +14,13 @@ from stages.runtime.atomic import atomic_write
 
 TEMPLATE = Path(__file__).with_name("table.html.jinja")
 
+GREEK = {
+    letter: words[-1].lower() if "SMALL" in words else words[-1].capitalize()
+    for letter, words in ((letter, character_name(letter).split()) for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ")
+}
+"""Letters for which LaTeX has a command, with its name; `lamda` is Unicode's spelling."""
+GREEK |= {"λ": "lambda", "Λ": "Lambda"}
+
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": "\\textbackslash{}",
@@ -20,12 +28,18 @@ LATEX = {
     "^": "\\textasciicircum{}",
     "<": "\\textless{}",
     ">": "\\textgreater{}",
-    "Δ": "$\\Delta$",
     "±": "$\\pm$",
     "\u2212": "$-$",
     "—": "---",
+    "µ": "$\\mu$",
+    "\u00d7": "$\\times$",
+    "·": "$\\cdot$",
+    "≤": "$\\leq$",
+    "≥": "$\\geq$",
+    "≈": "$\\approx$",
+    **{letter: f"$\\{name}$" for letter, name in GREEK.items()},
 }
-"""What pdfLaTeX would not print as it is."""
+"""What pdfLaTeX would not print as it is. Other alphabets need XeLaTeX or LuaLaTeX, with a font that has them."""
 
 FORMS = ("tex", "md", "html", "csv")
 
@@ -93,7 +107,9 @@ def tex(table: StoredTable) -> str:
     titles = [*table.row_headings, *(column.label for column in table.columns)]
     lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
     for levels, entries in zip(table.rows, table.entries, strict=True):
-        lines.append(f"    {' & '.join([*map(escape_tex, levels), *map(_tex_entry, entries)])} \\\\")
+        line = " & ".join([*map(escape_tex, levels), *map(_tex_entry, entries)])
+        first = "{}" if line.startswith(("[", "*")) else ""  # else an argument of the line break before it
+        lines.append(f"    {first}{line} \\\\")
     notes = [f"    {escape_tex(note)}" for note in table.footnotes]
     lines += ["    \\bottomrule", "  \\end{tabular}", "  \\par\\smallskip"]
     lines += ["  \\begin{minipage}{0.95\\linewidth}\\footnotesize", *notes, "  \\end{minipage}"]
@@ -120,5 +136,5 @@ def _tex_entry(entry: Entry) -> str:
 
 
 def escape_tex(text: str) -> str:
-    """The text with LaTeX's special characters escaped."""
-    return "".join(LATEX.get(character, character) for character in text)
+    """The text in one paragraph, with LaTeX's special characters escaped."""
+    return "".join(LATEX.get(character, character) for character in re.sub(r"\s+", " ", text))

@@ -5,16 +5,32 @@ The runs are those of the record, which a sweep writes, and DVC's experiments. T
 `--check` read), figures/ (.pdf, .svg, .png) and claims.json.
 """
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.dvc_repo.experiments import DvcExperiment, dvc_experiments, has_commit, reach, texts_at
+from flows.dvc_repo.experiments import (
+    DvcExperiment,
+    dvc_experiments,
+    has_commit,
+    head_commit,
+    reach,
+    stale_at,
+    texts_at,
+)
 from flows.experiments.cells import Cell, cells_of, queue_command, require_written
-from flows.experiments.claims import CheckedClaim, check_claims, fit_of, runs_of_fit
-from flows.experiments.experiment import Experiment, SettingName, experiment_path, read_experiment
-from flows.experiments.figures import write_figure
+from flows.experiments.claims import CheckedClaim, check_claims, fit_of
+from flows.experiments.experiment import (
+    Experiment,
+    SettingName,
+    bare_name,
+    experiment_path,
+    read_experiment,
+    results_folder,
+)
+from flows.experiments.figures import require_drawable, write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, is_of_today, lacking, rows_csv, tidy
 from flows.experiments.runs import Run, State, matrix_runs, recorded_as, recorded_runs, reports_and_curves
@@ -36,7 +52,6 @@ from flows.experiments.stored import (
     read_claims,
     read_fits,
     read_table,
-    results_folder,
     write_table,
 )
 from flows.experiments.tables import differences_table, means_table
@@ -64,15 +79,24 @@ class Results:
 def commands(name: str, size: SettingName) -> list[str]:
     """The shell commands that queue the cells which have no finished run yet, as DVC experiments."""
     experiment, cells, data = _collected(name, size)
-    done = {row.cell for row in data.rows if row.state in ("finished", "running", "queued")}
-    values = read_params_file()
-    return [queue_command(cell, experiment.targets, values) for cell in cells if cell.id not in done]
+    rows = {row.cell: row for row in data.rows}
+    values, head = read_params_file(), head_commit()
+    lines = []
+    for cell in cells:
+        row = rows[cell.id]
+        if row.state in ("running", "queued") or (row.state == "finished" and not row.lacks):
+            continue
+        queue = queue_command(cell, experiment.targets, values)
+        if row.experiment == cell.name and row.commit and row.baseline == head:  # DVC refuses a name that is taken
+            queue = f"{shlex.join(['dvc', 'exp', 'rename', cell.name, f'{cell.name}-{row.commit[:7]}'])} && {queue}"
+        lines.append(queue)
+    return lines
 
 
 def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> Results:
     """Tables, fits and claims of the runs that there are, or of those given. Raises UserError on faults of the file."""
     experiment, _, data = _collected(name, size, runs)
-    place = (Path(name).stem, size)
+    place = (bare_name(name), size)
     fits: dict[str, PowerLaw] = {}
     unfitted: dict[str, str] = {}
     try:
@@ -84,6 +108,8 @@ def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> 
         tables = [means_table(experiment, place, table, data) for table in experiment.tables]
         tables += [differences_table(experiment, place, item, data) for item in experiment.comparisons]
         claims = check_claims(experiment, data)
+        for figure in experiment.figures:
+            require_drawable(experiment, figure, data)
     except UserError as error:
         raise UserError(f"{experiment_path(name)}: {error}") from None
     return Results(experiment, data, tables, fits, unfitted, claims)
@@ -97,7 +123,7 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
     if given is not None:
         return experiment, cells, tidy(experiment, cells, given, read_params_file(), reached.params)
     values, folder = read_params_file(), results_folder(name, size)
-    runs = [*recorded_runs(folder / RECORD), *matrix_runs(folder)]
+    runs = [*reversed(recorded_runs(folder / RECORD)), *matrix_runs(folder)]
     known = {run.commit for run in runs}
     runs += dvc_runs({cell.name for cell in cells}, experiment.reports, experiment.curve_sources, known)
     counting = [
@@ -142,11 +168,14 @@ def dvc_runs(
 def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Collection[str]) -> Run:
     """A DVC experiment as the run of a cell, with what its commit holds of these JSON files and FILE:COLUMN curves.
 
-    DVC's own reading of metrics leaves out lists, such as intervals.
+    DVC's own reading of metrics leaves out lists, such as intervals. Left out is what the experiment's targets did not
+    reach.
     """
     texts: Mapping[str, str] = {}
+    params = found.params.get(str(PARAMS_FILE), {})
     if found.state == "success":
-        texts = texts_at(found.commit, {*reports, *(location.partition(":")[0] for location in curves)})
+        files = {*reports, *(location.partition(":")[0] for location in curves)}
+        texts = texts_at(found.commit, files - stale_at(found.commit, params, files))
     values, points = reports_and_curves(texts, reports, curves)
     return Run(
         cell=cell,
@@ -154,7 +183,7 @@ def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Co
         experiment=found.name,
         commit=found.commit,
         baseline=found.baseline,
-        params=found.params.get(str(PARAMS_FILE), {}),
+        params=params,
         reports=values,
         curves=points,
         ended=found.ended,
@@ -188,7 +217,7 @@ def stored_fits(results: Results) -> dict[str, StoredFit]:
             c=law.c,
             b_interval_95=[law.b_low, law.b_high],
             runs=law.n,
-            expected=len(runs_of_fit(results.experiment, name, results.data)),
+            expected=len(results.data.select(results.experiment.fits[name].where)),
         )
         for name, law in results.fits.items()
     }
@@ -233,7 +262,7 @@ def summary(results: Results) -> Sequence[str]:
         interval = "no interval of the exponent: a cell has one run"
         if law.b_low is not None:
             interval = f"exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
-        count = lacking(law.n, len(runs_of_fit(results.experiment, name, results.data)))
+        count = lacking(law.n, len(results.data.select(results.experiment.fits[name].where)))
         lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}{count and f', {count}'}")
     lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
@@ -248,6 +277,6 @@ def origin(table: StoredTable, run: EntryRun) -> list[str]:
         lines.append(f"started from commit {baseline}{'' if has_commit(baseline) else ', which this clone lacks'}")
     params = f"params.yaml of sha256 {run.params_sha256}"
     if has_commit(run.commit):
-        return [*lines, f"{params}: git show {run.commit[:10]}:params.yaml"]
+        return [*lines, f"{params}: git show {run.commit[:10]}:./params.yaml"]
     lines.append("this clone lacks the experiment's commit; `dvc exp pull` brings it where it was pushed")
     return [*lines, f"{params}: `params` in line {number} of {record}" if recorded else f"{params}: not recorded"]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from flows.experiments.runs import Run
 
 Points = list[tuple[float, float]]
+
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Row:
     """Those that the run has; none unless it is finished."""
     uncomputed: Mapping[str, str] = field(default_factory=dict)
     """Metrics whose formula gives no number for this run, and why."""
+    lacks: tuple[str, ...] = ()
+    """Reports of metrics, and FILE:COLUMN of curves, that a finished run does not have: it ended before them."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The run's own 95 % intervals."""
     curves: Mapping[str, Points] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Tidy:
                 raise UserError(f"no axis `{axis}`; there are {', '.join(self.rows[0].levels)}")
             if level not in self.levels(axis):
                 raise UserError(f"{axis} has no level `{level}`; there are {', '.join(self.levels(axis))}")
-        return [row for row in self.rows if all(row.levels.get(axis) == level for axis, level in where.items())]
+        return at_levels(self.rows, where)
 
     def levels(self, axis: str) -> list[str]:
         """The levels of an axis, in the order of the grid."""
@@ -79,9 +82,9 @@ def lacking(n: int, expected: int) -> str:
     return f"{n} of {expected} runs" if n < expected else ""
 
 
-def exactly_at(rows: Sequence[Row], levels: Mapping[str, str]) -> list[Row]:
-    """The rows with these levels and no others: a cell's seeds."""
-    return [row for row in rows if row.levels == levels]
+def at_levels(rows: Sequence[Row], levels: Mapping[str, str]) -> list[Row]:
+    """The rows with these levels."""
+    return [row for row in rows if all(row.levels[axis] == level for axis, level in levels.items())]
 
 
 def paired_by_seed(own: Sequence[Row], base: Sequence[Row], metric: str) -> tuple[list[float], list[float]]:
@@ -100,19 +103,22 @@ def tidy(
 ) -> Tidy:
     """Each cell with its run. `read` are the dotted keys of params.yaml that its stages read; empty text is all of it.
 
-    A run counts only if it was made with the cell's params. Those that the experiment sets are compared one by one; all
-    others that its stages read have to be the same in every run. If params.yaml changed after all the runs were made,
-    they count, and a note says what differs; if it changed between them, only those made with today's params count.
+    A run counts only if it was made with the cell's params. Those that the cell sets are compared one by one; all
+    others that its stages read have to be the same in every run that does not set them. If params.yaml changed after
+    all the runs were made, they count, and a note says what differs; if it changed between them, only those made with
+    today's params count.
     """
     by_cell = {run.cell: run for run in runs}
     read = {f"{key}." if key else "" for key in read}
-    set_by_any = {key for cell in cells for key in cell.overrides}
-    rests = {
-        cell: leaves_read(run.params, read, set_by_any) for cell, run in by_cell.items() if run.state == "finished"
+    finished = {cell.id: by_cell[cell.id] for cell in cells if cell.id in by_cell}
+    finished = {cell: run for cell, run in finished.items() if run.state == "finished"}
+    own = {cell.id: list(cell.overrides) for cell in cells}
+    rests = {cell: leaves_read(run.params, read, own[cell]) for cell, run in finished.items()}
+    moved = {
+        cell: [key for key, *_ in differences("", leaves_read(params, read, own[cell]), rest) if key in rest]
+        for cell, rest in rests.items()
     }
-    today = leaves_read(params, read, set_by_any)
-    moved = {cell: [key for key, *_ in differences("", today, rest) if key in rest] for cell, rest in rests.items()}
-    all_alike = len({json.dumps(rest, sort_keys=True) for rest in rests.values()}) <= 1
+    all_alike = _all_alike(rests, own)
     rows = tuple(
         _row(experiment, cell, by_cell.get(cell.id), [] if all_alike else moved.get(cell.id, [])) for cell in cells
     )
@@ -131,6 +137,16 @@ def tidy(
     return Tidy(rows, tuple(notes))
 
 
+def _all_alike(rests: Mapping[str, Mapping[str, Any]], own: Mapping[str, Sequence[str]]) -> bool:
+    """Whether no leaf differs between the cells that do not set it; `own` are the keys that each cell sets."""
+    within = {cell: tuple(f"{key}." for key in own[cell]) for cell in rests}
+    for key in {key for rest in rests.values() for key in rest}:
+        told = [rest.get(key, _ABSENT) for cell, rest in rests.items() if not f"{key}.".startswith(within[cell])]
+        if any(value != told[0] for value in told):
+            return False
+    return True
+
+
 def is_of_today(run: "Run", cell: "Cell", params: Mapping[str, Any], read: Collection[str]) -> bool:
     """Whether a run was made with what its cell's stages would read of params.yaml now."""
     within = {f"{key}." if key else "" for key in read}
@@ -139,9 +155,9 @@ def is_of_today(run: "Run", cell: "Cell", params: Mapping[str, Any], read: Colle
     return bool(its) and not any(key in its for key, *_ in differences("", todays, its))
 
 
-def leaves_read(params: Mapping[str, Any], read: Iterable[str], set_by_any: Iterable[str] = ()) -> dict[str, Any]:
-    """The leaves of params by dotted key: what is read, without what the experiment sets."""
-    within, without = tuple(read), tuple(f"{key}." for key in set_by_any)
+def leaves_read(params: Mapping[str, Any], read: Iterable[str], set_by_cell: Iterable[str] = ()) -> dict[str, Any]:
+    """The leaves of params by dotted key: what is read, without what the cell sets."""
+    within, without = tuple(read), tuple(f"{key}." for key in set_by_cell)
     leaves = flatten(params).items()
     return {key: value for key, value in leaves if f"{key}.".startswith(within) and not f"{key}.".startswith(without)}
 
@@ -173,8 +189,16 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Seque
         found = _report_value(run.reports, metric.interval) if metric.interval else None
         if isinstance(found, list) and len(found) == 2:
             intervals[name] = (float(found[0]), float(found[1]))
-    curves = {name: run.curves[curve.source] for name, curve in experiment.curves.items() if curve.source in run.curves}
-    return known(state, message, metrics, uncomputed, intervals, curves)
+    curves = {name: points for name, curve in experiment.curves.items() if (points := run.curves.get(curve.source))}
+    return known(state, message, metrics, uncomputed, lacks(run, experiment), intervals, curves)
+
+
+def lacks(run: "Run", experiment: "Experiment") -> tuple[str, ...]:
+    """The reports and curves of an experiment that a run does not have: it was made before they were asked for."""
+    return (
+        *sorted(experiment.reports - run.reports.keys()),
+        *sorted(experiment.curve_sources - run.curves.keys()),
+    )
 
 
 def _made_otherwise(run: "Run", cell: "Cell") -> list[str]:

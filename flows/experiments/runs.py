@@ -1,7 +1,8 @@
 """The record of an experiment's runs, `experiments/NAME/SIZE/runs.jsonl`.
 
 One line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier lines intact, and
-an incomplete last line is ignored. A cell that ran again has several lines; the last one counts.
+an incomplete last line is ignored. A cell that ran again has several lines: of those that were made with today's values
+the last one counts.
 """
 
 import csv
@@ -80,17 +81,20 @@ def append_run(path: Path, run: Run) -> None:
 
 
 def recorded_runs(path: Path) -> list[Run]:
-    """The last run of each cell, in the order of their lines; half a line, left by a kill, is skipped."""
-    runs: dict[str, Run] = {}
+    """Every run, in the order of their lines; half a line, left by a kill, is skipped."""
+    runs: list[Run] = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             json.loads(line)
         except ValueError:
             continue
-        run = Run.model_validate_json(line)
-        runs.pop(run.cell, None)
-        runs[run.cell] = run
-    return list(runs.values())
+        runs.append(Run.model_validate_json(line))
+    return runs
+
+
+def last_runs(path: Path) -> dict[str, Run]:
+    """The last run of each cell, by the cell's id."""
+    return {run.cell: run for run in recorded_runs(path)}
 
 
 def recorded_as(path: Path, commit: str) -> tuple[int, Run] | None:
@@ -128,8 +132,7 @@ def reports_and_curves(
     for file in reports:
         with suppress(KeyError, ValueError):
             values[file] = json.loads(texts[file])
-    points = {location: list(_points(texts, location)) for location in curves}
-    return values, {location: read for location, read in points.items() if read}
+    return values, {location: list(_points(texts, location)) for location in curves}
 
 
 def _points(texts: Mapping[str, str], location: str) -> Iterator[tuple[float, float]]:

@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.statistics import SIGNIFICANT
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
@@ -95,9 +94,16 @@ class StoredTable(Section):
 
     def each(self) -> Iterator[tuple[str, str, Entry]]:
         """Row, column and entry."""
-        for levels, entries in zip(self.rows, self.entries, strict=True):
-            for column, entry in zip(self.columns, entries, strict=True):
-                yield ", ".join(levels), column.heading, entry
+        for (levels, column), entry in self.by_place().items():
+            yield ", ".join(levels), column.heading, entry
+
+    def by_place(self) -> dict[tuple[tuple[str, ...], Column], Entry]:
+        """Each entry by the levels of its row and its column."""
+        return {
+            (tuple(levels), column): entry
+            for levels, entries in zip(self.rows, self.entries, strict=True)
+            for column, entry in zip(self.columns, entries, strict=True)
+        }
 
 
 class StoredFit(Section):
@@ -121,11 +127,6 @@ class StoredClaim(Section):
     holds_if: str
     answer: str
     because: str
-
-
-def results_folder(name: str, size: str) -> Path:
-    """Where the results of an experiment are stored."""
-    return EXPERIMENTS / Path(name).stem / size
 
 
 def write_table(folder: Path, table: StoredTable) -> None:
@@ -164,12 +165,15 @@ def _read(path: Path, what: type[StoredT], without: StoredT) -> StoredT:
         ) from None
 
 
-def find_table(name: str) -> StoredTable:
-    """The table of a path, in any form, or of `EXPERIMENT/TABLE`. Raises UserError that names those there are."""
+def find_table(name: str, experiments: Path) -> StoredTable:
+    """The table of a path, in any form, or of `EXPERIMENT/TABLE` in the folder of all experiments.
+
+    Raises UserError that names those there are.
+    """
     path = Path(name)
     if path.name and path.with_suffix(".json").is_file():
         return read_table(path.with_suffix(".json"))
-    made = sorted(EXPERIMENTS.glob(f"*/*/{TABLES}/*.json"))
+    made = sorted(experiments.glob(f"*/*/{TABLES}/*.json"))
     found = [path for path in made if f"{path.parents[2].name}/{path.stem}" == name]
     if len(found) == 1:
         return read_table(found[0])
@@ -207,27 +211,34 @@ Compared = tuple[str, str, Verdict, str]
 def compare_tables(old: StoredTable, new: StoredTable) -> list[Compared]:
     """Each entry of two tables.
 
-    Equal: the same number from as many runs. Within intervals: the new number is in the old one's 95 % interval, of an
-    entry of one run in the run's own; a p value is on the same side of 0.05. Equal as printed: an entry of one run that
-    has no interval, with the same digits.
+    Equal: the same number, printed alike, from as many runs. Within intervals: the new number is in the old one's 95 %
+    interval, of an entry of one run in the run's own; a p value is on the same side of 0.05. Equal as printed: an entry
+    of one run that has no interval, with the same digits. Different is also an entry from fewer runs than the old one,
+    and one that is marked as the best only in one of the tables.
     """
-    tests = {column.heading for column in new.columns if column.holds == "p values"}
-    before = {(row, column): entry for row, column, entry in old.each()}
-    after = {(row, column): entry for row, column, entry in new.each()}
+    before, after = old.by_place(), new.by_place()
     compared: list[Compared] = []
     for place in {**before, **after}:
+        levels, column = place
+        named = (", ".join(levels), column.heading)
         then, now = before.get(place), after.get(place)
         if then is None or now is None:
-            compared.append((*place, "new" if then is None else "gone", ""))
+            compared.append((*named, "new" if then is None else "gone", ""))
             continue
-        values = f"{then.text or 'none'} (n = {then.n}), now {now.text or 'none'} (n = {now.n})"
-        compared.append((*place, _verdict(then, now, place[1] in tests), values))
+        compared.append((*named, _verdict(then, now, column.holds == "p values"), f"{_told(then)}, now {_told(now)}"))
     return compared
 
 
+def _told(entry: Entry) -> str:
+    marked = "the best, " if entry.best else ""
+    return f"{' '.join(filter(None, (entry.text or 'none', entry.extra)))} ({marked}n = {entry.n})"
+
+
 def _verdict(then: Entry, now: Entry, is_test: bool) -> Verdict:
+    if now.n < then.n or now.best != then.best:
+        return "different"
     if (then.value, then.sd, then.n) == (now.value, now.sd, now.n):
-        return "equal"
+        return "equal" if then.extra == now.extra else "different"
     if is_test and then.value is not None and now.value is not None:
         return "within intervals" if (then.value < SIGNIFICANT) == (now.value < SIGNIFICANT) else "different"
     if then.n == 1 and then.low is None:
@@ -242,7 +253,10 @@ def _within(value: float | None, low: float | None, high: float | None, equal_as
 
 
 def compare_fits(old: Mapping[str, StoredFit], new: Mapping[str, StoredFit]) -> list[Compared]:
-    """The exponent of each fit. Within intervals: the new one is in the 95 % interval of the old one."""
+    """The exponent of each fit. Within intervals: the new one is in the 95 % interval of the old one.
+
+    Different is also one through fewer runs.
+    """
     compared: list[Compared] = []
     for name in {**old, **new}:
         then, now = old.get(name), new.get(name)
@@ -253,7 +267,7 @@ def compare_fits(old: Mapping[str, StoredFit], new: Mapping[str, StoredFit]) -> 
         if then.model_copy(update={"expected": now.expected}) != now:
             alike = (f"{then.b:.4g}", then.runs) == (f"{now.b:.4g}", now.runs)
             low, high = then.b_interval_95
-            verdict = _within(now.b, low, high, alike)
+            verdict = "different" if now.runs < then.runs else _within(now.b, low, high, alike)
         values = f"{then.b:.4g} (n = {then.runs}), now {now.b:.4g} (n = {now.runs})"
         compared.append((name, "exponent", verdict, values))
     return compared
@@ -261,12 +275,15 @@ def compare_fits(old: Mapping[str, StoredFit], new: Mapping[str, StoredFit]) -> 
 
 def compare_claims(old: list[StoredClaim], new: list[StoredClaim]) -> list[Compared]:
     """The answer of each claim, which is found by what it says."""
-    before, after = ({claim.says: claim.answer for claim in claims} for claims in (old, new))
+    before, after = ({claim.says: claim for claim in claims} for claims in (old, new))
     compared: list[Compared] = []
     for says in {**before, **after}:
         then, now = before.get(says), after.get(says)
         if then is None or now is None:
             compared.append((says, "answer", "new" if then is None else "gone", ""))
+        elif then.holds_if != now.holds_if:
+            compared.append((says, "condition", "different", f"{then.holds_if}, now {now.holds_if}"))
         else:
-            compared.append((says, "answer", "equal" if then == now else "different", f"{then}, now {now}"))
+            verdict: Verdict = "equal" if then.answer == now.answer else "different"
+            compared.append((says, "answer", verdict, f"{then.answer}, now {now.answer}"))
     return compared

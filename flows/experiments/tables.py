@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from flows.experiments.rows import Row, Tidy, exactly_at, paired_by_seed
+from flows.experiments.rows import Row, Tidy, at_levels, paired_by_seed
 from flows.experiments.statistics import SIGNIFICANT, Difference, Estimate, estimate, holm, is_best, paired_difference
 from flows.experiments.stored import Column, Entry, EntryRun, StoredTable
 from stages.runtime.entry import UserError
@@ -113,7 +113,8 @@ def _marked(
     places = [(row, column) for row in range(len(entries)) for column in range(len(columns))]
     groups: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
     for row, column in places:
-        groups.setdefault((columns[column][1], row if table.across else None), []).append((row, column))
+        if entries[row][column].expected:  # of the grid
+            groups.setdefault((columns[column][1], row if table.across else None), []).append((row, column))
     best: set[tuple[int, int]] = set()
     for (metric, _), members in groups.items():
         better = experiment.metrics[metric].better
@@ -152,15 +153,19 @@ def _footnotes(
             f"Bold: better than every other entry of its {'row' if table.across else 'column'} "
             f"(paired t tests by seed, Holm-corrected, p < {SIGNIFICANT}); nothing is marked where a run is missing."
         )
-    return [*lines, *missing(rows), *notes]
+    return [*lines, *missing(experiment, rows, table.metrics), *notes]
 
 
-def missing(rows: Sequence[Row]) -> list[str]:
-    """A footnote that names each run that is not there, and why; none where all are."""
+def missing(experiment: "Experiment", rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
+    """A footnote that names each run that is not there, or has no such metric, and why; none where all are."""
     absent: dict[tuple[str, str], list[int]] = {}
     for row in rows:
-        if row.state != "finished":
-            why = ": ".join(filter(None, (row.state, row.message)))
+        why = ": ".join(filter(None, (row.state, row.message)))
+        if row.state == "finished":
+            # What a formula lacks has a note of its own.
+            without = [name for name in metrics if name not in row.metrics and name not in row.uncomputed]
+            why = f"no {', '.join(experiment.metrics[name].label for name in without)}" if without else ""
+        if why:
             absent.setdefault((", ".join(row.levels.values()), why), []).append(row.seed)
     named = [f"{levels}, seed {', '.join(map(str, seeds))} ({why})" for (levels, why), seeds in absent.items()]
     return [f"Runs that are missing: {'; '.join(named)}."] if named else []
@@ -174,7 +179,8 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
         levels = ", ".join(data.levels(axis))
         raise UserError(f"comparisons.{name}.baseline = {baseline!r}: {axis} has {levels}")
     rows = data.select(comparison.where)
-    others = [other for other in (rows[0].levels if rows else ()) if other != axis]
+    # What advances with the axis cannot stay equal.
+    others = [other for other in (rows[0].levels if rows else ()) if other != axis and not _advances(rows, axis, other)]
     groups = list(dict.fromkeys(tuple(row.levels[other] for other in others) for row in rows))
     lines = [(*group, level) for group in groups for level in data.levels(axis) if level != baseline]
     found = {
@@ -204,10 +210,16 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
         footnotes=[
             f"Mean difference from {baseline}, paired by seed, with its 95 % interval (Student's t), and in percent of "
             f"the baseline. p of the paired t test, Holm-corrected for the {tested} differences.",
-            *missing(rows),
+            *missing(experiment, rows, comparison.metrics),
             *data.notes,
         ],
     )
+
+
+def _advances(rows: Sequence[Row], axis: str, other: str) -> bool:
+    """Whether each level of an axis has one of another, and another one."""
+    pairs = {(row.levels[axis], row.levels[other]) for row in rows}
+    return len(pairs) > 1 and all(len({pair[side] for pair in pairs}) == len(pairs) for side in range(2))
 
 
 def _difference(
@@ -215,7 +227,7 @@ def _difference(
 ) -> tuple[float | None, Entry]:
     """The p value, and the entry of the difference."""
     levels = dict(zip(axes, line, strict=True))
-    own, base = (exactly_at(rows, place) for place in (levels, levels | {axes[-1]: baseline}))
+    own, base = (at_levels(rows, place) for place in (levels, levels | {axes[-1]: baseline}))
     values, against = paired_by_seed(own, base, metric)
     decimals = experiment.metrics[metric].decimals
     found = paired_difference(values, against) if values else Difference(0, 0.0, None, None, None, None)

@@ -25,9 +25,17 @@ from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE
 from flows.environment import STATE_DIR
 from flows.experiments.cells import cells_of
-from flows.experiments.experiment import EXPERIMENTS, Experiment, SettingName, experiment_path, read_experiment
+from flows.experiments.experiment import (
+    EXPERIMENTS,
+    Experiment,
+    SettingName,
+    experiment_path,
+    read_experiment,
+    results_folder,
+)
 from flows.experiments.runs import CELLS, RUN_FILE
-from flows.experiments.stored import TABLES, results_folder
+from flows.experiments.stored import TABLES
+from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
@@ -78,7 +86,7 @@ def write_matrix(name: str, size: SettingName) -> tuple[Path, int]:
         within = folder / CELLS / cell.name
         within.mkdir(parents=True, exist_ok=True)
         _link(within, outs, deps - outs)
-        _write(within / PARAMS_FILE, yaml.safe_dump(cell.params(values), sort_keys=False))
+        _write(within / PARAMS_FILE, yaml_text.dump(cell.params(values)))
         _write(within / IGNORE, f"{_text(IGNORE)}\n/{DVC_FILE}\n")
     _write(folder / CELLS / ".gitignore", ONLY_GIT)
     _write(folder / ".dvc/config", SETTINGS.format(cache=cache))
@@ -107,7 +115,7 @@ def _pipeline(
     sources = [*sorted(experiment.reports), *sorted(experiment.curve_sources)]
     record = {
         "desc": "params and results of the cell -> its run",
-        "cmd": f"python -m flows.matrix.record ${{item.cell}} {' '.join(sources)}",
+        "cmd": f"python -m flows.matrix.record ${{item.cell}} {shlex.join(sources)}",
         "deps": sorted({source.partition(":")[0] for source in sources}),
         "params": [{str(PARAMS_FILE): None}],
         "outs": [{RUN_FILE: {"cache": False}}],

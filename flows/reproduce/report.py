@@ -61,10 +61,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
         lines += [f"{'':<{width}}    input: {changed}" for changed in stage.different_inputs]
     for one in verdict.sets:
-        published = (
-            f"published {one.published:g} bits per byte [{one.published_interval[0]:g}, {one.published_interval[1]:g}]"
-        )
-        lines.append(f"{one.name}: {published}, found {one.found:g}: {one.reason}")
+        ends = f" [{one.published_interval[0]:g}, {one.published_interval[1]:g}]" if one.published_interval else ""
+        lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")
     lines += ["", f"{verdict.result}: {EXPLANATIONS[verdict.result]}"]
     if verdict.first is not None:
         stage, difference = verdict.first

@@ -99,7 +99,11 @@ def cell_of(label: str, search: "Search", values: Mapping[str, Value]) -> Cell:
 
 
 def corners(name: str, search: "Search") -> list[Cell]:
-    """Each bound and each choice once, the rest at its first: what is checked before anything runs."""
+    """Each bound and each choice once, the rest at its first: what is checked before anything runs.
+
+    Raises UserError where two may set the same key.
+    """
+    joined({place: dict.fromkeys(_keys_set(place, item)) for place, item in search.space.items()})
     ends: dict[str, list[Value]] = {
         key: [*map(str, item.choices)] if item.choices else [rounded(item, bound) for bound in item.bounds]
         for key, item in search.space.items()
@@ -107,6 +111,10 @@ def corners(name: str, search: "Search") -> list[Cell]:
     first = {key: values[0] for key, values in ends.items()}
     cells = [cell_of(name, search, first | {key: value}) for key, values in ends.items() for value in values]
     return list({cell.id: cell for cell in cells}.values())
+
+
+def _keys_set(place: str, dimension: "Dimension") -> list[str]:
+    return [key for choice in dimension.choices.values() for key in choice] if dimension.choices else [place]
 
 
 def rounded(dimension: "Dimension", value: Any) -> Value:

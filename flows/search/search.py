@@ -5,6 +5,7 @@ not run again. So the same command continues after a kill, and `--show` needs no
 """
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import leaves_read
-from flows.experiments.runs import Run, RunCells, recorded_runs
+from flows.experiments.runs import Run, RunCells, last_runs
 from flows.search.proposals import corners, importances, propose, with_presets, write_journal
 from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
@@ -30,6 +31,8 @@ from stages.runtime.section import PARAMS_FILE, read_params_file
 
 RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
 """In searches/NAME/: the runs; the same as a study of optuna; the time that all calls took."""
+
+CLOCK_WRITTEN_EVERY_SECONDS = 10.0
 
 Curves = Mapping[str, list[tuple[float, float]]]
 
@@ -64,7 +67,7 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
     UnfinishedError where a run was killed.
     """
     plan = read_plan(name)
-    known = {run.cell: run for run in recorded_runs(plan.folder / RECORD)}
+    known = last_runs(plan.folder / RECORD)
     recorded = set(known)
     trials: list[Trial] = []
     while not (ended := plan.spent(trials)):
@@ -182,7 +185,8 @@ class Plan:
         if budget.runs and len(trials) >= budget.runs:
             return f"{budget.runs} runs are spent"
         if budget.compute:
-            flop = sum(number_of(trial.run, budget.compute.source) or 0.0 for trial in trials)
+            done = [trial.run for trial in trials if trial.state == "finished"]
+            flop = sum(number_of(run, budget.compute.source) or 0.0 for run in done)
             if flop >= budget.compute.tflop * 1e12:
                 return f"{budget.compute.tflop:g} TFLOP are spent"
         return ""
@@ -198,12 +202,24 @@ class Plan:
 
     @contextmanager
     def _clock(self) -> Iterator[None]:
-        """Add the time of a batch to that of all calls, also where the batch is interrupted."""
-        started = time.monotonic()
+        """Add the time of a batch to that of all calls, also where the batch is interrupted, or killed meanwhile."""
+        before, started, ended = self._seconds(), time.monotonic(), threading.Event()
+
+        def write() -> None:
+            write_json(self.folder / SPENT, {"seconds": round(before + time.monotonic() - started, 1)})
+
+        def write_now_and_then() -> None:
+            while not ended.wait(CLOCK_WRITTEN_EVERY_SECONDS):
+                write()
+
+        writer = threading.Thread(target=write_now_and_then, daemon=True)
+        writer.start()
         try:
             yield
         finally:
-            write_json(self.folder / SPENT, {"seconds": round(self._seconds() + time.monotonic() - started, 1)})
+            ended.set()
+            writer.join()
+            write()
 
 
 def require_name(path: Path) -> None:

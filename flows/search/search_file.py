@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from flows.experiments.experiment import Axis, CurveColumn, Overrides, ReportKey, read_checked
+from flows.experiments.experiment import Axis, CurveColumn, Overrides, ReportKey, named_path, read_checked
 from stages.runtime.section import Section
 
 SEARCHES = Path("searches")
@@ -178,7 +178,7 @@ def _label(value: Any) -> str:
 
 def search_path(name: str) -> Path:
     """The file of a search, given by its name or its path."""
-    return SEARCHES / f"{Path(name).stem}.yaml" if not name.endswith((".yaml", ".yml")) else Path(name)
+    return named_path(SEARCHES, name)
 
 
 def read_search(name: str) -> Search:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from flows.dvc_repo.experiments import experiment_ref, texts_at
-from flows.experiments.runs import Run, State, append_run, recorded_runs, reports_and_curves
+from flows.experiments.runs import Run, State, append_run, last_runs, reports_and_curves
 from flows.run.record import StageEnded, StageStarted
 from flows.run.run_lock import run_lock
 from flows.run.scheduler import stopped_by_signals
@@ -80,12 +80,12 @@ def run_cells_on_pool(
         head, values = commit_for_workers(targets, cells), read_params_file()
         require_unguarded(targets)
         flow_runs = FlowRuns(pool)
-        known, to_run = known_and_to_run(cells, record, targets, {})
+        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves}, {})
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
             jobs = jobs_of(contents_of(to_run, head, targets), names, targets, head)
             stages = [cell_stage(job.cells[0], target) for job in jobs for target in job.targets]
-            again = {run.cell for run in recorded_runs(record) if run.state == "failed" and run.baseline == head}
+            again = {id_ for id_, run in last_runs(record).items() if run.state == "failed" and run.baseline == head}
             live = Live(title, to_run, stages, len(known))
             on_pool = OnPool(flow_runs, head, values, to_run, jobs, again, record, reports, curves, live)
             with stopped_by_signals(on_pool.stopping.set), live:

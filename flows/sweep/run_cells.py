@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flows.dvc_repo.experiments import reach
-from flows.experiments.runs import Run, recorded_runs
+from flows.experiments.runs import Run, last_runs, recorded_runs
 from flows.run.dvc_server import DvcServer
 from flows.run.process import TRANSIENT, StageOutcome
 from flows.run.record import GOOD, Event, RunEnded, StageEnded
@@ -65,8 +65,8 @@ def run_cells(
     """
     with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
         head, ignored = clone.head_commit(targets, cells), ignored_inputs(targets)
-        known, to_run = known_and_to_run(cells, record, targets, ignored.hashes)
-        finished = {run.cell for run in recorded_runs(record) if run.state == "finished"}
+        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves}, ignored.hashes)
+        finished = {cell for cell, run in last_runs(record).items() if run.state == "finished"}
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
             return [known[cell.id] for cell in cells]
@@ -125,46 +125,71 @@ def run_cells(
 
 
 def known_and_to_run(
-    cells: Sequence["Cell"], record: Path, targets: Sequence[str], hashes: Mapping[str, str]
+    cells: Sequence["Cell"], record: Path, targets: Sequence[str], wanted: Collection[str], hashes: Mapping[str, str]
 ) -> tuple[dict[str, Run], dict[str, "Cell"]]:
     """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids.
 
-    `hashes` are those of the inputs that git ignores.
+    `wanted` are reports, and FILE:COLUMN of curves; `hashes` are those of the inputs that git ignores.
     """
-    reasons = reasons_to_run(cells, record, targets, hashes)
-    known = {run.cell: run for run in recorded_runs(record) if not reasons.get(run.cell, "another cell")}
+    standing = standings(cells, record, targets, wanted, hashes)
+    known = {cell: found.run for cell, found in standing.items() if found.run and not found.reason}
     return known, {cell.id: cell for cell in cells if cell.id not in known}
 
 
-def reasons_to_run(
-    cells: Sequence["Cell"], record: Path, targets: Sequence[str], hashes: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Why each cell would run, by its id; empty for a finished one whose run is what it would give now.
+@dataclass(frozen=True)
+class Standing:
+    """Where a cell stands."""
 
-    That is one made with the same values of all that its stages read of params.yaml, of which no file that they read
-    has changed since, in git or among those that git ignores.
+    run: Run | None
+    """The one that counts: the newest with today's values of params.yaml, else the newest."""
+    reason: str
+    """Why the cell would run; empty where its run is finished and what it would give now."""
+
+
+def standings(
+    cells: Sequence["Cell"],
+    record: Path,
+    targets: Sequence[str],
+    wanted: Collection[str],
+    hashes: Mapping[str, str] | None = None,
+) -> dict[str, Standing]:
+    """Where each cell stands, by its id.
+
+    A run is what its cell would give now if it was made with the same values of all that its stages read of
+    params.yaml, if no file that they read has changed since, in git or among those that git ignores, and if it has all
+    reports and curves that are wanted.
     """
-    runs = {run.cell: run for run in recorded_runs(record)}
+    runs: dict[str, list[Run]] = {}
+    for run in recorded_runs(record):
+        runs.setdefault(run.cell, []).insert(0, run)
     values, keys = read_params_file(), reach(targets).params
     hashes = ignored_inputs(targets).hashes if hashes is None else hashes
     named = clone.named_inputs(cells, targets)
     changed: dict[tuple[str, frozenset[Path]], list[str]] = {}
-    reasons: dict[str, str] = {}
+    found: dict[str, Standing] = {}
     for cell in cells:
-        run = runs.get(cell.id)
-        if run is None:
-            reasons[cell.id] = "not run yet"
+        if cell.id not in runs:
+            found[cell.id] = Standing(None, "not run yet")
             continue
+        todays = cell.params(values)
+        moved = [
+            [key for key, *_ in differences("", run.params, todays) if _is_read(key, keys)] for run in runs[cell.id]
+        ]
+        newest = moved.index([]) if [] in moved else 0
+        run = runs[cell.id][newest]
         paths = frozenset(clone.all_paths({cell.id: named[cell.id]}))
         if (run.baseline, paths) not in changed:
             changed[run.baseline, paths] = clone.changed_since(run.baseline, targets, paths)
-        moved = [key for key, *_ in differences("", run.params, cell.params(values)) if _is_read(key, keys)]
         data = [path for path, *_ in sorted({*run.inputs.items()} ^ {*hashes.items()})]
-        if causes := [*moved, *dict.fromkeys(data), *changed[run.baseline, paths]]:
-            reasons[cell.id] = f"{', '.join(causes[:3])} changed since"
+        absent = sorted({*wanted} - run.reports.keys() - run.curves.keys())
+        if causes := [*moved[newest], *dict.fromkeys(data), *changed[run.baseline, paths]]:
+            reason = f"{', '.join(causes[:3])} changed since"
+        elif run.state != "finished":
+            reason = f"{run.state}: {run.message}"
         else:
-            reasons[cell.id] = "" if run.state == "finished" else f"{run.state}: {run.message}"
-    return reasons
+            reason = f"has no {', '.join(absent[:3])} yet" if absent else ""
+        found[cell.id] = Standing(run, reason)
+    return found
 
 
 def _is_read(key: str, keys: Collection[str]) -> bool:

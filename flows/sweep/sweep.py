@@ -6,12 +6,14 @@ from pathlib import Path
 
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, cells_of, require_written
-from flows.experiments.experiment import Experiment, SettingName, read_experiment
-from flows.experiments.runs import Run, RunCells, recorded_runs
-from flows.experiments.stored import RECORD, results_folder
+from flows.experiments.experiment import Experiment, SettingName, bare_name, read_experiment, results_folder
+from flows.experiments.results import compute
+from flows.experiments.runs import Run, RunCells
+from flows.experiments.stored import RECORD
 from flows.plan.params import check_params
 from flows.sweep import clone
-from flows.sweep.run_cells import reasons_to_run, run_cells
+from flows.sweep.plan import require_unguarded
+from flows.sweep.run_cells import Standing, run_cells, standings
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
@@ -22,7 +24,15 @@ def grid(name: str, size: SettingName) -> tuple[Experiment, list[Cell], Path]:
     check_params()
     experiment = read_experiment(name)
     require_written(name, experiment, reach(experiment.targets))
-    return experiment, cells_of(name, experiment, size), results_folder(name, size) / RECORD
+    require_unguarded(experiment.targets)
+    cells = cells_of(name, experiment, size)
+    compute(name, size, [])  # else hours of work end with a table of a level that the grid does not have
+    return experiment, cells, results_folder(name, size) / RECORD
+
+
+def _standings(experiment: Experiment, cells: Sequence[Cell], record: Path) -> dict[str, Standing]:
+    wanted = experiment.reports | experiment.curve_sources
+    return standings(cells, record, experiment.targets, wanted)
 
 
 def planned(
@@ -35,8 +45,8 @@ def planned(
     """
     experiment, cells, record = grid(name, size)
     commit_of(experiment.targets, cells)
-    reasons = reasons_to_run(cells, record, experiment.targets)
-    return [(cell, reasons[cell.id]) for cell in cells]
+    standing = _standings(experiment, cells, record)
+    return [(cell, standing[cell.id].reason) for cell in cells]
 
 
 def sweep(
@@ -55,16 +65,14 @@ def sweep(
     them; `options` are those of the command that say so.
     """
     experiment, cells, record = grid(name, size)
-    before = {run.cell: run for run in recorded_runs(record)}
-    reasons = reasons_to_run(cells, record, experiment.targets)
     given_up = {
-        cell.id: before[cell.id]
-        for cell in cells
-        if not retry and cell.id in before and reasons[cell.id].startswith("failed: ")
+        cell: found.run
+        for cell, found in _standings(experiment, cells, record).items()
+        if found.run and has_failed(found.reason) and not retry
     }
     runs = runner(
         [cell for cell in cells if cell.id not in given_up],
-        title=f"sweep {Path(name).stem}",
+        title=f"sweep {bare_name(name)}",
         targets=experiment.targets,
         reports=experiment.reports,
         curves=experiment.curve_sources,
@@ -82,13 +90,18 @@ def sweep(
     return lines
 
 
+def has_failed(reason: str) -> bool:
+    """Whether a cell would run only because it failed: it waits for `--retry`."""
+    return reason.startswith("failed: ")
+
+
 def compute_again(name: str, size: SettingName, *, wait: bool = False) -> list[Run]:
     """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
     experiment, cells, _ = grid(name, size)
     folder = _checked(name, size) / clone.head_commit(experiment.targets, cells)[:12]
     return run_cells(
         cells,
-        title=f"sweep {Path(name).stem} --check",
+        title=f"sweep {bare_name(name)} --check",
         targets=experiment.targets,
         reports=experiment.reports,
         curves=experiment.curve_sources,
@@ -105,4 +118,4 @@ def forget_check(name: str, size: SettingName) -> None:
 
 
 def _checked(name: str, size: SettingName) -> Path:
-    return CHECKED / Path(name).stem / size
+    return CHECKED / bare_name(name) / size

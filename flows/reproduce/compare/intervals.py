@@ -29,9 +29,10 @@ class ComparedSet:
 
     name: str
     published: float
-    published_interval: Interval
+    published_interval: Interval | None
+    """None of a set of one document, which cannot vary, and where there is no value."""
     found: float
-    found_interval: Interval
+    found_interval: Interval | None
     equal: bool
     reason: str
     """Why it is equal, or not."""
@@ -74,8 +75,7 @@ def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMe
 def of_one_alone(name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None) -> ComparedSet:
     """A set that only one of the two evaluations has."""
     (ours, our_ends), (theirs, their_ends) = (
-        (one.bits_per_byte, one.interval_95.bits_per_byte) if one else (math.nan, (math.nan, math.nan))
-        for one in (published, found)
+        (one.bits_per_byte, one.interval_95.bits_per_byte) if one else (math.nan, None) for one in (published, found)
     )
     reason = "not published" if published is None else "not measured here"
     return ComparedSet(name, ours, our_ends, theirs, their_ends, False, reason)
@@ -86,14 +86,16 @@ def compare_set(
 ) -> ComparedSet:
     """One set. The same weights must give the same value but for rounding: an interval would hide a wrong number."""
     ours, theirs = published.bits_per_byte, found.bits_per_byte
-    (low, high), (found_low, found_high) = published.interval_95.bits_per_byte, found.interval_95.bits_per_byte
+    our_ends, their_ends = published.interval_95.bits_per_byte, found.interval_95.bits_per_byte
     if not same_documents:
         equal, reason = False, "measured on other documents"
     elif same_weights:
         equal = abs(ours - theirs) <= ROUNDING * abs(ours)
         apart = "equal but for rounding" if equal else "more apart than rounding explains"
         reason = f"the same weights, {'equal' if ours == theirs else apart}"
+    elif our_ends is None or their_ends is None:
+        equal, reason = False, "other weights, and a single document has no interval to be within"
     else:
-        equal = low <= theirs <= high and found_low <= ours <= found_high
+        equal = our_ends[0] <= theirs <= our_ends[1] and their_ends[0] <= ours <= their_ends[1]
         reason = "each within the other's interval" if equal else "not within each other's intervals"
-    return ComparedSet(name, ours, (low, high), theirs, (found_low, found_high), equal, reason)
+    return ComparedSet(name, ours, our_ends, theirs, their_ends, equal, reason)

@@ -77,6 +77,13 @@ def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None
             {"axes": {"size": {"s": {"model.shape.width": 1}}, "recipe": {"a": {"model.shape": {"width": 2}}}}},
             "model.shape replaces model.shape.width, set before it; set model.shape first",
         ),
+        (
+            {
+                "base": {"model.shape": {"width": 3}, "model.shape.width": 4},
+                "axes": {"size": {"s": {}}, "recipe": {"a": {"model.shape": {"width": 2}}}},
+            },
+            "model.shape replaces model.shape.width, set before it; set model.shape first",
+        ),
         ({"cells": [{"size": "small"}]}, "give a level for each of size, recipe"),
         ({"cells": [{"size": "huge", "recipe": "a"}]}, "size has no level `huge`; there are small, large"),
         ({"base": {"mood": "good"}}, "mood=good: no such group"),
@@ -144,9 +151,10 @@ def test_dvc_makes_of_the_commands_exactly_the_params_of_the_cells(
 TEXTS = st.sampled_from(["a/b.jsonl", "e-1", "null", "True", "a.b", "_"]) | st.text(
     "ab'\" ,:=\\[{$~1\u00e9", max_size=8
 )
+KEYS = st.sampled_from(["p", "q", "r", "a, b", "a:b", "{a}=[b]", "a (b)", "\\"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(-1e6, 1e6) | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("pqr"), inner, min_size=1, max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, min_size=1, max_size=2),
     max_leaves=6,
 )  # fmt: skip
 

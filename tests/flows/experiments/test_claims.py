@@ -7,6 +7,7 @@ import pytest
 from flows.experiments.claims import check_claims, fit_of
 from flows.experiments.experiment import Claim, Experiment
 from flows.experiments.expressions import evaluate, parse, parse_condition
+from flows.experiments.statistics import estimate
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
 
@@ -45,7 +46,10 @@ def with_claim(experiment: Experiment, holds_if: str) -> Experiment:
         ('runs(loss, size="w9").mean < 1', "size has no level `w9`; there are w1, w2, w4, w8"),
         ('runs(loss, size="w1").mean < 1', "say which level of recipe"),
         ('runs(loss, depth="1").mean < 1', "no axis `depth`; there are size, recipe"),
-        ("runs().mean < 1", "missing 1 required positional argument"),
+        (
+            'runs(loss, size="w1", recipe="a").n < 1 and runs(loss, size="w9").mean < 1',
+            "size has no level `w9`; there are w1, w2, w4, w8",
+        ),
     ],
 )
 def test_a_claim_about_what_the_grid_does_not_have_is_refused(tmp_path: Path, holds_if: str, message: str) -> None:
@@ -87,15 +91,52 @@ def test_what_is_no_arithmetic_comparison_or_call_of_a_known_function_is_refused
         parse(text, ["a"], ["runs"], ["mean"])
 
 
-@pytest.mark.parametrize("text", ["a", "a - 1", "not a", "a < 1 and a", "a < 1 or not (a < 2 and 1)", "not not 'a'"])
-def test_a_claim_that_compares_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no comparison"):
-        parse_condition(text, ["a"])
+def test_a_division_by_zero_in_a_claim_is_its_answer_and_the_other_claims_have_theirs(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    mean = 'runs(loss, size="w1", recipe="a").mean'
+
+    (claim,) = check_claims(with_claim(experiment, f"1 / ({mean} - {mean}) < 2"), data)
+
+    assert claim.answer == "cannot be said"
+    assert claim.because.startswith("float division by zero (5.01 [")
 
 
-def test_a_claim_is_made_of_comparisons() -> None:
-    body = parse_condition("not a < 1 and (a > 2 or 3 <= a ** 2 < 5)", ["a"])
-    assert [bool(evaluate(body, {"a": a})) for a in (0.0, 1.0, 2.0, 3.0)] == [False, False, True, True]
+LOSS = "runs(loss).mean"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((text, "is no comparison") for text in (LOSS, f"{LOSS} - 1", f"not {LOSS}", f"{LOSS} < 1 and {LOSS}")),
+        (f"{LOSS} < 1 or not ({LOSS} < 2 and 1)", "`1` is no comparison"),
+        ("1 < 2", "`1 < 2` asks nothing of the runs"),
+        ("loss < law", "`loss` is no number; one of the runs is `runs"),
+        (f"{LOSS} < 'x'", "`'x'` is no number"),
+        ("runs(loss) < 1", r"`runs\(loss\)` is no number"),
+        ("runs(loss).p < 1", r"runs\(...\) has no `.p`; there are mean, sd, low, high, n"),
+        ("fit(law).mean < 1", r"fit\(...\) has no `.mean`"),
+        ("fit(law, size='a').b < 1", "give nothing but its name"),
+        ("runs(loss, cost).mean < 1", "runs: give one metric first; there are loss, cost"),
+        ("runs(loss, size=1).mean < 1", "levels are texts"),
+        ("runs(loss, size=['a', 'b']).mean < 1", "levels are texts"),
+        ("runs(loss, **law).mean < 1", "levels are texts"),
+        ("difference(loss, size='a').p < 1", "two different levels of an axis are compared"),
+        ("difference(loss, size=['a', 'a']).p < 1", "two different levels of an axis are compared"),
+        ("difference(loss, size=['a', 'b', 'c']).p < 1", "two different levels of an axis are compared"),
+    ],
+)
+def test_a_claim_that_asks_nothing_of_the_runs_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_condition(text, ["loss", "cost"], ["law"])
+
+
+def test_a_claim_is_made_of_comparisons_of_numbers_of_the_runs() -> None:
+    body = parse_condition(f"not {LOSS} < 1 and ({LOSS} > 2 or 3 <= -{LOSS} * -{LOSS} < 5)", ["loss"], [])
+
+    def answer(loss: float) -> bool:
+        return bool(evaluate(body, {"loss": "loss", "runs": lambda metric: estimate([loss])}))
+
+    assert [answer(loss) for loss in (0.0, 1.0, 2.0, 3.0)] == [False, False, True, True]
 
 
 def test_arithmetic_is_pythons() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from flows.experiments.cells import cells_of
-from flows.experiments.experiment import EXPERIMENTS, read_experiment
+from flows.experiments.experiment import EXPERIMENTS, experiment_path, read_experiment, results_folder
+from flows.search.search_file import SEARCHES, search_path
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.small_project import ROOT, changed
@@ -46,7 +47,36 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ({"claims": [{"says": "?", "holds_if": 'difference(law, recipe=["a", "b"]).p < 1'}]}, "no metric `law`"),
         ({"claims": [{"says": "?", "holds_if": "0 < fit('lwa').b_low"}]}, "fit: no fit `lwa`; there are law"),
-        ({"claims": [{"says": "?", "holds_if": "runs().mean < 1"}]}, "runs: no metric ``; there are loss"),
+        ({"claims": [{"says": "?", "holds_if": "runs().mean < 1"}]}, "runs: give one metric first; there are loss"),
+        ({"claims": [{"says": "?", "holds_if": "1 < 2"}]}, "claims.0.holds_if = '1 < 2': `1 < 2` asks nothing of the"),
+        ({"claims": EXPERIMENT["claims"] * 2}, "claims: two are called 'Cost helps.', 'b is better.'"),
+        (
+            {"metrics": EXPERIMENT["metrics"] | {"same": EXPERIMENT["metrics"]["loss"]}},
+            "metrics: two are called 'loss (nats)'; let them differ",
+        ),
+        (
+            {"comparisons": {"main": EXPERIMENT["comparisons"]["recipes"]}},
+            "tables, comparisons: main: a comparison is a table too",
+        ),
+        (
+            changed({"comparisons": EXPERIMENT["comparisons"]}, comparisons__recipes__where={"recipe": "b"}),
+            "comparisons.recipes.where: recipe is what is compared",
+        ),
+        (
+            changed({"figures": EXPERIMENT["figures"]}, figures__points__x="double"),
+            "figures.points.fit: law is of loss against cost, not of loss against double",
+        ),
+        ({"axes": {"size": {}}}, "axes.size = {}: Dictionary should have at least 1 item"),
+        (
+            {"axes": {"size": {"param": ["a", "b"], "values": [1]}}},
+            "axes: size.param = ['a', 'b']: give one dotted key",
+        ),
+        ({"axes": {"size": {"param": "model.width", "values": [1, "1"]}}}, "axes: size.values: 1 is there twice"),
+        ({"cells": []}, "cells = []: List should have at least 1 item"),
+        (
+            {"settings": {"small": {"minutes": 1, "seeds": []}, "full": {"minutes": None}}},
+            "settings.small.seeds = []: List should have at least 1 item",
+        ),
         (
             {"metrics": EXPERIMENT["metrics"] | {"double": EXPERIMENT["metrics"]["double"] | {"formula": "'a'"}}},
             "metrics.double.formula = \"'a'\": `'a'` is no number",
@@ -73,6 +103,22 @@ def test_a_fault_is_named_with_the_file_the_key_the_value_and_what_is_allowed(
 
     assert message in str(error.value)
     assert str(error.value).startswith("experiments/toy.yaml: ")
+
+
+def test_a_key_that_is_there_twice_is_refused_since_only_one_of_them_would_count(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    with (tmp_path / "experiments/toy.yaml").open("a") as file:
+        file.write("question: And this?\n")
+
+    with pytest.raises(UserError, match=r'^experiments/toy\.yaml: line \d+: found duplicate key "question"$'):
+        read_experiment("toy")
+
+
+def test_a_name_may_have_a_point(tmp_path: Path) -> None:
+    assert experiment_path("scaling.v2") == experiment_path("experiments/scaling.v2.yaml")
+    assert results_folder("scaling.v2", "small") == results_folder("experiments/scaling.v2.yaml", "small")
+    assert results_folder("scaling.v2", "small") == EXPERIMENTS / "scaling.v2/small"
+    assert search_path("rates.v2") == SEARCHES / "rates.v2.yaml"
 
 
 def test_a_missing_file_is_answered_with_those_that_exist(tmp_path: Path) -> None:

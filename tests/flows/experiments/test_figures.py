@@ -2,13 +2,14 @@
 
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
 
 from flows.experiments.claims import fit_of
-from flows.experiments.figures import COLUMN_INCHES, LOOKS, write_figure
+from flows.experiments.figures import COLUMN_INCHES, LOOKS, require_drawable, write_figure
 from flows.experiments.rows import Tidy
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
@@ -65,25 +66,40 @@ def test_a_fit_without_an_interval_is_drawn_without_a_band(tmp_path: Path) -> No
     assert (areas(data), areas(one_seed)) == (1, 0)
 
 
-def test_a_level_of_one_run_has_no_interval_and_one_without_runs_no_line(tmp_path: Path) -> None:
+def test_a_level_of_one_run_has_no_interval_and_one_without_runs_is_named(tmp_path: Path) -> None:
     experiment, data = some_data(tmp_path, lacking=[1, 2, 6, 7, 8])  # of w1, a and w2, a: seeds 1, 2 and all
 
     svg = write_figure(tmp_path, experiment, "levels", data, {})[1].read_text()
 
-    labels = ["w1 (1 of 3 runs)", "w4", "w8"]
+    labels = ["w1 (1 of 3 runs)", "w2 (0 of 3 runs)", "w4", "w8"]
     assert [label for label in re.findall(r"<!-- (w\d.*?) -->", svg) if label in labels] == labels
-    assert "<!-- w2" not in svg
     assert svg.count("LineCollection_") == 3  # with that of the legend
     assert svg.count("<!-- a run -->") == svg.count("<!-- mean over seeds, 95 % interval -->") == 1
 
 
 def test_seeds_of_several_cells_are_not_averaged_in_one_line(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=[1, 2, 3])  # w1: seed 0 of a, seeds 1 and 2 of b
+    experiment, data = some_data(tmp_path, lacking=range(24))  # also before anything has run
     for name in ("curves", "levels"):
+        require_drawable(experiment, name, data)
         experiment.figures[name].where.clear()
 
         with pytest.raises(UserError, match=f"figures.{name}: a line holds several levels of recipe; choose one"):
-            write_figure(tmp_path, experiment, name, data, {})
+            require_drawable(experiment, name, data)
+    experiment.figures["points"].where["size"] = "w9"
+    with pytest.raises(UserError, match="size has no level `w9`"):
+        require_drawable(experiment, "points", data)
+
+
+def test_labels_are_printed_as_they_are_and_a_run_without_cost_has_no_place_on_a_power_law(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    law = fit_of(experiment, "law", data)
+    experiment.metrics["cost"] = experiment.metrics["cost"].model_copy(update={"label": "US$ or $x_1$"})
+    first = replace(data.rows[0], metrics={"cost": 0.0, "loss": 5.0})
+    experiment.figures["points"].log.clear()
+
+    svg = write_figure(tmp_path, experiment, "points", Tidy((first, *data.rows[1:])), {"law": law})[1].read_text()
+
+    assert "<!-- US$ or $x_1$ -->" in svg
 
 
 def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
@@ -106,6 +122,12 @@ def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
         experiment, data = some_data(tmp_path, lacking)
         return write_figure(tmp_path, experiment, name, data, {"law": fit_of(experiment, "law", data)})[1].read_text()
 
-    for name, said in (("points", ", 11 of 12 runs -->"), ("curves", "<!-- w1 (2 of 3 seeds) -->")):
-        assert said in svg(name, [0])
+    for name, lacking, said in (
+        ("points", [0], ", 11 of 12 runs -->"),
+        ("points", [0], "<!-- w1 (2 of 3 runs) -->"),
+        ("points", [0, 1, 2], "<!-- w1 (0 of 3 runs) -->"),
+        ("curves", [0], "<!-- w1 (2 of 3 seeds) -->"),
+        ("curves", [0, 1, 2], "<!-- w1 (none of 3 seeds) -->"),
+    ):
+        assert said in svg(name, lacking)
         assert " of " not in "".join(re.findall("<!-- .* -->", svg(name, [])))

@@ -81,6 +81,24 @@ def test_runs_of_different_params_are_not_mixed_and_those_of_todays_count(tmp_pa
     assert rows[0].message.startswith("other.rate differ")
 
 
+def test_a_key_that_only_some_cells_set_has_to_be_the_same_in_the_others(tmp_path: Path) -> None:
+    recipes = {"a": {}, "b": {"other.rate": 0.9}}
+    experiment, cells = small_experiment(tmp_path, axes=EXPERIMENT["axes"] | {"recipe": recipes}, claims=[])
+    runs = [finished(cell, 1.0) for cell in cells]
+    runs[0].params["other"]["rate"] = 0.1
+
+    data = tidy(experiment, cells, runs, PARAMS)
+
+    assert [row.state for row in data.rows] == ["other params", *["finished"] * 11]
+    assert data.rows[0].message == "other.rate differ from params.yaml and the experiment"
+
+    for run in runs[:3] + runs[6:9]:  # all that do not set it
+        run.params["other"]["rate"] = 0.1
+    data = tidy(experiment, cells, runs, PARAMS)
+    assert {row.state for row in data.rows} == {"finished"}
+    assert data.notes == ("The runs were made with another params.yaml than today's: other.rate.",)
+
+
 def test_runs_that_all_were_made_with_the_same_earlier_params_count_and_a_note_says_so(tmp_path: Path) -> None:
     experiment, cells = small_experiment(tmp_path)
     runs = [finished(cell) for cell in cells[:2]]

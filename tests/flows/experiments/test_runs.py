@@ -2,6 +2,7 @@
 
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from flows.experiments import results
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
 from flows.experiments.results import dvc_runs
-from flows.experiments.runs import append_run, recorded_runs, reports_and_curves
+from flows.experiments.runs import append_run, last_runs, recorded_runs, reports_and_curves
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import finished
@@ -44,15 +45,15 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_what_is_recorded_is_read_back_and_the_last_run_of_a_cell_counts(tmp_path: Path) -> None:
+def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     _, cells = small_experiment(tmp_path)
     record = tmp_path / "deep/runs.jsonl"
     failed = finished(cells[0]).model_copy(update={"state": "failed", "message": "no luck"})
     for run in (failed, finished(cells[1]), finished(cells[0])):
         append_run(record, run)
 
-    assert recorded_runs(record) == [finished(cells[1]), finished(cells[0])]
-    assert len(record.read_text().splitlines()) == 3
+    assert recorded_runs(record) == [failed, finished(cells[1]), finished(cells[0])]
+    assert last_runs(record) == {cell.id: finished(cell) for cell in cells[:2]}
     assert recorded_runs(tmp_path / "none.jsonl") == []
 
 
@@ -74,7 +75,7 @@ def test_a_point_of_a_curve_that_is_empty_or_no_number_is_left_out(broken: str) 
 
     assert curves["curve.tsv:loss"][0] == (1.0, 9.0)
     assert curves["curve.tsv:loss"][1:] in ([(3.0, math.inf)], [])
-    assert "curve.tsv:other" not in curves
+    assert curves["curve.tsv:other"] == []
 
 
 @pytest.mark.parametrize("left", [1, 50, 0.5, -1])
@@ -146,6 +147,43 @@ def test_dvcs_experiments_are_read_with_their_reports_and_curves_and_without_bas
     (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
     with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
         results.require_written("toy", read_experiment("toy"), reached)
+
+
+def test_a_run_has_no_reports_of_stages_that_it_did_not_reach(tmp_path: Path) -> None:
+    """Its commit has those of the commit from which it was started."""
+    small_experiment(
+        tmp_path,
+        axes={"size": {"s": {"model.width": 1}}, "recipe": {"a": {"model.name": "a"}}},
+        figures={},
+        claims=[],
+        comparisons={},
+        seeds={"keys": ["model.seed"], "values": [5]},
+    )
+    commit_project(tmp_path)
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML.replace("    cmd: echo", "    deps: [scores.json]\n    cmd: echo"))
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], check=True)
+    subprocess.run(["git", "add", "-A"], check=True)
+    subprocess.run(["git", "commit", "-qm", "with results"], check=True)
+    (to_run,) = results.commands("toy", "small")
+    wanted = ({"scores.json", "other.json"}, {"curve.tsv:loss"})
+
+    subprocess.run(to_run.replace("--queue", "--temp"), shell=True, check=True, capture_output=True)
+    name = to_run.split("--name ")[1].split()[0]
+    (run,) = dvc_runs({name}, *wanted)
+    assert run.reports.keys() == {"scores.json"}
+    assert run.curves.keys() == {"curve.tsv:loss"}
+
+    # An experiment that asks for them lacks them, and its command takes no name that is taken.
+    text = (tmp_path / "experiments/toy.yaml").read_text().replace("- train", "- other")
+    (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
+    (row,) = results.compute("toy", "small").data.rows
+    assert (row.state, row.lacks, row.metrics.keys()) == ("finished", ("other.json",), {"loss"})
+    (again,) = results.commands("toy", "small")
+    assert again.startswith(f"dvc exp rename {name} {name}-{run.commit[:7]} && dvc exp run --queue --name {name} ")
+    subprocess.run(again.replace("--queue", "--temp"), shell=True, check=True, capture_output=True)
+    (run,) = dvc_runs({name}, *wanted)
+    assert run.reports.keys() == {"scores.json", "other.json"}
+    assert results.commands("toy", "small") == []
 
 
 def test_of_two_experiments_with_the_same_cells_each_has_its_own_runs(tmp_path: Path) -> None:

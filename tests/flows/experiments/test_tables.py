@@ -6,14 +6,23 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flows.experiments.experiment import EXPERIMENTS, results_folder
 from flows.experiments.rendering import escape_tex, html, markdown, printed, table_csv, tex, write_forms
 from flows.experiments.rows import Tidy
 from flows.experiments.statistics import estimate, paired_difference
-from flows.experiments.stored import StoredTable, compare_tables, find_entry, find_table, results_folder, write_table
+from flows.experiments.stored import (
+    Column,
+    StoredTable,
+    compare_tables,
+    find_entry,
+    find_table,
+    write_table,
+)
 from flows.experiments.tables import differences_table, means_table
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
@@ -82,6 +91,37 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -
     assert "Holm-corrected for the 4 differences" in table.footnotes[0]
 
 
+def test_a_cell_that_the_grid_does_not_have_keeps_no_other_of_its_row_from_being_the_best(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    third = [replace(row, levels=row.levels | {"recipe": "c"}) for row in data.select({"size": "w1", "recipe": "a"})]
+    wide = means_table(experiment, PLACE, "wide", Tidy((*data.rows, *third)))
+
+    assert [[entry.best for entry in line] for line in wide.entries] == [[False, True, False]] * 4
+
+
+def test_a_finished_run_without_the_number_is_named_below(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    lacks = replace(data.rows[0], metrics={"loss": 5.0})
+    data = Tidy((lacks, *data.rows[1:]))
+
+    assert means_table(experiment, PLACE, "main", data).footnotes[-1] == (
+        "Runs that are missing: w1, a, seed 0 (no cost)."
+    )
+    assert "no cost" not in str(means_table(experiment, PLACE, "wide", data).footnotes)
+
+
+def test_levels_that_advance_together_are_compared_with_those_of_the_baseline(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    names = {"a": "w1", "b": "w8"}
+    zipped = Tidy(tuple(row for row in data.rows if row.levels["size"] == names[row.levels["recipe"]]))
+    table = differences_table(experiment, PLACE, "recipes", zipped)
+
+    assert (table.row_headings, table.rows) == (["recipe"], [["b"]])
+    expected = paired_difference(losses(tmp_path, size="w8", recipe="b"), losses(tmp_path, size="w1", recipe="a"))
+    assert table.entries[0][0].value == pytest.approx(expected.mean)
+    assert table.entries[0][0].n == 3
+
+
 def test_a_table_that_would_average_different_cells_is_refused(tmp_path: Path) -> None:
     experiment, data = some_data(tmp_path)
     mixed = experiment.model_copy(
@@ -120,9 +160,17 @@ def test_latex_is_balanced_has_as_many_columns_as_it_says_and_no_character_that_
 
 
 def test_any_text_is_escaped_for_latex() -> None:
+    assert escape_tex("a\n\nb \u03b2 \u00b5") == "a b $\\beta$ $\\mu$"
     assert escape_tex(r"50 % of a_b & \x {y} ~ ^ # $") == (
         r"50 \% of a\_b \& \textbackslash{}x \{y\} \textasciitilde{} \textasciicircum{} \# \$"
     )
+
+
+def test_no_row_is_an_argument_of_the_line_break_before_it(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    rows = tuple(replace(row, levels=row.levels | {"size": f"[{row.levels['size']}]"}) for row in data.rows)
+
+    assert tex(means_table(experiment, PLACE, "main", Tidy(rows))).count("\n    {}[w") == 8
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
@@ -156,7 +204,7 @@ def test_a_stored_table_leads_from_an_entry_to_its_runs(tmp_path: Path) -> None:
     paths = write_forms(folder, table)
 
     for name in ("toy/main", str(paths[0]), str(paths[3])):
-        row, column, entry = find_entry(find_table(name), "w4, b", "loss")
+        row, column, entry = find_entry(find_table(name, EXPERIMENTS), "w4, b", "loss")
         assert (row, column) == ("w4, b", "loss (nats)")
         cells = [row for row in data.rows if row.levels == {"size": "w4", "recipe": "b"}]
         assert [run.commit for run in entry.runs] == [f"c{cell.cell}" for cell in cells]
@@ -180,7 +228,7 @@ def test_what_cannot_be_found_is_answered_with_what_there_is(
     write_table(results_folder(*PLACE) / "tables", means_table(experiment, PLACE, "main", data))
 
     with pytest.raises(UserError) as error:
-        find_entry(find_table(table), row, column)
+        find_entry(find_table(table, EXPERIMENTS), row, column)
 
     assert message in str(error.value)
 
@@ -193,7 +241,10 @@ def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path:
     assert entry.high is not None
     moved.entries[2][1] = entry.model_copy(update={"value": (entry.value + entry.high) / 2})
     moved.entries[3][1] = old.entries[3][1].model_copy(update={"value": 9.0, "text": "9.00"})
-    moved.entries[4][1] = old.entries[4][1].model_copy(update={"n": 2})
+    moved.entries[4][1] = old.entries[4][1].model_copy(update={"n": 2, "value": entry.value})
+    moved.entries[5][0] = old.entries[5][0].model_copy(update={"best": True})
+    moved.entries[6][0] = old.entries[6][0].model_copy(update={"n": 4})
+    moved.entries[6][1] = old.entries[6][1].model_copy(update={"extra": "[1.00, 9.00]"})
     moved.rows[7] = ["w16", "b"]
 
     assert {verdict for *_, verdict, _ in compare_tables(old, old)} == {"equal"}
@@ -202,12 +253,24 @@ def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path:
     assert changed == {
         ("w2, a", "loss (nats)"): "within intervals",
         ("w2, b", "loss (nats)"): "different",
-        ("w4, a", "loss (nats)"): "within intervals",
+        ("w4, a", "loss (nats)"): "different",
+        ("w4, b", "cost"): "different",
+        ("w8, a", "cost"): "within intervals",
+        ("w8, a", "loss (nats)"): "different",
         ("w8, b", "cost"): "gone",
         ("w8, b", "loss (nats)"): "gone",
         ("w16, b", "cost"): "new",
         ("w16, b", "loss (nats)"): "new",
     }
+
+
+def test_two_columns_of_one_heading_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    old = all_tables(tmp_path)[0]
+    old = old.model_copy(update={"columns": [Column(group="a", label="b: c"), Column(group="a: b", label="c")]})
+    moved = old.model_copy(deep=True)
+    moved.entries[2][0] = old.entries[2][0].model_copy(update={"value": 99.0})
+
+    assert [verdict for *_, verdict, _ in compare_tables(old, moved)].count("different") == 1
 
 
 def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: Path) -> None:
@@ -253,4 +316,6 @@ def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
             del run["baseline"]
     (folder / "main.json").write_text(json.dumps(stored))
 
-    assert {verdict for *_, verdict, _ in compare_tables(find_table("toy/main"), all_tables(tmp_path)[0])} == {"equal"}
+    assert {
+        verdict for *_, verdict, _ in compare_tables(find_table("toy/main", EXPERIMENTS), all_tables(tmp_path)[0])
+    } == {"equal"}

@@ -118,6 +118,17 @@ def test_dvc_repro_makes_the_table_of_dvcs_experiments_and_runs_only_what_is_new
     assert all("seed1" in name for name in ran[:-1])
     assert "| small | a | 1.0 | 3.05 ± 0.07 |" in (FOLDER / "tables/main.md").read_text()
 
+    # A cell under another name: what it left under the first one does not count.
+    (FOLDER / "cells" / small / "run.json").write_text(
+        (FOLDER / "cells" / small / "run.json").read_text().replace('"loss": 3.0', '"loss": 99.0')
+    )
+    renamed = yaml.safe_load((project / "experiments/toy.yaml").read_text().replace("size: small", "size: tiny"))
+    renamed["axes"]["size"] = {"tiny": renamed["axes"]["size"].pop("small")} | renamed["axes"]["size"]
+    (project / "experiments/toy.yaml").write_text(yaml.safe_dump(renamed, sort_keys=False))
+    write_matrix("toy", "small")
+    repro(FOLDER)
+    assert "| tiny | a | 1.0 | 3.05 ± 0.07 |" in (FOLDER / "tables/main.md").read_text()
+
 
 def test_a_stage_of_ours_runs_once_for_all_cells_with_the_same_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

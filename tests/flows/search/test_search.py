@@ -1,5 +1,6 @@
 """A search is the same however often it is killed, and spends no more than its budget."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from flows.search import search as searching
 from flows.search.search import Found, run_search
 from flows.search.trials import finished
 from stages.runtime.entry import EXIT_CONTINUE, UserError
+from tests.flows.operated import wait_until
 from tests.flows.search.small_search import PARAMS, InProcess, Killed, write_search
 
 
@@ -99,8 +101,10 @@ def test_a_kill_between_the_record_and_optunas_journal_loses_nothing(
     assert results(folder) == files
 
 
-def test_the_early_stop_does_not_depend_on_when_the_curves_are_read(tmp_path: Path) -> None:
-    folder = write_search(tmp_path, budget={"runs": 24})
+@pytest.mark.parametrize("budget", [{"runs": 24}, {"compute": {"source": "scores.json:flop", "tflop": 16}}])
+def test_the_early_stop_does_not_depend_on_when_the_curves_are_read(tmp_path: Path, budget: dict[str, Any]) -> None:
+    """Nor does what is spent: a run that was read too late, and ended, counts as little as one that was stopped."""
+    folder = write_search(tmp_path, budget=budget)
     read = course(run_search("toy", InProcess()))
     (folder / "runs.jsonl").unlink()
 
@@ -189,6 +193,24 @@ def test_no_batch_begins_when_the_compute_is_spent(tmp_path: Path) -> None:
 
     assert len(found.trials) == 6  # after the first three 3 TFLOP were spent
     assert found.ended == "3.5 TFLOP are spent"
+
+
+def test_the_time_of_a_call_that_is_killed_counts_up_to_its_last_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_search(tmp_path, budget={"hours": 0.5})
+    monkeypatch.setattr(searching, "CLOCK_WRITTEN_EVERY_SECONDS", 0.01)
+    seen: list[float] = []
+
+    def look(cell: Cell) -> str:
+        wait_until((folder / "spent.json").is_file, 30)
+        seen.append(json.loads((folder / "spent.json").read_text())["seconds"])
+        return ""
+
+    with pytest.raises(Killed):
+        run_search("toy", InProcess(fails=look, killed_after=2))
+
+    assert len(seen) == 2, "it is there while the runs go on"
 
 
 def test_the_time_of_all_calls_counts_and_what_is_recorded_is_shown_after_it(

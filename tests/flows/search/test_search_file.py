@@ -40,6 +40,10 @@ def with_rate(**changes: Any) -> dict[str, Any]:
         ({"space": {"rate": {"choices": [1, 2]}}}, "rate=1: no such group"),
         ({"space": {"modl.rate": RATE}}, "modl.rate: params.yaml has no `modl`"),
         ({"space": SEARCH["space"] | {"model.depth": {"choices": [1]}}}, "shape and model.depth both set model.depth"),
+        (
+            {"space": SEARCH["space"] | {"more": {"choices": {"none": {}, "deep": {"model.depth": 9}}}}},
+            "shape and more both set model.depth",
+        ),
         ({"targets": ["trian"]}, "targets: "),
         ({"objective": {"source": "other.json:loss", "better": "lower"}}, "other.json: train and the stages before"),
         (changed({"stop_early": SEARCH["stop_early"]}, stop_early__steps="model.name"), "stop_early.steps: model.name"),

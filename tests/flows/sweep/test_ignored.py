@@ -9,9 +9,8 @@ import pytest
 from flows.sweep import clone
 from flows.sweep.ignored import ignored_inputs
 from flows.sweep.pool import commit_for_workers
-from flows.sweep.run_cells import reasons_to_run
 from stages.runtime.entry import UserError
-from tests.flows.sweep.test_run_cells import CELL, RECORD, recorded
+from tests.flows.sweep.test_run_cells import CELL, reason_to_run, recorded
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 OWN_DATA = DVC_YAML.replace("cat source.txt source.txt", "cat corpus/*.txt").replace("[source.txt]", "[corpus]")
@@ -103,13 +102,13 @@ def test_links_lead_to_the_same_files_and_stay_links(project: Path) -> None:
 
 def test_a_cell_runs_again_where_such_a_file_has_changed(project: Path) -> None:
     recorded(project, ignored_inputs(["collect"]).hashes)
-    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: ""}
+    assert reason_to_run("collect") == ""
 
     (project / "corpus/a.txt").write_text("other\n")
-    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "corpus changed since"}
+    assert reason_to_run("collect") == "corpus changed since"
 
     recorded(project)  # of an earlier version, which did not see such files
-    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "corpus changed since"}
+    assert reason_to_run("collect") == "corpus changed since"
 
 
 def test_a_pool_is_refused_since_its_workers_could_not_get_them(project: Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, append_run
 from flows.sweep.clone import CLONES
-from flows.sweep.run_cells import reasons_to_run, run_cells
+from flows.sweep.run_cells import run_cells, standings
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
@@ -49,6 +49,11 @@ def recorded(folder: Path, inputs: Mapping[str, str] | None = None) -> None:
     append_run(RECORD, run)
 
 
+def reason_to_run(target: str, *wanted: str) -> str:
+    """Why the cell would run."""
+    return standings([CELL], RECORD, [target], wanted)[CELL.id].reason
+
+
 def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_the_next_cells(project: Path) -> None:
     recorded(project)
     for name in (CELL.id, f".{CELL.id}.partial", "failed"):
@@ -61,17 +66,25 @@ def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_th
 
 def test_a_cell_runs_again_where_a_value_in_a_template_has_changed(project: Path) -> None:
     recorded(project)
-    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: ""}
+    assert reason_to_run("collect") == ""
 
     changed = values()
     changed["model"]["width"] = 9
     (project / "params.yaml").write_text(yaml.safe_dump(changed))
-    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "model.width changed since"}
+    assert reason_to_run("collect") == "model.width changed since"
 
     git(project, "checkout", "-q", "params.yaml")
     (project / "machine.yaml").write_text("host: {name: other}\n")
     commit(project)
-    assert reasons_to_run([CELL], RECORD, ["collect"]) == {CELL.id: "machine.yaml changed since"}
+    assert reason_to_run("collect") == "machine.yaml changed since"
+
+
+def test_a_cell_runs_again_for_a_report_that_it_was_not_asked_for_before(project: Path) -> None:
+    assert reason_to_run("train", "scores.json") == "not run yet"
+    recorded(project)
+
+    assert reason_to_run("train") == ""
+    assert reason_to_run("train", "scores.json", "curve.tsv:loss") == "has no curve.tsv:loss, scores.json yet"
 
 
 def test_a_cell_runs_again_where_a_file_that_its_params_name_has_changed(project: Path) -> None:
@@ -81,9 +94,9 @@ def test_a_cell_runs_again_where_a_file_that_its_params_name_has_changed(project
     (project / "params.yaml").write_text((project / "params.yaml").read_text() + "evaluate: {sets: {a: fixed.txt}}\n")
     commit(project)
     recorded(project)
-    assert reasons_to_run([CELL], RECORD, ["train"]) == {CELL.id: ""}
+    assert reason_to_run("train") == ""
 
     (project / "fixed.txt").write_text("second\n")
     commit(project)
-    assert reasons_to_run([CELL], RECORD, ["train"]) == {CELL.id: "fixed.txt changed since"}
-    assert reasons_to_run([CELL], RECORD, ["tokenize"]) == {CELL.id: ""}
+    assert reason_to_run("train") == "fixed.txt changed since"
+    assert reason_to_run("tokenize") == ""

@@ -95,6 +95,16 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     assert "b, seed 1: other.rate changed since" in said
     assert "4 of 4 cells would run" in said
 
+    # There and back: what ran with the first values counts again.
+    assert sweep(folder).returncode == 0
+    assert stages_that_ran(folder)["tokenize"] == 2
+    (folder / "params.yaml").write_text(yaml.safe_dump(changed | {"other": {"rate": 0.5}}))
+    assert "0 of 4 cells would run" in sweep(folder, "--dry").stdout
+    before = (folder / TABLE).read_text()
+    assert sweep(folder).returncode == 0
+    assert stages_that_ran(folder)["tokenize"] == 2
+    assert "other params" not in before + (folder / TABLE).read_text()
+
 
 def test_a_sweep_reads_the_users_files_that_git_ignores(tmp_path: Path) -> None:
     own_data = DVC_YAML.replace("cat source.txt source.txt", "cat corpus/*").replace("[source.txt]", "[corpus]")
@@ -121,6 +131,8 @@ def test_a_cell_that_fails_is_shown_stays_out_of_the_mean_and_runs_again_on_dema
     assert "(1/2)" in (folder / TABLE).read_text()
     assert "Traceback" not in first.stdout
 
+    assert "0 of 2 cells would run; 1 failed, `--retry` runs them again" in sweep(folder, "--dry").stdout
+    assert "1 of 2 cells would run\n" in sweep(folder, "--dry", "--retry").stdout
     again = sweep(folder)
     assert again.returncode == 1
     assert stages_that_ran(folder)["train"] == 1
@@ -285,8 +297,9 @@ def test_a_grid_that_cannot_run_is_refused_before_anything_starts(
     )
     folder = make_sweep(tmp_path / "toy", gated, **TWO_CELLS | changes)
 
-    done = sweep(folder)
+    for options in ([], ["--dry"]):
+        done = sweep(folder, *options)
 
-    assert done.returncode == 2
-    assert message in done.stdout
-    assert not (folder / RECORD).exists()
+        assert done.returncode == 2
+        assert message in done.stdout
+        assert not (folder / RECORD).exists()

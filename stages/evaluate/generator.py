@@ -29,6 +29,9 @@ from stages.formats.evaluation.completions import Ended
 SHORTEST_CACHE = 64
 """Positions. A text that needs more gets the next power of two."""
 
+PROMPT_TOKENS_SEEN = 8
+"""Last tokens of a prompt that its text continues from: more than a character has bytes."""
+
 PLANNED_POSITIONS = 2048
 """That the prompts and continuations of most tasks do not exceed: memory is planned for as many."""
 
@@ -174,9 +177,10 @@ class _Row:
     """The tokens in the model's context: the prompt and what was drawn, or the end of it if the positions ran out."""
     uniforms: npt.NDArray[np.float64]
     """A random number for each token to be drawn."""
+    stream: DecodeStream
+    """Has seen the end of the prompt: some tokenizers write a space before every word but the first of a text."""
     drawn: list[int] = field(default_factory=list)
     text: str = ""
-    stream: DecodeStream = field(default_factory=lambda: DecodeStream(skip_special_tokens=True))
 
     def take(self, token: int, work: _Work) -> Ended | None:
         """Append a token. Returns why the text ends with it; None if it does not end."""
@@ -217,7 +221,7 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
                     ids = work.prompts[request.prompt][-length:]
                     rows.read(slot, ids)
                     uniforms = np.random.default_rng(request.seed).random(request.sampling.max_new_tokens)
-                    writing[slot] = _Row(number, request, list(ids), uniforms)
+                    writing[slot] = _Row(number, request, list(ids), uniforms, _stream_after(ids, work))
             if not writing:
                 break
             fed: dict[int, int] = {}
@@ -234,6 +238,14 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
                     fed[slot] = token
             if fed:
                 rows.step(fed)
+
+
+def _stream_after(ids: list[int], work: _Work) -> DecodeStream:
+    stream = DecodeStream(skip_special_tokens=True)
+    for token in ids[-PROMPT_TOKENS_SEEN:]:
+        if token != work.end_id:
+            stream.step(work.tokenizer.backend_tokenizer, token)
+    return stream
 
 
 def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int]]:

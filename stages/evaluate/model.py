@@ -18,6 +18,9 @@ from transformers.utils import logging
 from stages.formats.model_folder import weight_files
 from stages.runtime.entry import UserError, first_line
 
+ROUNDING = 1e-4
+"""Of the largest logit: two rows of a batch may differ by it without a reason."""
+
 logging.disable_progress_bar()  # reading a local file is quick
 
 
@@ -29,8 +32,10 @@ def open_config(folder: Path) -> PreTrainedConfig:
     weight_files(folder)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {first_line(error)}") from None
+    if getattr(config, "vocab_size", None) is None:
+        raise UserError(f"{folder}: no language model: its configuration names no vocabulary")
     return config
 
 
@@ -52,13 +57,25 @@ def open_model(folder: Path, device: str | None = None) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {first_line(error)}") from None
     model: PreTrainedModel
     model, info = loaded
     if info["missing_keys"]:  # transformers would initialise them randomly
         raise UserError(f"{folder}: weights are missing: {', '.join(sorted(info['missing_keys']))}")
+    _require_causal(folder, model)
     return model
+
+
+@torch.inference_mode()
+def _require_causal(folder: Path, model: PreTrainedModel) -> None:
+    """Raise UserError for a model that reads what it is to predict, such as BERT, which transformers opens too."""
+    ids = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]], device=model.device) % model.config.vocab_size
+    if (position_limit(model) or len(ids[0])) < len(ids[0]) or torch.equal(*ids):
+        return
+    one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    if (one - other).abs().max() > ROUNDING * one.abs().max():
+        raise UserError(f"{folder}: no causal language model: what it says of a token depends on the tokens after it")
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

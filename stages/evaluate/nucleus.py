@@ -8,8 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stages.runtime.entry import UserError
+
 CANDIDATES = 256
 """How many of the most likely tokens are summed at first. Only rows where they do not reach top_p sum all tokens."""
+
+COLDEST = 1e-6
+"""Of temperatures below it the logits' quotients would exceed float32; they take the most likely token, as 0 does."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -17,9 +22,11 @@ Floats = npt.NDArray[np.float64]
 def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
     """One token id for each row; logits (rows, vocabulary), uniforms (rows,) in [0, 1).
 
-    The most likely token at temperature 0.
+    The most likely token at temperature 0. Raises UserError where the logits are no numbers.
     """
-    if temperature == 0:
+    if not torch.isfinite(logits.amax(dim=-1)).all():
+        raise UserError("the model's output is no number (NaN or infinite): its training has diverged")
+    if temperature < COLDEST:
         most_likely: list[int] = logits.argmax(dim=-1).tolist()
         return most_likely
     probabilities = torch.softmax(logits.float() / temperature, dim=-1).cpu().numpy()

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    BertConfig,
+    BertLMHeadModel,
     BloomConfig,
     BloomForCausalLM,
     GPT2Config,
@@ -40,6 +43,7 @@ from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
 from stages.evaluate.stopping import after, stop_at
+from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 
 FREELY = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=40)
@@ -436,3 +440,39 @@ def test_equally_likely_tokens_are_equally_often_drawn() -> None:
     drawn = draw(logits, 1.0, 0.75, uniforms)
 
     np.testing.assert_allclose(np.bincount(drawn, minlength=6) / len(drawn), [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_are_refused(value: float) -> None:
+    logits = torch.zeros(2, 8)
+    logits[1, 3] = value
+
+    for temperature in (0.0, 1.0):
+        with pytest.raises(UserError, match="the model's output is no number"):
+            draw(logits, temperature, 1.0, np.array([0.5, 0.5]))
+
+
+def test_a_temperature_too_low_for_float32_takes_the_most_likely_token() -> None:
+    assert draw(LOGITS[None], 1e-40, 1.0, np.array([0.99])) == [1]
+
+
+def test_a_text_continues_a_prompt_with_the_space_that_its_tokenizer_writes(model: PreTrainedModel) -> None:
+    words = {"<end>": 0, "▁a": 1, "▁b": 2}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<end>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()  # of the first word of a text it leaves out the space
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+
+    (one,) = generate(model, tokenizer, [Request("a", 0, stop_at(()), FREELY)], width=1)
+
+    assert one.ids
+    assert one.text == "".join(f" {'.ab'[id]}" for id in one.ids if id)
+
+
+def test_a_model_that_reads_what_it_is_to_predict_is_refused(project: Path, tmp_path: Path) -> None:
+    size = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertConfig(**size, intermediate_size=16, is_decoder=False)
+    BertLMHeadModel(bert).save_pretrained(tmp_path / "bert")
+
+    with pytest.raises(UserError, match="bert: no causal language model: what it says of a token depends on the"):
+        open_model(tmp_path / "bert")

@@ -34,14 +34,16 @@ def entries() -> list[EvalResult]:
     return [result for result in results if result.task_name == "Code Generation"]
 
 
-def write_scored(*names: str, value: float = 0.25, interval: tuple[float, float] | None = (0.125, 0.5)) -> ScoreReport:
-    """The project's score report as if it had 164 problems of each set, with 20 samples of each."""
+def write_scored(
+    *names: str, value: float = 0.25, interval: tuple[float, float] | None = (0.125, 0.5), problems: int = 164
+) -> ScoreReport:
+    """The project's score report as if it had these problems of each set, with 20 samples of each."""
     score = PassAtK(value=value, interval_95=interval)
     sets = {
         name: SetScore(
-            problems=164,
+            problems=problems,
             problems_sha256=f"sha256 of {name}",
-            samples=3280,
+            samples=20 * problems,
             results={"passed": 1, "assertion": 3279},
             pass_at_k={"1": score, "10": score, "2": score},
         )
@@ -80,10 +82,10 @@ def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
     assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens, seed 0." in text
     assert "in a sandbox (bubblewrap+rlimits+seccomp)." in text
     assert f"| parrotflow | problems/python.jsonl | {problems_sha256(read_written_problems())} |" in text
-    assert "Not a published benchmark: parrotflow." in text
+    assert "Not a published benchmark: parrotflow (12 problems)." in text
     assert [(one.dataset_type, one.dataset_name, one.metric_type, one.metric_value) for one in entries()] == [
-        ("parrotflow", "parrotflow (12 problems)", "pass@1", 0.125),
-        ("parrotflow", "parrotflow (12 problems)", "pass@2", 0.25),
+        ("problems/python.jsonl", "parrotflow (12 problems)", "pass@1", 0.125),
+        ("problems/python.jsonl", "parrotflow (12 problems)", "pass@2", 0.25),
     ]
 
 
@@ -111,7 +113,7 @@ def test_sets_and_k_are_in_order_and_what_the_report_says_is_no_markup(project: 
     assert "| HumanEval | pass\\@1 | 0.25 | 0.125 to 0.5 | 164 | 20 |" in text
     assert "(bubblewrap+\\|). As \\*it\\* is." in text
     assert "| HumanEval |  | sha256 of HumanEval |" in text
-    assert "Not a published benchmark" not in text
+    assert "Not a published benchmark: MBPP (164 problems)." in text
     assert "An interval without width" not in text
 
 
@@ -138,6 +140,17 @@ def test_a_file_is_no_data_set_whatever_its_name(project: Path) -> None:
 
     assert "| HumanEval | problems/mine\\@home.jsonl |" in section()
     assert (entries()[0].dataset_type, entries()[0].dataset_revision) == ("HumanEval", None)
+
+
+def test_a_set_in_the_format_of_a_benchmark_is_not_called_one(project: Path) -> None:
+    write_problem_set("problems/mine.jsonl")
+    write_scored("HumanEval", problems=3)
+
+    assert "Not a published benchmark: HumanEval (3 problems)." in section()
+    assert {entry.dataset_type for entry in entries()} == {"problems/mine.jsonl"}
+
+    write_scored("HumanEval")
+    assert "Not a published benchmark" not in section()
 
 
 def test_an_interval_without_width_is_explained(project: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from stages.evaluate.generate.params import MOST_NEW_TOKENS
 from stages.evaluate.generator import Sampling, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL
@@ -22,6 +23,7 @@ def main() -> None:
         arguments = parse_arguments()
         prompt = arguments.prompt if arguments.prompt != "-" else sys.stdin.read().removesuffix("\n")
         model, tokenizer = open_model(arguments.model), open_tokenizer(arguments.model)
+        require_text(prompt)
         warn_of_a_long_prompt(model, tokenizer, prompt)
         print(prompt, end="", flush=True)
         sampling = Sampling(arguments.temperature, arguments.top_p, arguments.max_new_tokens)
@@ -30,6 +32,14 @@ def main() -> None:
         print()
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
+
+
+def require_text(prompt: str) -> None:
+    """Raise UserError for a prompt in another encoding, whose bytes Python keeps as halves of surrogate pairs."""
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError("the prompt is no UTF-8 text") from None
 
 
 def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str) -> None:
@@ -57,8 +67,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=0.95, help="probability of the nucleus that is sampled from")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text")
     arguments = parser.parse_args()
-    if arguments.max_new_tokens < 1:
-        raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: expected a whole number, 1 or more")
+    if not 1 <= arguments.max_new_tokens <= MOST_NEW_TOKENS:
+        raise UserError(
+            f"--max-new-tokens {arguments.max_new_tokens}: expected a whole number, 1 to {MOST_NEW_TOKENS:,}"
+        )
     if not arguments.temperature >= 0:
         raise UserError(f"--temperature {arguments.temperature}: expected 0 or more")
     if not 0 < arguments.top_p <= 1:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.programs import programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import known_outcomes, verdicts_of
+from stages.evaluate.score.scoring import KNOWN_OF_THE_COMMAND, drop_others, known_outcomes, verdicts_of
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
@@ -35,13 +35,14 @@ def main() -> None:
     completions = read_samples(arguments.samples) if arguments.samples else reference_solutions(problems)
     require_enough_samples(problems, completions, params.k)
     programs = programs_of({problem.task_id: problem for problem in problems}, completions)
-    known = known_outcomes(completions, params.limits)
+    known = known_outcomes(completions, params.limits, KNOWN_OF_THE_COMMAND)
 
     verdicts = verdicts_of(completions, programs, params.limits, known)
 
     show(score_report(problems, completions, verdicts, len(set(programs)), "", params))
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
+    drop_others(known)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -60,6 +61,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--k", type=int, nargs="+", default=[1], help="report pass@k for these k (default: 1)")
     parser.add_argument("--verdicts", type=Path, help="write the verdict on each sample to this file")
     arguments = parser.parse_args()
+    if arguments.verdicts and arguments.verdicts.is_dir():
+        raise UserError(f"--verdicts {arguments.verdicts}: is a folder; name a file")
     if min(arguments.k) < 1:
         raise UserError(f"--k {min(arguments.k)}: expected a whole number, 1 or more")
     return arguments
@@ -90,8 +93,9 @@ def read_samples(path: Path) -> list[Completion]:
             task_id = row["task_id"]
             if type(task_id) is int:  # MBPP's own; read_problems names its problems so
                 task_id = f"MBPP/{task_id}"
+            row["completion"].encode("utf-8")
             samples.append(_completion(task_id, counts[task_id], row["completion"]))
-        except (ValueError, KeyError, TypeError, ValidationError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ValidationError):
             raise UserError(
                 f'{path}: line {number}: expected {{"task_id": ..., "completion": ...}}, both texts, or a number as '
                 "MBPP's task_id"

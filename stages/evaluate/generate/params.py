@@ -15,6 +15,8 @@ Name = Annotated[str, Field(min_length=1)]
 Temperature = Annotated[float, Field(ge=0, le=10)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 
+MOST_NEW_TOKENS = 1_000_000
+
 PROBLEMS_FOLDER = Path("problems")
 """A dep of the stage in dvc.yaml, so an edited problem reruns the stage."""
 
@@ -29,7 +31,7 @@ class HeaderParams(Section):
     top_p: TopP
     """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
-    max_new_tokens: Annotated[int, Field(ge=1)]
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
     """A completion that has not ended by then is cut after its last whole line."""
     header_bytes: Annotated[int, Field(ge=0)]
     """Bytes of the file before the header that the prompt holds at most, in whole lines."""
@@ -94,7 +96,7 @@ class ProblemParams(Section):
     """As of headers. Choosing the best one by the score is selection on the test set: say so where you report it."""
     top_p: TopP
     """As of headers."""
-    max_new_tokens: Annotated[int, Field(ge=1)]
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
     """A completion that has not ended by then is taken as it is."""
 
 

@@ -17,8 +17,9 @@ def generation(
     sets: Sequence[OpenSet],
     samples: Sequence[Sample],
     looks: Sequence[Look],
+    prompts_cut: int,
 ) -> Generation:
-    """The report."""
+    """The report. `prompts_cut` is how many prompts were longer than the model reads."""
     return Generation(
         samples=SampleCounts(
             functions=len(samples),
@@ -36,6 +37,7 @@ def generation(
             },
             seed=params.seed,
             width=params.width,
+            prompts_cut=prompts_cut,
             sampling={"headers": _settings(params.headers), "problems": _settings(params.problems)},
             versions=releases(),
         ),

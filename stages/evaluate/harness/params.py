@@ -18,5 +18,5 @@ class HarnessParams(Section):
     """Documents of each task, the first ones; null: all. Only without a limit are scores comparable with others."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for intervals and standard errors that have no formula."""
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
     """Of the choice of few-shot examples, of sampled answers and of the bootstrap."""

@@ -7,7 +7,9 @@ import logging
 import os
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,8 +26,9 @@ from lm_eval.tasks.manager import TaskDict
 from stages.evaluate.harness.libraries import BARS
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.formats.model_folder import CONFIG, MODEL, TOKENIZER_FILES, weights_sha256
+from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.code import code_key
+from stages.runtime.entry import UserError, first_line
 from stages.runtime.environment import whole_number
 from stages.runtime.hashes import file_sha256
 from stages.runtime.shard_cache import CACHE, cache_key, drop_unused
@@ -78,7 +81,9 @@ def open_language_model(folder: Path = MODEL) -> LanguageModel:
         for name in DRAWING_BARS:
             setattr(lm, name, without_bars(getattr(lm, name)))
     sha256 = weights_sha256(folder)
-    files = [file_sha256(folder / name) for name in (CONFIG, *TOKENIZER_FILES)]
+    # All but the weights, which have their own hash: generation_config.json and chat templates change answers too.
+    others = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".safetensors"]
+    files = [f"{path.name} {file_sha256(path)}" for path in others]
     versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
     return LanguageModel(lm, sha256, cache_key(sha256, *files, code_key(open_language_model), *versions))
 
@@ -98,8 +103,8 @@ def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scor
     key = cache_key(model.key, *(hashes[name] for name in sorted(hashes)))
     folder = CACHE / STAGE / key[:2] / key
     answers, sha256 = folder / "answers.db", folder / "sha256"
-    if sha256.is_file() and sha256.read_text() != file_sha256(answers):
-        shutil.rmtree(folder)  # damaged
+    if is_damaged(answers, sha256):
+        shutil.rmtree(folder)
     sha256.unlink(missing_ok=True)
     random.seed(params.seed)
     np.random.seed(params.seed)
@@ -107,12 +112,31 @@ def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scor
     answering = CachingLM(model.lm, str(answers))
     try:
         results = evaluate(answering, loaded, limit=params.limit, bootstrap_iters=params.bootstrap_resamples)
+    except Exception as error:  # a task's file may run any code, and lm-eval raises what it likes
+        what = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+        raise UserError(
+            f"harness.tasks: {', '.join(sorted(hashes))}: lm-eval cannot score it ({what}); correct the task's file, "
+            "its data or the parameters of `harness`, or remove it"
+        ) from error
     finally:
         answering.dbdict.close()
     sha256.write_text(file_sha256(answers))
     os.utime(folder)
     drop_unused(STAGE)
     return Scored(loaded["tasks"], hashes, results or {})
+
+
+def is_damaged(answers: Path, sha256: Path) -> bool:
+    """Whether stored answers are not those that were written. A run that was killed leaves no sha256."""
+    if sha256.is_file():
+        return not answers.is_file() or sha256.read_text() != file_sha256(answers)
+    if not answers.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(answers)) as database:
+            return bool(database.execute("PRAGMA quick_check").fetchone() != ("ok",))
+    except sqlite3.DatabaseError:
+        return True
 
 
 def config_sha256(task: Task) -> str:

@@ -97,7 +97,9 @@ def bootstrap_intervals(
 def bootstrap(
     values: Sequence[Any], aggregate: Callable[[list[Any]], float], resamples: int, seed: int
 ) -> tuple[float | None, float | None]:
-    """The interval of `aggregate(values)`, by drawing values with replacement."""
+    """The interval of `aggregate(values)`, by drawing values with replacement; none of one value, which cannot vary."""
+    if len(values) < 2:
+        return None, None
     generator = np.random.default_rng(seed)
     draws = (generator.integers(len(values), size=len(values)) for _ in range(resamples))
     low, high = interval_95(np.array([aggregate([values[index] for index in draw]) for draw in draws]))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,6 +95,7 @@ def named_set(name: str, path: Path) -> HeldOutSet:
 def _read(name: str, path: Path) -> Iterator[Document]:
     for file in _files(path):
         own = file.relative_to(path).as_posix() if path.is_dir() else file.name
+        own = os.fsencode(own).decode("utf-8", errors="replace")
         try:
             for number, row in _rows(file):
                 yield _document(row, name, own if number is None else f"{own}#{number}")
@@ -124,7 +126,11 @@ def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
 def _document(row: Any, set_name: str, name: str) -> Document:
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         found = f"it has {', '.join(sorted(map(str, row)))}" if isinstance(row, dict) else "it is not an object"
+        if isinstance(row, dict) and "text" in row:
+            found = f"that is {'null' if row['text'] is None else type(row['text']).__name__}"
         raise ValueError(f"{name}: no text in a field `text`; {found}")
     text = row["text"]
     source, path = (str(row.get(field) or default) for field, default in (("source", set_name), ("path", name)))
+    for kept in (source, path):
+        kept.encode("utf-8")  # raises a ValueError for half of a surrogate pair, which JSON can write
     return Document(document_id(text), source, "", path, "", text)

@@ -55,6 +55,7 @@ class ScoredModel:
         """A set's documents in ids of the model's own tokenizer. Raises UserError where they do not fit the model."""
         if self.folder == MODEL and held_out.name == VALIDATION:
             return self._stored(held_out)
+        held_out.facts  # noqa: B018 - a set without any text is refused
         tokenizer = open_tokenizer(self.folder)
         # Our training begins each document after an end-of-sequence id; of others, what they know as a beginning.
         own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
@@ -100,6 +101,8 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
 
     They read windows of as many tokens as the trained model does, or of as many as they can.
     """
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"params.yaml: evaluate.baselines: {name} is there twice")
     for name in {*names} & {str(MODEL), PREVIOUS}:
         raise UserError(f"params.yaml: evaluate.baselines: {name}: the report uses this name; write ./{name}")
     return [_model(name, "evaluate.baselines", trained.sizes) for name in names]

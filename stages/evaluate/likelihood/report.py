@@ -14,6 +14,8 @@ from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.report import Comparison, Evaluation, HeldOutMetrics, Interval, Intervals
 from stages.formats.splits import VALIDATION
 
+METRICS = ("loss", "perplexity", "bits_per_byte")
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -47,11 +49,19 @@ class Bootstrap:
     resamples: int
     seed: int
 
-    def interval(self, columns: npt.NDArray[np.float64]) -> Interval | None:
-        """Of the bits per byte of these documents (their nats, tokens and bytes); None where one cannot vary."""
+    def intervals(self, columns: npt.NDArray[np.float64]) -> dict[str, Interval | None]:
+        """Of the loss, perplexity and bits per byte of these documents (their nats, tokens and bytes).
+
+        None of a single document, which cannot vary.
+        """
         if len(columns) < 2:
-            return None
-        return rounded(interval_95(series(resampled_sums(columns, self.resamples, self.seed))["bits_per_byte"]))
+            return dict.fromkeys(METRICS)
+        drawn = series(resampled_sums(columns, self.resamples, self.seed))
+        return {name: rounded(interval_95(values)) for name, values in drawn.items()}
+
+    def interval(self, columns: npt.NDArray[np.float64]) -> Interval | None:
+        """Of the bits per byte alone."""
+        return self.intervals(columns)["bits_per_byte"]
 
 
 def evaluation(measured: Mapping[str, HeldOutMetrics]) -> Evaluation:
@@ -65,7 +75,6 @@ def held_out_metrics(
 ) -> HeldOutMetrics:
     """Sum up a set's losses; intervals by drawing documents with replacement."""
     columns = scores.columns
-    drawn = series(resampled_sums(columns, bootstrap.resamples, bootstrap.seed))
     by_source, by_length = (parts(columns, names) for names in (scores.sources, scores.lengths))
     return HeldOutMetrics(
         **metrics(columns),
@@ -75,7 +84,7 @@ def held_out_metrics(
         bits_per_byte_per_source={name: bits_per_byte(part) for name, part in by_source.items()},
         bits_per_byte_per_length={name: bits_per_byte(part) for name, part in by_length.items()},
         interval_95=Intervals(
-            **{name: rounded(interval_95(values)) for name, values in drawn.items()},
+            **bootstrap.intervals(columns),
             bits_per_byte_per_source={name: bootstrap.interval(part) for name, part in by_source.items()},
             bits_per_byte_per_length={name: bootstrap.interval(part) for name, part in by_length.items()},
         ),
@@ -87,12 +96,15 @@ def held_out_metrics(
 def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
     """The difference in bits per byte over the same documents, drawn together (paired bootstrap)."""
     columns = np.stack([ours.nats - theirs.nats, ours.bytes], axis=1).astype(np.float64)
-    nats, text_bytes = resampled_sums(columns, bootstrap.resamples, bootstrap.seed).T
     total = columns.sum(axis=0)
+    interval = None
+    if len(columns) > 1:
+        nats, text_bytes = resampled_sums(columns, bootstrap.resamples, bootstrap.seed).T
+        interval = rounded(interval_95(nats / (math.log(2) * text_bytes)))
     return Comparison(
         bits_per_byte=bits_per_byte(theirs.columns),
         difference=significant(total[0] / (math.log(2) * total[1])),
-        difference_interval_95=rounded(interval_95(nats / (math.log(2) * text_bytes))),
+        difference_interval_95=interval,
     )
 
 
@@ -106,7 +118,7 @@ def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
     """Sums of (nats, tokens, bytes) along the last axis -> loss, perplexity, bits per byte."""
     nats, tokens, text_bytes = np.moveaxis(sums, -1, 0)
     loss = nats / tokens
-    return {"loss": loss, "perplexity": np.exp(loss), "bits_per_byte": nats / (math.log(2) * text_bytes)}
+    return dict(zip(METRICS, (loss, np.exp(loss), nats / (math.log(2) * text_bytes)), strict=True))
 
 
 def metrics(columns: npt.NDArray[np.float64]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from stages.evaluate.score.params import Limits
 from stages.evaluate.score.programs import Program
 from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, readable, refused
 from stages.formats.evaluation.verdicts import RESULTS, Outcome
+from stages.runtime.entry import UserError
 
 RIGHT = Program(
     code="import subprocess\ndef double(number):\n    return 2 * number\n",
@@ -26,6 +27,10 @@ RIGHT = Program(
 
 ATTEMPTS = 2
 """A program whose sandbox is lost is judged once more: the machine may have killed it, for want of memory say."""
+
+
+EXIT_SECONDS = 2.0
+"""How long a candidate that has closed its connection may take to end, before it is ended."""
 
 
 class Judge:
@@ -47,8 +52,12 @@ class Judge:
             sandbox.wait_until_ready()
         self._ready = True
         with suppress(LostError):
-            if self._judge(RIGHT) == Outcome("passed"):
+            found = self._judge(RIGHT)
+            if found == Outcome("passed"):
                 return
+            if found.result in ("timeout", "memory"):
+                named = ", ".join(f"{name} = {value:g}" for name, value in self._limits.model_dump().items())
+                raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
         raise refused("a program that is right does not pass in the sandbox")
 
     def judge(self, program: Program) -> Outcome:
@@ -88,7 +97,10 @@ class Judge:
             written = _read_to_end(verdict, self._limits.wall_seconds + GRACE_SECONDS)
         finally:
             os.close(verdict)
-        ended = [tests.stop(GRACE_SECONDS), candidate.stop(GRACE_SECONDS)]
+        ended = [tests.stop(GRACE_SECONDS)]
+        # A process that is killed closes its connection before it counts as ended: it is not to be taken for one that
+        # the tests have no more need of.
+        ended.append(candidate.stop(GRACE_SECONDS, patience=EXIT_SECONDS if b"died" in written else 0.0))
         if any(one.killed for one in ended):
             raise LostError
         return outcome(written, *ended)

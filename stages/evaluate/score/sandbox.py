@@ -88,10 +88,14 @@ class Sandbox:
         finally:
             os.close(file)
 
-    def stop(self, seconds: float) -> Ended:
-        """End the run if it has not ended, and say how it ended. Raises LostError after `seconds`."""
-        with suppress(OSError):
-            self._control.send(b"end")
+    def stop(self, seconds: float, patience: float = 0.0) -> Ended:
+        """End the run if it has not ended after `patience`, and say how it ended. Raises LostError after `seconds`.
+
+        Both in seconds.
+        """
+        if not (patience and readable(self._control.fileno(), patience)):
+            with suppress(OSError):
+                self._control.send(b"end")
         ended = self._receive(seconds)
         if not ended:
             raise LostError
@@ -150,6 +154,7 @@ def options() -> list[str]:
     return [
         *user,
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *("--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
         *(word for name in capabilities for word in ("--cap-add", name)),
         *(word for folder in dict.fromkeys([*above, "/dev"]) for word in ("--dir", folder)),

@@ -33,10 +33,14 @@ KNOWN = CACHE / "score" / "verdicts"
 """The verdicts of the last run, also of one that was killed: the next one continues with them."""
 
 
-def known_outcomes(completions: Sequence[Completion], limits: Limits) -> Path:
+KNOWN_OF_THE_COMMAND = CACHE / "score" / "verdicts_of_the_command"
+"""The same of `parrotflow score`, which scores other files."""
+
+
+def known_outcomes(completions: Sequence[Completion], limits: Limits, folder: Path = KNOWN) -> Path:
     """The file of outcomes that hold for these completions, limits and code."""
     parts = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
-    return KNOWN / f"{cache_key(*parts, platform.python_version())}.jsonl"
+    return folder / f"{cache_key(*parts, platform.python_version())}.jsonl"
 
 
 def verdicts_of(
@@ -125,7 +129,7 @@ def _judges(count: int, limits: Limits) -> Iterator[list[Judge]]:
 
 def drop_others(known: Path) -> None:
     """Delete the outcomes of other completions, when the results are written."""
-    for file in KNOWN.glob("*.jsonl"):
+    for file in known.parent.glob("*.jsonl"):
         if file != known:
             file.unlink(missing_ok=True)
 

@@ -23,15 +23,14 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Intervals(BaseModel):
-    """Bootstrap intervals over documents, by the name of the metric."""
+    """Bootstrap intervals over documents, by the name of the metric; null of a single document, which cannot vary."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bits_per_byte: Interval
-    loss: Interval
-    perplexity: Interval
+    bits_per_byte: Interval | None
+    loss: Interval | None
+    perplexity: Interval | None
     bits_per_byte_per_source: dict[str, Interval | None]
-    """Null for a source of one document, as in the next."""
     bits_per_byte_per_length: dict[str, Interval | None]
 
 
@@ -44,8 +43,8 @@ class Comparison(BaseModel):
     """Of the baseline."""
     difference: float
     """Bits per byte of the model less those of the baseline: below 0 the model is better."""
-    difference_interval_95: Interval
-    """Paired bootstrap: both are measured on the same draw of documents."""
+    difference_interval_95: Interval | None
+    """Paired bootstrap: both are measured on the same draw of documents. Null of a single one."""
 
 
 class HeldOutMetrics(BaseModel):

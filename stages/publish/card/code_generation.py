@@ -9,8 +9,9 @@ from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.markdown import escape, table
 from stages.publish.card.values import HUB_COMMIT, between
 
-PUBLISHED = {"HumanEval", "MBPP"}
-"""The sets, named as in their problems' task_id, of which others report pass@k."""
+PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
+"""The sets of which others report pass@k, named as in their problems' task_id, with the number of their problems: of
+MBPP all and the test split, of the whole and of the sanitized set. A file in MBPP's format has its names too."""
 
 
 def code_generation(report: ScoreReport, generation: Generation) -> str:
@@ -61,6 +62,11 @@ def origin(found: SetScore, generation: Generation) -> str:
     return receipt.name if receipt else ""
 
 
+def is_published(name: str, found: SetScore) -> bool:
+    """Whether these are a benchmark's problems, by name and number."""
+    return found.problems in PUBLISHED.get(name, ())
+
+
 def drawn(generation: Generation) -> str:
     """From which distribution the samples were drawn."""
     settings = generation.receipts.sampling["problems"]
@@ -69,7 +75,11 @@ def drawn(generation: Generation) -> str:
 
 def limits(report: ScoreReport) -> str:
     """What the values do not say."""
-    own = ", ".join(escape(name) for name, found in sorted(report.sets.items()) if name not in PUBLISHED)
+    own = ", ".join(
+        f"{escape(name)} ({found.problems:,} problems)"
+        for name, found in sorted(report.sets.items())
+        if not is_published(name, found)
+    )
     notes = [
         f"Not a published benchmark: {own}. Its values compare with those of other models on the same problems only."
         if own
@@ -88,12 +98,14 @@ def limits(report: ScoreReport) -> str:
 def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
     """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
     for name, found, k, score in values(report):
-        hub = HUB_COMMIT.fullmatch(origin(found, generation))
+        source = origin(found, generation)
+        hub = HUB_COMMIT.fullmatch(source)
+        set_name = name if is_published(name, found) or not source else source
         problems, samples = counts(found)
         yield EvalResult(
             task_type="text-generation",
             task_name="Code Generation",
-            dataset_type=hub["repository"] if hub else name,
+            dataset_type=hub["repository"] if hub else set_name,
             dataset_name=f"{name} ({problems} problems)",
             dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",

@@ -58,7 +58,7 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
             dataset_name="held-out documents",
             dataset_split="validation",
             metric_type=name,
-            metric_name=f"{title}, 95 % interval {between(intervals[name])}",
+            metric_name=f"{title}, 95 % interval {between(intervals[name])}" if intervals[name] else title,
             metric_value=values[name],
         )
         for name, title in METRICS.items()

@@ -240,3 +240,27 @@ def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str,
 
     with pytest.raises(UserError, match=re.escape(message)):
         main()
+
+
+def test_texts_of_problems_that_were_edited_are_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_kept", lambda: None)
+    main()
+    (problems,) = (project / "problems").glob("*.jsonl")
+    problems.write_text(problems.read_text().replace("assert ", "assert  ", 1))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("written again")
+
+    monkeypatch.setattr("stages.evaluate.generate.kept.generate", refuse)
+    with pytest.raises(AssertionError, match="written again"):
+        main()
+
+
+def test_prompts_longer_than_the_model_reads_are_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sections(project, generate__headers__header_bytes=5000)
+
+    main()
+
+    cut = read_generation().receipts.prompts_cut
+    assert cut
+    assert f"note: {cut} of " in capsys.readouterr().out

@@ -10,7 +10,7 @@ from stages.evaluate.generate.params import HubSet
 from stages.evaluate.generate.problem_sets import open_sets
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 
-ROW = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "t"}
+ROW = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "def check(c): pass"}
 
 
 def hub_set(repository: Path | str, **changes: Any) -> HubSet:

@@ -98,6 +98,41 @@ def test_damaged_answers_are_asked_for_again(
     assert outs(project) == outs(scored_template)
 
 
+def test_answers_of_a_run_that_was_killed_are_kept_unless_they_are_damaged(
+    project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (answers,) = (project / ".parrotflow/cache/harness").glob("*/*/answers.db")
+    (answers.parent / "sha256").unlink()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HFLM, "_loglikelihood_tokens", refuse_to_answer)
+        main()
+    (answers.parent / "sha256").unlink()
+    answers.write_bytes(answers.read_bytes()[:5000])
+    main()
+
+    assert outs(project) == outs(scored_template)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "chat_template.jinja"])
+def test_answers_of_other_settings_of_the_model_are_asked_for_again(
+    project: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "model" / name).write_text("{}")
+    monkeypatch.setattr(HFLM, "_loglikelihood_tokens", refuse_to_answer)
+
+    with pytest.raises(UserError, match="the model was asked"):
+        main()
+
+
+def test_a_task_that_lm_eval_cannot_score_is_named(project: Path) -> None:
+    write_task(doc_to_text="{{ 1 / (question[0] | int - 5) }}")
+    write_sections(project, harness__tasks=["own"])
+
+    with pytest.raises(UserError, match=r"^harness.tasks: own: lm-eval cannot score it \(.*; correct the task's file"):
+        main()
+
+
 def test_other_weights_at_the_same_path_give_other_scores(project: Path) -> None:
     before = read_harness()
     write_model(project, seed=1)
@@ -217,6 +252,7 @@ def test_without_tasks_there_is_nothing_to_do_and_lm_eval_is_not_even_imported(p
     [
         ({"harness__limit": 0}, "harness.limit = 0: Input should be greater than or equal to 1"),
         ({"harness__tasks": "heldout"}, "harness.tasks = 'heldout': "),
+        ({"harness__seed": 2**32}, "harness.seed = 4294967296: Input should be less than 4294967296"),
         ({"harness__bootstrap_resamples": 1}, "harness.bootstrap_resamples = 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """Further held-out sets: files and folders of documents that params.yaml names."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
     [
         ("s.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "s.jsonl: cannot be read as documents (s.jsonl#2: no text"),
         ("s.jsonl", b"[1]\n", "s.jsonl: cannot be read as documents (s.jsonl#1: no text"),
+        ("s.jsonl", b'{"text": null}\n', "s.jsonl#1: no text in a field `text`; that is null"),
+        ("s.jsonl", b'{"text": "a", "source": "\\ud800"}\n', "s.jsonl: cannot be read as documents ("),
         ("s.jsonl", b"not json\n", "s.jsonl: cannot be read as documents (Expecting value"),
         ("s.parquet", b"not parquet", "s.parquet: cannot be read as documents ("),
         ("s.txt", b"\xff", "s.txt: cannot be read as documents ('utf-8' codec"),
@@ -78,3 +81,11 @@ def test_what_is_no_set_of_documents_is_refused_with_its_name(
 def test_a_set_that_cannot_be_is_refused(name: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         named_sets({name: "nowhere"})
+
+
+def test_a_file_whose_name_is_not_utf_8_is_read(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+
+    (document,) = named_set("s", tmp_path).read()
+
+    assert document.path == "caf\ufffd.txt"

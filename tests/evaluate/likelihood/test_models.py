@@ -121,6 +121,7 @@ def test_before_the_first_publication_there_is_nothing_to_compare_with(
             {"evaluate__baselines": ["previous"]},
             "evaluate.baselines: previous: the report uses this name; write ./previous",
         ),
+        ({"evaluate__baselines": ["model/", "model/"]}, "evaluate.baselines: model/ is there twice"),
         (
             {"evaluate__previous": "data"},
             "evaluate.previous: data: holds no model*.safetensors; pickled weights are not loaded, as they can run "

@@ -74,3 +74,12 @@ def test_a_model_that_is_better_on_some_documents_and_worse_on_others_has_an_int
     low, high = compare(ours, theirs, BOOTSTRAP).difference_interval_95
 
     assert low < 0 < high
+
+
+def test_a_single_document_has_no_interval() -> None:
+    one = scores(documents=1)
+
+    metrics = held_out_metrics(one, Compressed(2.0, 1.5), {"base": one}, BOOTSTRAP)
+
+    assert metrics.interval_95.bits_per_byte is metrics.interval_95.loss is metrics.interval_95.perplexity is None
+    assert metrics.compared["base"].difference_interval_95 is None

@@ -1,5 +1,6 @@
 """Programs that are right pass, whatever plain data they take and give, and the verdict says why others do not."""
 
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from stages.evaluate.score import sandbox
+from stages.evaluate.score.inside.codec import NotPlainError, decode
 from stages.evaluate.score.inside.isolate import PROCESSES
 from stages.evaluate.score.judge import Judge, outcome
 from stages.evaluate.score.params import Limits
@@ -127,6 +129,72 @@ def check(candidate):
     assert run(code, test) == Outcome("passed")
 
 
+LIBRARY = (
+    "range(3), range(9, 0, -2), Fraction(1, 3), Decimal('1.10'), date(2020, 2, 29), datetime(2020, 1, 1, 5), time(1), "
+    "timedelta(1, 2, 3), deque([1, 2]), deque([1], 3), OrderedDict(b=1, a=2), Counter('aab'), defaultdict(list, a=[1])"
+)
+IMPORTS = """
+from collections import *
+from datetime import *
+from decimal import Decimal
+from fractions import Fraction
+"""
+
+
+def test_values_of_the_standard_library_cross_both_ways_as_they_are(run: Run) -> None:
+    test = f"""{IMPORTS}
+def check(candidate):
+    for value in ({LIBRARY}):
+        back = candidate(value)
+        assert back == value and type(back) is type(value) and repr(back) == repr(value), value
+    queue, counts = deque([1]), defaultdict(int)
+    candidate(queue, counts)
+    assert queue == deque([1, 2]) and counts == {{"x": 1}}
+"""
+    code = """
+def f(value, counts=None):
+    if counts is not None:
+        value.append(2)
+        counts["x"] += 1
+    return value
+"""
+    assert run(code, test) == Outcome("passed")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"Fraction": ["1e999999999"]}', '{"deque": [{"reference": 1}]}', '{"range": []}', '{"date": ["x"]}']
+)
+def test_parts_that_make_no_value_of_the_library_are_refused(text: str) -> None:
+    with pytest.raises(NotPlainError):
+        decode(json.loads(text), resolve=lambda number: object())
+
+
+def test_an_object_of_the_candidate_is_asked_for_its_text_and_what_it_contains(run: Run) -> None:
+    code = """
+class Trie:
+    def __contains__(self, word): return word == "a"
+    def __str__(self): return "trie"
+    def __repr__(self): return "<trie>"
+def f(): return Trie()
+"""
+    test = """
+def check(candidate):
+    made = candidate()
+    assert "a" in made and "b" not in made
+    assert (str(made), repr(made), f"{made}") == ("trie", "<trie>", "trie")
+"""
+    assert run(code, test) == Outcome("passed")
+
+
+@pytest.mark.parametrize(
+    "end", ["class Box:\n    def f(self):\n", "x = [\n    1,\n", 'def f():\n    """Of\n', "if True:\n    x = (\n"]
+)
+def test_a_prompt_may_end_within_anything(run: Run, end: str) -> None:
+    prompt = f"def twice(x): return 2 * x\n\n{end}"
+
+    assert run("def f(x): return 2 * x", "def check(c):\n    assert c(4) == twice(4)\n", prompt) == Outcome("passed")
+
+
 def test_a_prompt_may_end_with_a_header_without_a_body(run: Run) -> None:
     prompt = "def twice(x): return 2 * x\n\ndef f(x):\n"
 
@@ -192,6 +260,31 @@ def test_a_program_that_the_kernel_kills_for_want_of_memory_is_judged_again_once
 
         assert outcome.result() == Outcome("passed" if kills == 1 else "lost")
         assert judge.judge(SLOW) == Outcome("passed")
+
+
+def test_a_candidate_that_is_killed_after_it_has_closed_its_connection_is_not_called_dead() -> None:
+    code = "import os, time\ndef f():\n    held = b'x' * 100_000_000\n    os.closerange(0, 256)\n    time.sleep(5)"
+    with closing(Judge(LIMITS)) as judge, ThreadPoolExecutor(1) as thread:
+        judge.wait_until_ready()
+        outcome = thread.submit(judge.judge, Program(code, "", ONE, "f"))
+        killed: set[int] = set()
+        while len(killed) < 2 and not outcome.done():
+            for process in processes_above(80_000_000):
+                process.kill()
+                killed.add(process.pid)
+
+        assert outcome.result() == Outcome("lost")
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(cpu_seconds=1, wall_seconds=0.0001, memory_megabytes=256), "wall_seconds = 0.0001.*: timeout"),
+    ],
+)
+def test_limits_under_which_nothing_can_run_are_named(limits: Limits, reason: str) -> None:
+    with closing(Judge(limits)) as judge, pytest.raises(UserError, match=f"score.limits .*{reason}"):
+        judge.wait_until_ready()
 
 
 def processes_above(size: int) -> list[psutil.Process]:

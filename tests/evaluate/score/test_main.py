@@ -365,3 +365,26 @@ def test_a_line_that_is_no_sample_is_named(project: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(UserError, match=r"samples\.jsonl: line 2: expected"):
         command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl")
+
+
+def test_the_command_leaves_the_verdicts_of_the_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main()
+    (known,) = KNOWN.glob("*.jsonl")
+
+    for _ in range(2):
+        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl")
+
+    assert known.is_file()
+
+
+@pytest.mark.parametrize("row", ['{"task_id": "toy/0", "completion": "\\ud800"}', "[" * 100_000, "[1]"])
+def test_a_line_that_is_no_sample_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
+    Path("samples.jsonl").write_text(row)
+
+    with pytest.raises(UserError, match=r"samples.jsonl: line 1: expected"):
+        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl")
+
+
+def test_a_folder_for_verdicts_is_refused_before_anything_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="is a folder; name a file"):
+        command(monkeypatch, "--problems", "nowhere.jsonl", "--verdicts", project)

@@ -1,12 +1,21 @@
 """Plain text: the paragraphs of a document. There is no grammar that a completion could break."""
 
+import re
+import unicodedata
+
 from stages.evaluate.generate.languages.headers import Header, last_whole_lines
-from stages.evaluate.stopping import End, stop_at
+from stages.evaluate.stopping import End
 from stages.formats.documents import Document
+
+BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
+
+SHORTEST_WITHOUT_SPACES = 8
+"""Characters of a paragraph that has a header though it has no white space."""
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
-    """The first half of each paragraph's words. Blank lines separate paragraphs; one of a single word has no header."""
+    """The first half of each paragraph's words. Blank lines separate paragraphs; one of a single word has no header,
+    unless it is in a script that writes no spaces."""
     lines = document.text.split("\n")
     firsts = [index for index, line in enumerate(lines) if line.strip() and (not index or not lines[index - 1].strip())]
     headers = []
@@ -20,14 +29,39 @@ def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
 
 
 def first_half(paragraph: str) -> str:
-    """The first half of the words with the white space between them; empty where there are fewer than two."""
+    """The first half of the words with the white space between them; empty where there are fewer than two.
+
+    Of a text that writes no spaces, as Chinese and Thai, the first half of the characters.
+    """
     words = paragraph.split()
+    if len(words) == 1 and _writes_no_spaces(words[0]):
+        half = paragraph.index(words[0]) + len(words[0]) // 2
+        while half < len(paragraph) and _belongs_to_the_one_before(paragraph, half):
+            half += 1
+        return paragraph[:half]
     end = 0
     for word in words[: len(words) // 2]:
         end = paragraph.index(word, end) + len(word)
     return paragraph[:end]
 
 
+def _writes_no_spaces(text: str) -> bool:
+    """Whether most of a longer text are letters without case, as those of the scripts without spaces are."""
+    letters = sum(unicodedata.category(character) == "Lo" for character in text)
+    return len(text) >= SHORTEST_WITHOUT_SPACES and 2 * letters > len(text)
+
+
+def _belongs_to_the_one_before(text: str, index: int) -> bool:
+    """Whether a character is a mark on the one before it, or joined to it."""
+    return unicodedata.category(text[index]).startswith(("M", "Cf")) or unicodedata.category(text[index - 1]) == "Cf"
+
+
 def paragraph_end(_: Header) -> End:
-    """Ends a completion before a blank line."""
-    return stop_at(["\n\n"])
+    """Ends a completion before a blank line, which may hold white space."""
+    return blank_line
+
+
+def blank_line(text: str) -> int | None:
+    """Where the first blank line begins, with the end of the line before it; None without one."""
+    found = BLANK_LINE.search(text)
+    return found.start() if found else None

@@ -3,6 +3,7 @@
 import ast
 import io
 import textwrap
+import tokenize
 import warnings
 from functools import partial
 from typing import TypeAlias
@@ -19,7 +20,7 @@ def function_headers(document: Document, header_bytes: int) -> list[Header]:
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(document.text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     # Lines as `ast` counts them: a form feed does not end a line.
     lines = io.StringIO(document.text, newline="").readlines()
@@ -57,16 +58,36 @@ def function_end(header: Header) -> End:
 def _end(indent: int, text: str) -> int | None:
     """The index of the first line that is not blank and is indented by at most `indent` columns; None if none is.
 
-    The text before the first newline belongs to the signature's line.
+    The text before the first newline belongs to the signature's line. A line within a string or brackets, or of a
+    comment after which the function goes on, may be indented as it likes; comments before the line that ends the
+    function belong to what follows.
     """
     start = text.find("\n") + 1
     if start == 0:
         return None
+    comments = None
     for line in io.StringIO(text[start:]):
-        if line.strip() and indentation(line) <= indent:
-            return start
+        if line.strip():
+            if indentation(line) > indent:
+                comments = None
+            elif line.lstrip().startswith("#"):
+                comments = start if comments is None else comments
+            elif not _is_open(text[:start]):
+                return start if comments is None else comments
         start += len(line)
     return None
+
+
+def _is_open(code: str) -> bool:
+    """Whether code ends within brackets or a string of several lines."""
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(code).readline):
+            pass
+    except tokenize.TokenError as error:
+        return "multi-line" in str(error) or "triple-quoted" in str(error)
+    except SyntaxError:
+        return False
+    return False
 
 
 def indentation(line: str) -> int:

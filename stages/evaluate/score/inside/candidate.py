@@ -33,6 +33,9 @@ def run_candidate(program: str, connection: Any) -> None:
         "next": _next,
         "len": len,
         "bool": bool,
+        "str": str,
+        "repr": repr,
+        "contains": operator.contains,
     }
     peer = Peer(connection, operations, may_refer=lambda value: True)
     if peer.run(lambda: exec(compile(program, f"<{NAME}>", "exec", dont_inherit=True), vars(module))):

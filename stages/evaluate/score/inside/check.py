@@ -8,6 +8,7 @@ import builtins
 import functools
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 from stages.evaluate.score.inside.peer import BrokenPeerError, Peer
@@ -54,11 +55,18 @@ def _run(context: str, test: str, entry_point: str, peer: Peer) -> None:
 
 
 def _compiled(context: str) -> Any:
-    """A prompt's code. It may end with a function's header, without a body."""
-    try:
-        return compile(context, "<prompt>", "exec", dont_inherit=True)
-    except SyntaxError:
-        return compile(f"{context.rstrip()}\n    pass\n", "<prompt>", "exec", dont_inherit=True)
+    """A prompt's code. It may end anywhere: with a function's header, say, without a body.
+
+    What does not compile then is left out from the end, line by line: whether the whole program does is told by the
+    candidate's process.
+    """
+    lines = context.rstrip().splitlines(keepends=True)
+    indent = lines[-1][: len(lines[-1]) - len(lines[-1].lstrip())] if lines else ""
+    beginnings = ("".join(lines[:count]) for count in range(len(lines) - 1, -1, -1))
+    for code in (context, f"{''.join(lines)}\n{indent}    pass\n", *beginnings):
+        with suppress(SyntaxError):
+            return compile(code, "<prompt>", "exec", dont_inherit=True)
+    raise AssertionError("an empty program compiles")
 
 
 def _free_names(test: str) -> set[str]:

@@ -73,6 +73,15 @@ class Remote:
     def __len__(self) -> int:
         return int(self._peer.request("len", self))
 
+    def __contains__(self, item: Any) -> bool:
+        return self._peer.request("contains", self, item) is True
+
+    def __str__(self) -> str:
+        return str(self._peer.request("str", self))
+
+    def __repr__(self) -> str:
+        return str(self._peer.request("repr", self))
+
     def __bool__(self) -> bool:
         return self._peer.request("bool", self) is True
 

@@ -35,6 +35,8 @@ DENIED = {
     "fsopen": (430, 430),
     "fsmount": (432, 432),
     "mount_setattr": (442, 442),
+    "statmount": (457, 457),
+    "listmount": (458, 458),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
     "memfd_create": (319, 279),

@@ -27,3 +27,12 @@ def test_a_completion_ends_with_its_paragraph() -> None:
 
     assert end(" nur ein\nSatz.\n\nNeu") == len(" nur ein\nSatz.")
     assert end(" nur ein\n") is None
+    assert end(" nur\r\n \t\r\nNeu") == len(" nur")
+
+
+def test_a_paragraph_in_a_script_without_spaces_is_completed_from_half_of_its_characters() -> None:
+    text = "昔々あるところにお爺さんがいました。\n\nword\n\nภาษาไทยไม่มีช่องว่างระหว่างคำ\n"
+
+    headers = paragraph_headers(document(text), 1000)
+
+    assert [header.signature for header in headers] == ["昔々あるところにお", "ภาษาไทยไม่มีช่"]

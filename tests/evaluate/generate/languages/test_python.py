@@ -12,7 +12,12 @@ def end_of(signature: str, text: str) -> int | None:
     ("signature", "text", "body"),
     [
         ("def f():", "\n    return 1\n\n\ndef g(", "\n    return 1\n\n\n"),
-        ("def f():", "\n    return (\n        1\n)", "\n    return (\n        1\n"),
+        ("def f():", "\n    return (\n        1\n)\nx", "\n    return (\n        1\n)\n"),
+        ("def f():", "\n    return (\n        1\n)", None),
+        ("def f():", '\n    """Of\nlines\n"""\n    x\ny', '\n    """Of\nlines\n"""\n    x\n'),
+        ("def f():", "\n    x\n# and\n    y\n# after\n\n# it\nz", "\n    x\n# and\n    y\n"),
+        ("def f():", "\n    x\n# and", None),
+        ("def f():", '\n    x = """\nnever closed\n', None),
         ("def f():", "\nprint(1)", "\n"),
         ("def f():", " return 1\nx", " return 1\n"),
         ("def f():", "\n    x = 1\n    y = ", None),

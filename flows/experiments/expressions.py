@@ -101,7 +101,7 @@ def _require_condition(node: ast.expr, metrics: Collection[str], fits: Collectio
                 _require_number(operand, metrics, fits)
             if not calls_in(node):
                 raise ValueError(f"`{ast.unparse(node)}` asks nothing of the runs")
-        case _:  # a number would count as true, whatever the runs gave
+        case _:  # a number would always count as true
             raise ValueError(f"`{ast.unparse(node)}` is no comparison; compare it, for example with `< 0`")
 
 

@@ -76,7 +76,7 @@ def main() -> None:
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     write_results(trainer, progress, evaluation.measure(), checkpoints)
-    accelerator.end_training()
+    trackers.finish()
     raise SystemExit(0)
 
 

@@ -36,13 +36,16 @@ class HeldOutSet:
         """The text of each document."""
         return (document.text for document in self.read())
 
+    def require_text(self) -> None:
+        """Raise UserError if there is no text at all."""
+        if not self.facts.ids:
+            raise UserError(f"{self.path}: holds no text; give `{self.name}` documents or remove it from evaluate.sets")
+
     @cached_property
     def facts(self) -> "DocumentFacts":
-        """What is kept of each document, without its text. Raises UserError if there is no text at all."""
+        """What is kept of each document, without its text."""
         rows = [(document.id, document.source, document.path, document.size) for document in self.read()]
-        if not rows:
-            raise UserError(f"{self.path}: holds no text; give `{self.name}` documents or remove it from evaluate.sets")
-        ids, sources, paths, sizes = zip(*rows, strict=True)
+        ids, sources, paths, sizes = zip(*rows, strict=True) if rows else ((), (), (), ())
         return DocumentFacts(list(ids), list(sources), list(paths), np.array(sizes, dtype=np.int64))
 
 

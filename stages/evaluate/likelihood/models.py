@@ -53,9 +53,9 @@ class ScoredModel:
 
     def tokens(self, held_out: HeldOutSet) -> Tokens:
         """A set's documents in ids of the model's own tokenizer. Raises UserError where they do not fit the model."""
+        held_out.require_text()
         if self.folder == MODEL and held_out.name == VALIDATION:
             return self._stored(held_out)
-        held_out.facts  # noqa: B018 - a set without any text is refused
         tokenizer = open_tokenizer(self.folder)
         # Our training begins each document after an end-of-sequence id; of others, what they know as a beginning.
         own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id

@@ -6,14 +6,16 @@ long as it lives, and each worker waits for that lock in a thread: the kernel re
 the worker ends too. A second lock tells the command when no worker is left.
 """
 
+import atexit
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 VARIABLE = "PARROTFLOW_SUPERVISION"
 """The folder of the locks; set by the command for its workers."""
@@ -102,10 +104,19 @@ def is_first_to_fail() -> bool:
     return True
 
 
-def leave(code: int) -> None:
-    """End a worker with a result for the command; launchers in between see success."""
-    folder = os.environ.get(VARIABLE)
-    if folder is None:
-        raise SystemExit(code)
-    (Path(folder) / OUTCOME).write_text(str(code), encoding="utf-8")
-    raise SystemExit(0)
+def leave(code: int) -> NoReturn:
+    """End a worker with a result for the command; launchers in between see success.
+
+    As Python ends: other threads' work is waited for, functions registered with `atexit` run. But nothing is freed.
+    Python would free the process groups and wait, holding its lock, for gloo's threads, which need that lock to free
+    the tensors of their last exchange (torch 2.13: `~Reducer`, `~ProcessGroupGloo`): on a busy machine, one run in
+    twenty never ended.
+    """
+    if folder := os.environ.get(VARIABLE):
+        (Path(folder) / OUTCOME).write_text(str(code), encoding="utf-8")
+        code = 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -34,10 +34,5 @@ def count(accelerator: Accelerator, vote: bool) -> int:
 
 
 def finish_together(accelerator: Accelerator) -> None:
-    """Wait until every process is here; none exchanges tensors after that.
-
-    An exchange of tensors must not be a process's last: gloo's thread frees them with Python's lock, which the main
-    thread may hold by then, while it waits for that thread to end (torch 2.13; seen on a busy machine). A barrier has
-    no tensors.
-    """
+    """Wait until every process is here; none exchanges anything after that, so each may end while others still work."""
     accelerator.wait_for_everyone()

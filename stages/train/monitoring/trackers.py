@@ -56,6 +56,11 @@ class Trackers:
         if self.enabled:
             self.accelerator.log(values, step=step)
 
+    def finish(self) -> None:
+        """The run is complete. Not `end_training`, which also frees the process groups (see `supervision.leave`)."""
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
 
 def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
     """What each tracker is told beyond the project: the run, where its files go, and where the run continues."""

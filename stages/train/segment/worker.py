@@ -55,7 +55,6 @@ def main() -> None:
     if accelerator.is_main_process:
         found = Found(session=describe_session(trainer, task.first + 1), contents=contents, weights=weights)
         atomic_write(task.scratch / FOUND, found.model_dump_json())
-    accelerator.end_training()
     raise SystemExit(0)
 
 

@@ -68,7 +68,7 @@ def test_what_is_no_set_of_documents_is_refused_with_its_name(
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(UserError, match=re.escape(message)):
-        named_set("s", tmp_path / name).facts  # noqa: B018
+        named_set("s", tmp_path / name).require_text()
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def function_end(header: Header) -> End:
 def _end(indent: int, text: str) -> int | None:
     """The index of the first line that is not blank and is indented by at most `indent` columns; None if none is.
 
-    The text before the first newline belongs to the signature's line. A line within a string or brackets, or of a
-    comment after which the function goes on, may be indented as it likes; comments before the line that ends the
-    function belong to what follows.
+    The text before the first newline belongs to the signature's line. Lines within a string or brackets, and comments
+    after which the function continues, may have any indentation; comments before the line that ends the function
+    belong to what follows.
     """
     start = text.find("\n") + 1
     if start == 0:

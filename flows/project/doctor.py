@@ -12,7 +12,7 @@ from typing import Literal
 
 import yaml
 
-from flows.dvc_repo.rwlock import is_torn
+from flows.dvc_repo.repair import is_torn
 from flows.plan.code_deps import REMEDY, stale_stages
 from flows.plan.params import check_params, section_models
 from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.commands import Commands, only_reproduction_in, without_credentials
 from flows.reproduce.compare.verdict import judge
 from flows.reproduce.prepare.checkout import check_code, check_out, write_back
@@ -201,6 +202,8 @@ def run_stages(
         arguments = ["-m", "flows.cli", "run", "--wait", *stages]
     else:
         arguments = ["-m", "dvc", "repro", *stages]
+        for repaired in repair_after_kill(checkout):
+            print(repaired, flush=True)
     code = commands.run(
         [str(interpreter.python), *arguments], checkout, environment, show=shlex.join(["python", *arguments])
     )

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from flows.dvc_repo.lock_file import remove_empty_lock_files, sort_lock_file
-from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
+from flows.dvc_repo.lock_file import sort_lock_file
+from flows.dvc_repo.repair import repair_after_kill
 from flows.plan.code_change import remember_code
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.history import remember_seconds
@@ -32,11 +32,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
     """
     with run_lock(name, wait=options.wait), contextlib.closing(DvcServer()) as server:
         check_params()
-        if remove_torn_table():
-            print("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost", flush=True)
-        for emptied in remove_empty_lock_files():
-            print(f"{emptied} was emptied by a kill: removed; results that are in DVC's cache are restored", flush=True)
-        forget_zombies()
+        for repaired in repair_after_kill():
+            print(repaired, flush=True)
         drop_expired()
         plan = make_plan(options.targets, force=options.force, downstream=options.downstream)
         for warning in plan.warnings:

@@ -20,8 +20,8 @@ from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.experiments import experiment_ref
 from flows.dvc_repo.internals import open_repo
-from flows.dvc_repo.lock_file import DVC_FILE, remove_empty_lock_files
-from flows.dvc_repo.rwlock import forget_zombies, remove_torn_table
+from flows.dvc_repo.lock_file import DVC_FILE
+from flows.dvc_repo.repair import repair_after_kill
 from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import STATE_DIR, dvc_state_within
 from flows.project import yaml_text
@@ -94,9 +94,7 @@ def bring_up_to_date(
     if ignored:
         ignored.copy_into(clone)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
-    remove_torn_table(folder)
-    forget_zombies(folder)
-    remove_empty_lock_files(folder)
+    repair_after_kill(folder)
     if own_cache:
         _forget_results(folder)
     _share(folder, cache or project_cache(), own_cache)

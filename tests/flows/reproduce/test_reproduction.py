@@ -233,13 +233,9 @@ def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> N
         reproduce(Request(str(revision), source=str(project)))
 
 
-def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_done(
-    project: Path, revision: Path, tmp_path: Path
-) -> None:
-    hold = tmp_path / "hold"
+def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:
+    """Start a reproduction, wait until its training has begun, and kill all its processes."""
     hold.touch()
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--source", str(project)]
-    environment = os.environ | {"HOLD": str(hold), "PYTHONPATH": str(Path(__file__).parents[3])}
     first = subprocess.Popen(
         command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -252,10 +248,39 @@ def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_don
     first.communicate()
     hold.unlink()
 
+
+def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_done(
+    project: Path, revision: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--source", str(project)]
+    environment = os.environ | {"HOLD": str(tmp_path / "hold"), "PYTHONPATH": str(Path(__file__).parents[3])}
+    killed_while_it_trains(command, environment, tmp_path / "hold")
+
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Stage 'data' didn't change, skipping" in done.stdout
+    assert "\nbit-identical: " in done.stdout
+
+
+def test_a_killed_reproduction_also_continues_where_nobody_reads_exit_statuses(
+    project: Path, revision: Path, tmp_path: Path
+) -> None:
+    """As in a container whose first process reads none: DVC's dead process then still holds its locks."""
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--source", str(project)]
+    environment = os.environ | {"HOLD": str(tmp_path / "hold"), "PYTHONPATH": str(Path(__file__).parents[3])}
+    killed_while_it_trains(command, environment, tmp_path / "hold")
+    (table,) = (tmp_path / "elsewhere").rglob(".dvc/tmp/rwlock")
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    held, entries = re.subn(r'"pid": \d+', f'"pid": {zombie.pid}', table.read_text())
+    table.write_text(held)
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    zombie.wait()
+    assert entries > 0
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "\nbit-identical: " in done.stdout
 
 

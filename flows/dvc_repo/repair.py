@@ -1,4 +1,4 @@
-"""Repairs DVC's table of locks after a crash.
+"""Repairs, before a run, what a kill leaves in DVC's own files.
 
 DVC writes `.dvc/tmp/rwlock` in place, so a kill can leave it empty or cut off; DVC then refuses every command. It says
 which living process holds which path, and a process that died holds none: without it nothing is lost. DVC drops the
@@ -13,6 +13,20 @@ from typing import Any
 import psutil
 
 from flows.dvc_repo.internals import RWLOCK, rwlock_guard
+from flows.dvc_repo.lock_file import remove_empty_lock_files
+
+
+def repair_after_kill(folder: Path = Path()) -> list[str]:
+    """Repair a project's table of locks and dvc.lock; a line for each repair that a user should know of."""
+    repaired = []
+    if remove_torn_table(folder):
+        repaired.append("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost")
+    repaired += [
+        f"{emptied} was emptied by a kill: removed; results that are in DVC's cache are restored"
+        for emptied in remove_empty_lock_files(folder)
+    ]
+    forget_zombies(folder)
+    return repaired
 
 
 def is_torn(folder: Path = Path()) -> bool:

@@ -5,7 +5,8 @@
 Both sides begin with the documents' text and end with bits per byte; both encode within the time that is taken. Ours
 scores lm-eval's windows without the closing end-of-sequence id, as lm-eval does, and the values are compared. A third
 side is the stage `evaluate` as it is set by default: more context for each token, and the closing id. lm-eval runs with
-the batch size that the stage `harness` gives it, and with its own default, 1.
+its own default batch size, 1, with that of the stage `harness`, 4, and with 16. The models are the project's default
+and the GPT-2 of the preset gpt2_mini, both with random weights: speed is the same.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)
@@ -20,21 +21,22 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
-from benchmarks.runs.training import MINI
-from stages.evaluate.__main__ import CORE_BATCH
-from stages.evaluate.harness.scoring import DEFAULT_BATCH, open_language_model
+from benchmarks.runs.training import DEFAULT, MINI, default_section, mini_section
+from stages.evaluate.harness.scoring import open_language_model
 from stages.evaluate.likelihood.score import Plan, score_documents
+from stages.evaluate.likelihood.scored import windows_at_once
 from stages.evaluate.likelihood.tokens import stored_tokens
 from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
@@ -49,6 +51,12 @@ from stages.tokenizer.train import sample, train_bpe
 CONTEXT, VOCABULARY = 256, 4096
 """Of the model."""
 
+SAME_WINDOWS, STAGE_WINDOWS = WindowSizes(CONTEXT, CONTEXT), WindowSizes(CONTEXT, CONTEXT * 3 // 4)
+"""lm-eval's, and the stage's default."""
+
+PEER_BATCHES = (1, 4, 16)
+"""Of lm-eval."""
+
 RELATIVE = 1e-6
 
 
@@ -57,65 +65,60 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        figures = measure(50_000 if quick else 200_000, runs=1 if quick else 9)
-        os.chdir(here)
+    models = {f"the default model, {DEFAULT}": default_section()["model"], f"a {MINI}": mini_section()["model"]}
+    here, figures = Path.cwd(), []
+    for name, config in models.items():
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            figures += measure(name, config, 50_000 if quick else 200_000, runs=1 if quick else 9)
+            os.chdir(here)
     record("evaluate", figures)
 
 
-def measure(limit: int, runs: int) -> list[Measurement]:
+def measure(model: str, config: dict[str, Any], limit: int, runs: int) -> list[Measurement]:
     """Seconds of each side as kilobytes of text per second."""
     size = write_python_corpus(Path("documents"), limit, 16_000_000) / 1e3
-    write_model()
-    ours, theirs, default = open_model(Path("model")), open_language_model(Path("model")).lm, open_language_model().lm
-    default.batch_size_per_gpu = 1
+    write_model(config)
+    ours, lm = open_model(Path("model")), open_language_model(Path("model")).lm
     values: dict[str, float] = {}
+    peers = {batch: f"lm-eval {version('lm_eval')}, batch size {batch}" for batch in PEER_BATCHES}
     sides = {
         "ours": timed(values, "ours", lambda: score_windows(ours, encoded())),
-        "lm-eval": timed(values, "lm-eval", lambda: score_by_lm_eval(theirs)),
-        "lm-eval, batch 1": timed(values, "lm-eval, batch 1", lambda: score_by_lm_eval(default)),
         "stage": timed(values, "stage", lambda: score_as_the_stage(ours, encoded())),
     }
+    sides |= {name: timed(values, name, partial(score_by_lm_eval, lm, batch)) for batch, name in peers.items()}
     sides["ours"]()  # the first pass warms up
     speeds = {name: [size / seconds for seconds in taken] for name, taken in interleave(sides, runs).items()}
-    for peer in ("lm-eval", "lm-eval, batch 1"):
+    for peer in peers.values():
         if not math.isclose(values["ours"], values[peer], rel_tol=RELATIVE):
             raise SystemExit(f"{values['ours']} nats, but {values[peer]} by {peer}")
     bits = {name: nats / math.log(2) / size / 1e3 for name, nats in values.items()}
-    what = f"{size:.0f} kB of Python, a {MINI}"
-    rows = [
-        (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval", DEFAULT_BATCH),
-        (f"the same windows, {bits['ours']:.6f} bits per byte on both sides", "ours", "lm-eval, batch 1", 1),
-        (f"as the stage does by default ({bits['stage']:.6f} bits per byte)", "stage", "lm-eval", DEFAULT_BATCH),
-    ]
+    same = f"the same windows, {bits['ours']:.6f} bits per byte on both sides"
+    rows = [(same, "ours", peer) for peer in peers.values()]
+    rows.append((f"as the stage does by default ({bits['stage']:.6f} bits per byte)", "stage", peers[PEER_BATCHES[1]]))
     return [
         compare(
-            f"{what}: {figure}",
+            f"{size:.0f} kB of Python, {model}: {figure}",
             speeds[side],
             speeds[peer],
-            peer_name=f"lm-eval {version('lm_eval')}, batch size {batch}",
+            peer_name=peer,
             unit="kB/s",
             higher_is_better=True,
             libraries=["torch", "transformers", "lm_eval"],
         )
-        for figure, side, peer, batch in rows
+        for figure, side, peer in rows
     ]
 
 
-def write_model() -> None:
-    """A tokenizer of the documents and the GPT-2 with random weights: speed is the same."""
+def write_model(config: dict[str, Any]) -> None:
+    """A tokenizer of the documents, and a model of a `train.model` section with random weights."""
     Path("tokenizer").mkdir()
     save_trained(train_bpe(sample(Path("documents"), 20_000_000), VOCABULARY, "gpt2"), Path("tokenizer"))
     tokenizer = open_tokenizer(Path("tokenizer"))
     torch.manual_seed(0)
     eos = tokenizer.eos_token_id
-    config = GPT2Config(
-        vocab_size=len(tokenizer), n_positions=CONTEXT, n_embd=256, n_layer=4, n_head=4, bos_token_id=eos,
-        eos_token_id=eos, activation_function="gelu_pytorch_tanh",
-    )  # fmt: skip
-    GPT2LMHeadModel(config).save_pretrained("model")
+    ids = {"vocab_size": len(tokenizer), "bos_token_id": eos, "eos_token_id": eos}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**config | ids)).save_pretrained("model")
     tokenizer.save_pretrained("model")
 
 
@@ -157,18 +160,19 @@ class LmEvalWindows(Plan):
 
 def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of lm-eval's windows, by our scorer."""
-    plan = LmEvalWindows(stored_tokens(store), WindowSizes(CONTEXT, CONTEXT), CORE_BATCH)
+    plan = LmEvalWindows(stored_tokens(store), SAME_WINDOWS, windows_at_once(SAME_WINDOWS, "cpu"))
     return float(score_documents(model, plan).sum())
 
 
 def score_as_the_stage(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of the stage's own windows."""
-    plan = Plan(stored_tokens(store), WindowSizes(CONTEXT, CONTEXT * 3 // 4), CORE_BATCH)
+    plan = Plan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS, "cpu"))
     return float(score_documents(model, plan).sum())
 
 
-def score_by_lm_eval(lm: HFLM) -> float:
+def score_by_lm_eval(lm: HFLM, batch_size: int) -> float:
     """The nats of all documents by lm-eval's own rolling log-likelihood."""
+    lm.batch_size_per_gpu = batch_size
     texts = [document.text for document in read_documents(Path("documents"))]
     requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
     return -math.fsum(lm.loglikelihood_rolling(requests))

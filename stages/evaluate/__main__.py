@@ -1,7 +1,7 @@
 """Model + held-out data -> metrics: `python -m stages.evaluate`.
 
 `PARROTFLOW_LAUNCH` sets the number of processes, as for training, and `PARROTFLOW_EVALUATE_BATCH` how many windows a
-GPU (default 16) or a core (8) scores at once. Both change time and memory, not the result.
+GPU or a core scores at once. Both change time and memory, not the result.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)
@@ -23,15 +23,11 @@ from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, w
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
-from stages.runtime.environment import whole_number
 from stages.runtime.launch.config import launch_config, require_devices
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
 HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
-
-BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
-GPU_BATCH, CORE_BATCH = 16, 8
 
 
 def main() -> None:
@@ -43,8 +39,7 @@ def main() -> None:
     trained = trained_model(params)
     models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
 
-    batch_size = whole_number(BATCH_VARIABLE, GPU_BATCH if launch.device_type == "cuda" else CORE_BATCH)
-    scored = score_sets(models, sets, batch_size, launch)
+    scored = score_sets(models, sets, launch)
     bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 

@@ -1,7 +1,7 @@
 """Model + tasks of lm-evaluation-harness -> their metrics, and every answer: `python -m stages.evaluate.harness`.
 
-`PARROTFLOW_HARNESS_BATCH` is the number of requests that the model answers at once (default 16): it changes the time
-and the memory, and the result by float32 rounding only.
+`PARROTFLOW_HARNESS_BATCH` is the number of requests that the model answers at once (default 4, on a GPU 16): it changes
+the time and the memory, and the result by float32 rounding only.
 """
 
 import stages.evaluate.threads  # noqa: F401 (before torch)

@@ -142,7 +142,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     params = resolve_precision(params, "cpu")
     store = TokenStore(Path("data/tokens/train"))
     index = build_packing(store, params.sequence_length, params.packing)
-    rows = rows_of_step(0, 0, params.global_batch_size, index.rows)
+    rows = rows_of_step(0, 0, params, index.rows)
     batch = read_rows(store, index, rows, params.sequence_length)
     with redirect_stdout(sys.stderr):
         if name == "ours":

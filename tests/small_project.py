@@ -82,6 +82,7 @@ SECTIONS: dict[str, Any] = {
         "packing": "best_fit",
         "attention": "causal",
         "global_batch_size": 8,
+        "batch_doublings": [],
         "deterministic_micro_batch_size": None,
         "max_steps": 12,
         "optimizer": {

@@ -171,7 +171,7 @@ def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
     if math.isfinite(value):
         return
     rate = f"{trainer.params.optimizer.name}_learning_rate"
-    rows = rows_of_step(trainer.params.seed, step, trainer.params.global_batch_size, trainer.index.rows)
+    rows = rows_of_step(trainer.params.seed, step, trainer.params, trainer.index.rows)
     starts = [segment.start for row in rows for segment in trainer.index.segments(int(row))]
     numbers = sorted({trainer.store.document_at(start) for start in starts})
     names = [f"{info['source']}:{info['path']}" for info in map(trainer.store.document_info, numbers[:8])]

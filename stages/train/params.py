@@ -1,5 +1,6 @@
 """The `train` section of params.yaml."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -62,7 +63,9 @@ class TrainParams(Section):
     """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
     positions count from 0."""
     global_batch_size: Positive
-    """Sequences per optimizer step, over all processes."""
+    """Sequences per optimizer step, over all processes; of the first steps where `batch_doublings` says more."""
+    batch_doublings: list[Positive]
+    """After these steps the global batch is twice as large as before: many small steps early, few large ones later."""
     deterministic_micro_batch_size: Positive | None
     """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
     number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
@@ -95,6 +98,13 @@ class TrainParams(Section):
     """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
+
+    @field_validator("batch_doublings")
+    @classmethod
+    def _increasing(cls, value: list[int]) -> list[int]:
+        if any(step >= later for step, later in pairwise(value)):
+            raise ValueError("each step must be later than the one before it")
+        return value
 
     @field_validator("start_from")
     @classmethod

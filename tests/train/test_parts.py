@@ -1,5 +1,7 @@
 """Order, packing, schedule, deterministic sums: the parts whose arithmetic must hold for all inputs."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.train.checkpoint.fingerprint import plateau_end
-from stages.train.data.batches import IGNORED, read_rows, rows_of_step
+from stages.train.data.batches import IGNORED, batch_size, read_rows, rows_before, rows_of_step
 from stages.train.data.packing import Segment, build_packing, fill_gaps
 from stages.train.distributed.deterministic import DeterministicSum
 from stages.train.optim.schedule import lr_multiplier
@@ -22,8 +24,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(folder / "data/tokens/train")
 
 
-@given(seed=st.integers(0, 5), step=st.integers(0, 40), batch=st.integers(1, 20), rows=st.integers(1, 50))
-def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: int, batch: int, rows: int) -> None:
+@dataclass
+class Batch:
+    """The size of each step's batch, as in the `train` section."""
+
+    global_batch_size: int
+    batch_doublings: list[int]
+
+
+batches = st.builds(
+    Batch,
+    global_batch_size=st.integers(1, 20),
+    batch_doublings=st.lists(st.integers(1, 40), max_size=3, unique=True).map(sorted),
+)
+
+
+@given(seed=st.integers(0, 5), step=st.integers(0, 40), batch=batches, rows=st.integers(1, 50))
+def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: int, batch: Batch, rows: int) -> None:
     epochs = np.concatenate([rows_of_step(seed, s, batch, rows) for s in range(step + 1)])
     for first in range(0, len(epochs), rows):
         epoch = epochs[first : first + rows]
@@ -33,8 +50,21 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: 
 
 @given(step=st.integers(0, 40))
 def test_a_step_needs_no_step_before_it(step: int) -> None:
-    again = [rows_of_step(3, s, 8, 30).tolist() for s in range(step + 1)]
-    assert rows_of_step(3, step, 8, 30).tolist() == again[-1]
+    again = [rows_of_step(3, s, Batch(8, [20]), 30).tolist() for s in range(step + 1)]
+    assert rows_of_step(3, step, Batch(8, [20]), 30).tolist() == again[-1]
+
+
+def test_the_worked_example_of_a_batch_that_doubles() -> None:
+    batch = Batch(4, [3])
+    assert [batch_size(batch, step) for step in range(5)] == [4, 4, 4, 8, 8]
+    assert [rows_before(batch, step) for step in range(5)] == [0, 4, 8, 12, 20]
+
+
+@given(batch=batches, step=st.integers(0, 60))
+def test_the_rows_before_a_step_are_those_of_all_steps_before_it(batch: Batch, step: int) -> None:
+    assert rows_before(batch, step) == sum(batch_size(batch, earlier) for earlier in range(step))
+    passed = [doubling for doubling in batch.batch_doublings if doubling <= step]
+    assert batch_size(batch, step) == batch.global_batch_size * 2 ** len(passed)
 
 
 @settings(deadline=None, max_examples=20)

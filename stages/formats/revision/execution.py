@@ -40,6 +40,7 @@ class Session(BaseModel):
     compiled: bool
     micro_batch_size: int
     gradient_accumulation_steps: int
+    """Micro-batches of a step in each process; of the last step where the batch grows."""
     distributed: Literal["none", "ddp", "fsdp2"]
     environment: dict[str, str]
     """Variables that were set and can change the computation (PARROTFLOW_*, OMP_*, MKL_*, TORCH*, ...)."""

@@ -21,7 +21,7 @@ from stages.formats.tokens import MANIFEST, TOKENS, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
-from stages.train.data.batches import rows_of_step
+from stages.train.data.batches import batch_size, rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
@@ -37,6 +37,8 @@ class DataOrder(BaseModel):
     seed: int
     max_steps: int
     global_batch_size: int
+    batch_doublings: list[int] = []
+    """Models of before there were any do not name them."""
     sequence_length: int
     packing: Literal["best_fit", "concatenate"]
 
@@ -85,23 +87,22 @@ def trained_order(model: Path = MODEL) -> DataOrder:
             f"{TRAINING_TOKENS}: not the tokens that {model}/ was trained on; "
             "`dvc checkout` brings back those of a commit"
         )
-    return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields})
+    return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields if name in values})
 
 
 def check(step: int, row: int | None, params: DataOrder) -> None:
     """Raise UserError where the run has no such step or row."""
     if not 1 <= step <= params.max_steps:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
-    if row is not None and not 0 <= row < params.global_batch_size:
-        raise UserError(
-            f"--row {row}: a step has the rows 0 to {params.global_batch_size - 1} (train.global_batch_size)"
-        )
+    size = batch_size(params, step - 1)
+    if row is not None and not 0 <= row < size:
+        raise UserError(f"--row {row}: step {step} has the rows 0 to {size - 1} (train.global_batch_size)")
 
 
 def origins(store: TokenStore, params: DataOrder, step: int) -> Iterator[Origin]:
     """The spans that step number `step` (from 1) trained on, in the order of the batch."""
     index = build_packing(store, params.sequence_length, params.packing)
-    rows = rows_of_step(params.seed, step - 1, params.global_batch_size, index.rows)
+    rows = rows_of_step(params.seed, step - 1, params, index.rows)
     for number, row in enumerate(rows):
         for segment in index.segments(int(row)):
             start = segment.start

@@ -1,11 +1,13 @@
 """Which rows a step trains on, and their tokens. A pure function of (seed, step): nothing to save, nothing to skip.
 
 The permutations of the rows in all epochs, one after the other, are cut into global batches. Processes take slices of
-the global batch, so the order does not depend on how many there are.
+the global batch, so the order does not depend on how many there are. How many rows a step takes is a function of the
+step as well: the global batch doubles after the steps that `train.batch_doublings` names.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -38,9 +40,35 @@ def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
-def rows_of_step(seed: int, step: int, global_batch_size: int, rows: int) -> Integers:
-    """The rows of the global batch of `step` (from 0), in order; shape (global_batch_size,)."""
-    drawn = range(step * global_batch_size, (step + 1) * global_batch_size)
+class BatchParams(Protocol):
+    """What the size of each step's global batch follows from, as in the `train` section."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of the first steps."""
+
+    @property
+    def batch_doublings(self) -> list[int]:
+        """After these steps it doubles; increasing."""
+
+
+def batch_size(params: BatchParams, step: int) -> int:
+    """Rows of the global batch of `step` (from 0)."""
+    return params.global_batch_size << sum(step >= doubling for doubling in params.batch_doublings)
+
+
+def rows_before(params: BatchParams, step: int) -> int:
+    """How many rows the steps before `step` (from 0) take together. 4 rows, doubled after step 3: 0, 4, 8, 12, 20."""
+    first, rows = 0, 0
+    for last in [*(doubling for doubling in params.batch_doublings if doubling < step), step]:
+        rows += (last - first) * batch_size(params, first)
+        first = last
+    return rows
+
+
+def rows_of_step(seed: int, step: int, params: BatchParams, rows: int) -> Integers:
+    """The rows of the global batch of `step` (from 0), in order; shape (batch_size,)."""
+    drawn = range(rows_before(params, step), rows_before(params, step + 1))
     return np.array([epoch_order(seed, number // rows, rows)[number % rows] for number in drawn])
 
 

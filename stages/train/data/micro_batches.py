@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import Rows, read_rows, rows_of_step
+from stages.train.data.batches import Rows, batch_size, read_rows, rows_of_step
 from stages.train.data.packing import Integers, PackingIndex
 from stages.train.params import TrainParams
 
@@ -47,10 +47,10 @@ def micro_batches(
 
     def reads() -> Iterator[Callable[[], MicroBatch]]:
         for step in range(first_step, params.max_steps):
-            rows = rows_of_step(params.seed, step, params.global_batch_size, index.rows)
-            targets = index.target_count(rows)
-            for first, stop in slices(params.global_batch_size, share):
-                is_last = stop == own_rows(params.global_batch_size, share).stop
+            rows = rows_of_step(params.seed, step, params, index.rows)
+            targets, size = index.target_count(rows), batch_size(params, step)
+            for first, stop in slices(size, share):
+                is_last = stop == own_rows(size, share).stop
                 yield partial(read, rows[first:stop], step, first, is_last, targets)
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:

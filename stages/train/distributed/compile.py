@@ -7,6 +7,7 @@ import torch
 
 from stages.formats.revision.execution import Session
 from stages.runtime.entry import UserError
+from stages.train.data.batches import rows_before
 from stages.train.params import TrainParams
 
 VARIABLE = "PARROTFLOW_COMPILE"
@@ -24,7 +25,7 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
         raise UserError(f"{VARIABLE}=on: compiling for the CPU needs a C++ compiler (g++ or clang++); install one")
     if choice != "auto" or not compiler:
         return choice == "on"
-    tokens = params.max_steps * params.global_batch_size * params.sequence_length
+    tokens = rows_before(params, params.max_steps) * params.sequence_length
     return tokens * flops_per_token > REPAYS_FROM_FLOPS.get(f"{device.type} {params.precision}", float("inf"))
 
 

@@ -5,6 +5,7 @@ from accelerate import Accelerator
 
 from stages.runtime.entry import UserError
 from stages.runtime.environment import whole_number
+from stages.train.data.batches import batch_size
 from stages.train.distributed.agreement import count
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
@@ -19,8 +20,8 @@ USABLE = 0.8
 
 
 def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
-    """Sequences of a forward pass in each process; at most its share of the global batch. Every process calls this."""
-    share: int = params.global_batch_size // accelerator.num_processes
+    """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
+    share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
     if params.deterministic_micro_batch_size is not None:
         return params.deterministic_micro_batch_size
     if (given := whole_number(VARIABLE, None)) is not None:

@@ -13,6 +13,7 @@ import sys
 import torch
 
 from stages.formats.revision.execution import Session
+from stages.train.data.batches import batch_size
 from stages.train.distributed.parallel import uses_fsdp
 from stages.train.launch.facts import computing_variables, limits
 from stages.train.launch.section import LAUNCH_SETTINGS
@@ -31,6 +32,7 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
     Where machines differ, it describes that of the main process.
     """
     params, processes, device = trainer.params, trainer.accelerator.num_processes, trainer.accelerator.device
+    own_rows = batch_size(params, params.max_steps - 1) // processes
     distributed = "fsdp2" if uses_fsdp() else "ddp" if processes > 1 else "none"
     return Session(
         first_step=first_step,
@@ -46,7 +48,7 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
         precision=params.precision,
         compiled=trainer.compiled,
         micro_batch_size=trainer.micro_batch_size,
-        gradient_accumulation_steps=-(-params.global_batch_size // processes // trainer.micro_batch_size),
+        gradient_accumulation_steps=-(-own_rows // trainer.micro_batch_size),
         distributed=distributed,
         environment=computing_variables(os.environ),
         launch=os.environ.get(LAUNCH_SETTINGS),

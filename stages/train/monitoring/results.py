@@ -19,6 +19,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
+from stages.train.data.batches import rows_before
 from stages.train.distributed.agreement import finish_together
 from stages.train.loop import Trainer
 from stages.train.model.export import full_model, save_model
@@ -90,7 +91,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
     )
 
 
-def order_of_data(trainer: Trainer) -> dict[str, str | int]:
+def order_of_data(trainer: Trainer) -> dict[str, str | int | list[int]]:
     """What leads from a step back to its documents, and the precision: it goes wherever the weights go.
 
     Nothing that the weights do not depend on: the same weights leave the same folder.
@@ -100,6 +101,7 @@ def order_of_data(trainer: Trainer) -> dict[str, str | int]:
         "seed": params.seed,
         "max_steps": params.max_steps,
         "global_batch_size": params.global_batch_size,
+        "batch_doublings": params.batch_doublings,
         "sequence_length": params.sequence_length,
         "packing": params.packing,
         "precision": params.precision,
@@ -110,7 +112,7 @@ def order_of_data(trainer: Trainer) -> dict[str, str | int]:
 def training_report(trainer: Trainer, progress: Progress, held_out: ValidationResult) -> TrainingReport:
     """The numbers of a finished run."""
     params = trainer.params
-    tokens = params.max_steps * params.global_batch_size * params.sequence_length
+    tokens = rows_before(params, params.max_steps) * params.sequence_length
     return TrainingReport(
         parameters=trainer.eager.model.num_parameters(),
         steps=progress.step,

@@ -20,7 +20,13 @@ from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.small_project import ROOT
 from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
 
-STEPS = {"max_steps": 200, "checkpoint_every_steps": 10, "log_every_steps": 5, "evaluate_every_steps": 100}
+STEPS = {
+    "max_steps": 200,
+    "batch_doublings": [25],
+    "checkpoint_every_steps": 10,
+    "log_every_steps": 5,
+    "evaluate_every_steps": 100,
+}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.train.small_run import run_workers, write_params, write_project
 
 @pytest.fixture(params=["best_fit", "concatenate"])
 def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = write_project(tmp_path / "project", packing=request.param)
+    folder = write_project(tmp_path / "project", packing=request.param, batch_doublings=[4])
     monkeypatch.chdir(folder)
     return folder
 
@@ -28,7 +28,7 @@ def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
     by_path = {info["path"]: number for number, info in enumerate(store.document_infos())}
 
     for step in (1, 5, params.max_steps):
-        rows = rows_of_step(params.seed, step - 1, params.global_batch_size, index.rows)
+        rows = rows_of_step(params.seed, step - 1, params, index.rows)
         batch = read_rows(store, index, rows, params.sequence_length)
         told: list[list[int]] = [[] for _ in rows]
         for origin in origins(store, params, step):
@@ -54,8 +54,11 @@ def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
     params = trained_order()
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):
         check(13, None, params)
-    with pytest.raises(UserError, match="--row 8: a step has the rows 0 to 7"):
-        check(1, 8, params)
+    with pytest.raises(UserError, match="--row 8: step 4 has the rows 0 to 7"):
+        check(4, 8, params)
+    check(5, 8, params)
+    with pytest.raises(UserError, match="--row 16: step 5 has the rows 0 to 15"):
+        check(5, 16, params)
 
 
 def test_it_answers_for_the_run_that_made_the_model(project: Path) -> None:

@@ -20,23 +20,28 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 @settings(deadline=None, max_examples=20)
-@given(processes=st.sampled_from([1, 2, 4]), size=st.integers(1, 9), first_step=st.integers(0, 3))
+@given(
+    processes=st.sampled_from([1, 2, 4]),
+    size=st.integers(1, 9),
+    first_step=st.integers(0, 3),
+    doublings=st.sampled_from([[], [2], [1, 3]]),
+)
 def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
-    store: TokenStore, processes: int, size: int, first_step: int
+    store: TokenStore, processes: int, size: int, first_step: int, doublings: list[int]
 ) -> None:
     index = build_packing(store, 32, "best_fit")
-    values = TrainParams.model_validate(params(sequence_length=32, max_steps=4))
+    values = TrainParams.model_validate(params(sequence_length=32, max_steps=4, batch_doublings=doublings))
     shares = [Share(process, processes, size) for process in range(processes)]
     every = [list(micro_batches(store, index, values, share, first_step)) for share in shares]
     for step in range(first_step, 4):
         of_step = [[batch for batch in batches if batch.step == step] for batches in every]
-        rows = rows_of_step(values.seed, step, 8, index.rows)
+        rows = rows_of_step(values.seed, step, values, index.rows)
         together = np.concatenate([batch.rows.targets for batches in of_step for batch in batches])
         assert (together == read_rows(store, index, rows, 32).targets).all()
         for process, batches in enumerate(of_step):
             assert [batch.is_last for batch in batches] == [False] * (len(batches) - 1) + [True]
             assert {batch.step_targets for batch in batches} == {index.target_count(rows)}
-            first = process * 8 // processes
+            first = process * len(rows) // processes
             assert [batch.first_row for batch in batches] == [first + size * number for number in range(len(batches))]
 
 

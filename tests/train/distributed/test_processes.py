@@ -23,10 +23,11 @@ ROUNDING_OF_MUON = 2e-3
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one process, four micro-batches a step, with dropout."""
+    """A run of one process, four micro-batches a step and later eight, with dropout."""
     folder = write_project(
         tmp_path_factory.mktemp("alone"),
         optimizer__name="adamw",
+        batch_doublings=[6],
         model__resid_pdrop=0.1,
         model__embd_pdrop=0.1,
     )
@@ -47,7 +48,9 @@ def test_processes_and_accumulation_share_a_global_batch_with_the_same_result_to
 
 
 def test_exact_sums_give_the_same_bits_on_1_2_and_4_processes(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "1", deterministic_micro_batch_size=2, model__resid_pdrop=0.1)
+    project = write_project(
+        tmp_path / "1", deterministic_micro_batch_size=2, batch_doublings=[5], model__resid_pdrop=0.1
+    )
     run_workers(project, 1)
     checkpoints = read_json(project / TRAIN_EXECUTION)["checkpoints"]
     assert len(checkpoints) == 4

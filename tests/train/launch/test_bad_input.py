@@ -91,6 +91,14 @@ def message() -> str:
             "params.yaml: train.export_steps: 13 is beyond train.max_steps = 12; remove it or train longer",
         ),
         (
+            {"batch_doublings": [4, 12]},
+            "params.yaml: train.batch_doublings: 12 is beyond train.max_steps = 12; remove it or train longer",
+        ),
+        (
+            {"batch_doublings": [4, 4]},
+            "params.yaml: train.batch_doublings = [4, 4]: Value error, each step must be later than the one before it",
+        ),
+        (
             {"start_from": "model/step-00000003"},
             "params.yaml: train.start_from = 'model/step-00000003': Value error, model/ is what this stage writes, "
             "and DVC deletes it first; copy the model elsewhere",

@@ -27,8 +27,8 @@ Check = Callable[..., SegmentReport]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 12 steps that keeps its checkpoints of the steps 6, 9 and 12."""
-    folder = write_project(tmp_path_factory.mktemp("finished"), checkpoints_kept=3)
+    """A run of 12 steps that keeps its checkpoints of the steps 6, 9 and 12, and doubles its batch in between."""
+    folder = write_project(tmp_path_factory.mktemp("finished"), checkpoints_kept=3, batch_doublings=[7])
     run_workers(folder, 1)
     return folder
 
@@ -154,7 +154,7 @@ def test_a_segment_over_two_sessions_is_computed_as_each_of_them_was(tmp_path: P
 def test_a_setting_other_than_recorded_is_named_as_a_likely_cause(project: Path, check: Check) -> None:
     report = check(project, 9, 12, DIFFERENT, "--set", "PARROTFLOW_MICRO_BATCH=3")
     facts = {one.fact: (one.recorded, one.here) for one in report.differences}
-    assert facts == {"micro_batch_size": ("8", "3"), "gradient_accumulation_steps": ("1", "3")}
+    assert facts == {"micro_batch_size": ("16", "3"), "gradient_accumulation_steps": ("1", "6")}
 
 
 def test_what_cannot_be_checked_is_said_with_the_steps_that_can(project: Path, check: Check) -> None:
@@ -169,7 +169,7 @@ def test_what_cannot_be_checked_is_said_with_the_steps_that_can(project: Path, c
 
 
 def test_other_parameters_than_the_runs_are_refused_by_name(project: Path, check: Check) -> None:
-    write_params(project, checkpoints_kept=3, seed=1)
+    write_params(project, checkpoints_kept=3, batch_doublings=[7], seed=1)
     report = check(project, 9, 12, CANNOT)
     assert "the working tree is not that of the recorded run (train.seed: 0 -> 1)" in report.reason
 

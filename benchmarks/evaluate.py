@@ -20,8 +20,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from stages.evaluate.harness.scoring import open_language_model
 from stages.evaluate.likelihood.score import Plan, score_documents
 from stages.evaluate.likelihood.scored import windows_at_once
 from stages.evaluate.likelihood.tokens import stored_tokens
-from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows
+from stages.evaluate.likelihood.windows import Window, WindowSizes, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
@@ -148,14 +148,12 @@ def encoded() -> TokenStore:
 class LmEvalWindows(Plan):
     """Disjoint windows, the last of a document reaching back, and no closing end-of-sequence id."""
 
-    @cached_property
-    def batches(self) -> list[list[Window]]:
-        """Windows that the model reads at once."""
-        windows: list[Window] = []
+    def windows(self) -> Iterator[Window]:
+        """Those of all documents."""
         for number, length in enumerate(self.tokens.lengths.tolist()):
             *disjoint, last = document_windows(number, length - 1, CONTEXT, CONTEXT)
-            windows += [*disjoint, Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)]
-        return batches(windows, self.batch_size)
+            yield from disjoint
+            yield Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)
 
 
 def score_windows(model: PreTrainedModel, store: TokenStore) -> float:

@@ -5,6 +5,7 @@ place that the stages read, so that DVC sees every change; its comments stay too
 """
 
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,18 @@ def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dic
             config = compose("base", overrides=list(overrides))
         values = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(first_line(error)) from None
+        raise UserError(_explained(first_line(error), base)) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def _explained(said: str, base: dict[str, Any]) -> str:
+    """Hydra's words, or ours where a key is misspelt."""
+    unknown = re.match(r"Could not override '(.+)'", said)
+    if not unknown:
+        return said
+    near = difflib.get_close_matches(unknown[1], flatten(base), n=1)
+    return f"{unknown[1]}: no such parameter{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def _with_values(text: str, values: dict[str, Any]) -> str:

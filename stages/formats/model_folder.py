@@ -21,6 +21,11 @@ CONFIG = "config.json"
 TRAINING_RUN = "training.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
+REMEDY = (
+    "; `dvc repro train` trains one, `dvc checkout model` brings back the last one after a training that did not end"
+)
+"""DVC removes a stage's outputs before it runs."""
+
 
 def weight_files(folder: Path = MODEL) -> list[Path]:
     """The weight files, in order. Raises UserError where the folder holds no model."""
@@ -31,7 +36,7 @@ def weight_files(folder: Path = MODEL) -> list[Path]:
             "convert them to safetensors"
         )
     if not files or not (folder / CONFIG).is_file():
-        raise UserError(f"{folder}: holds no model (model.safetensors and {CONFIG}); run `dvc repro train`")
+        raise UserError(f"{folder}: holds no model (model.safetensors and {CONFIG}){REMEDY if folder == MODEL else ''}")
     return files
 
 

@@ -83,4 +83,4 @@ def _describe(name: str, line: Any, path: Path) -> str:
         case "missing":
             return f"{path}: {key}: missing{FILL}"
         case _:
-            return f"{path}: {key} = {line['input']!r}: {line['msg']}"
+            return f"{path}: {key} = {line['input']!r}: {line['msg'].removeprefix('Value error, ')}"

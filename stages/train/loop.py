@@ -139,7 +139,7 @@ def train(
         if done % params.log_every_steps == 0 or last:
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
-            report.step(done, result.loss.item(), result.gradient_norm, done - first_step)
+            report.step(done, result.loss.item(), result.gradient_norm, first_step)
         if done % params.evaluate_every_steps == 0 or last:
             with trainer.throughput.evaluation():
                 report.validation(done, evaluation.measure())

@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from stages.formats.model_folder import MODEL
 from stages.runtime.section import Section
@@ -45,6 +45,11 @@ class Schedule(Section):
     decay_share: Share
     """Share of the steps in which wsd decays; unused by the others."""
 
+    @property
+    def is_extensible(self) -> bool:
+        """Whether the rates of the first steps do not depend on how many follow, so that a run can be made longer."""
+        return self.name in ("constant", "wsd")
+
 
 class TrainParams(Section):
     """WHAT is computed. How (processes, devices, micro-batch) follows from the hardware and the environment."""
@@ -64,8 +69,6 @@ class TrainParams(Section):
     positions count from 0."""
     global_batch_size: Positive
     """Sequences per optimizer step, over all processes; of the first steps where `batch_doublings` says more."""
-    batch_doublings: list[Positive]
-    """After these steps the global batch is twice as large as before: many small steps early, few large ones later."""
     deterministic_micro_batch_size: Positive | None
     """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
     number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
@@ -75,6 +78,8 @@ class TrainParams(Section):
     """How gradients become updates."""
     schedule: Schedule
     """The learning rate over the steps."""
+    batch_doublings: Annotated[list[Positive], Field(max_length=8)]
+    """After these steps the global batch is twice as large as before: many small steps early, few large ones later."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
     precision: Literal["auto", "bf16", "fp32"]
@@ -101,9 +106,21 @@ class TrainParams(Section):
 
     @field_validator("batch_doublings")
     @classmethod
-    def _increasing(cls, value: list[int]) -> list[int]:
+    def _increasing_and_before_the_end(cls, value: list[int], info: ValidationInfo) -> list[int]:
         if any(step >= later for step, later in pairwise(value)):
             raise ValueError("each step must be later than the one before it")
+        max_steps, schedule = info.data.get("max_steps"), info.data.get("schedule")
+        # A run that can be made longer may double its batch then.
+        if max_steps and schedule and not schedule.is_extensible and value and value[-1] >= max_steps:
+            raise ValueError(f"no step follows {value[-1]} (train.max_steps = {max_steps}); remove it or train longer")
+        return value
+
+    @field_validator("export_steps")
+    @classmethod
+    def _within_the_run(cls, value: list[int], info: ValidationInfo) -> list[int]:
+        max_steps = info.data.get("max_steps")
+        if max_steps and (late := [step for step in value if step > max_steps]):
+            raise ValueError(f"{late[0]} is beyond train.max_steps = {max_steps}; remove it or train longer")
         return value
 
     @field_validator("start_from")

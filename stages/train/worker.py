@@ -121,6 +121,8 @@ def compile_and_spread(trainer: Trainer, sessions: list[Session]) -> Trainer:
     # Else kernels may be chosen by their times on the device, which differ from run to run.
     options: dict[str, Any] = {"deterministic": fixed_order}
     eager = trainer.eager
+    # Each size of a micro-batch is compiled. Beyond torch's limit of 8 it would run one eagerly, with other last bits.
+    torch._dynamo.config.recompile_limit = 8 + 2 * len(trainer.params.batch_doublings)
     model = cast(nn.Module, torch.compile(eager, dynamic=False, options=options)) if compiled else eager
     if not uses_fsdp() and not fixed_order:
         model = spread(model, trainer.accelerator)

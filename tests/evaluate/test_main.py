@@ -116,7 +116,7 @@ def test_a_model_that_is_missing_or_damaged_is_named(project: Path) -> None:
         main()
 
     shutil.rmtree(project / "model")
-    with pytest.raises(UserError, match=r"^model: holds no model"):
+    with pytest.raises(UserError, match=r"^model: holds no model .* `dvc checkout model` brings back the last one"):
         main()
 
 
@@ -158,9 +158,7 @@ def test_a_folder_without_a_model_is_named_with_the_command_that_makes_one(proje
     result = run_sample(project, "x", "--model", "elsewhere")
 
     assert result.returncode == 2
-    assert result.stderr == (
-        "error: elsewhere: holds no model (model.safetensors and config.json); run `dvc repro train`\n"
-    )
+    assert result.stderr == ("error: elsewhere: holds no model (model.safetensors and config.json)\n")
 
 
 def test_the_prompt_can_come_from_standard_input(project: Path) -> None:

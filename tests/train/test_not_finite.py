@@ -14,7 +14,7 @@ from stages.train.checkpoint.checkpoints import read_progress
 from stages.train.commands.trace import DataOrder, origins
 from tests.train.small_run import params, run, run_workers, write_project
 
-EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100}
+EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100, "batch_doublings": [1]}
 
 
 def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_before_is_kept(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def main() -> None:
 
     verdicts = verdicts_of(completions, programs, params.limits, known)
 
-    show(score_report(problems, completions, verdicts, len(set(programs)), "", params))
+    what = "samples" if arguments.samples else "reference solutions"
+    show(score_report(problems, completions, verdicts, len(set(programs)), "", params), what)
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
     drop_others(known)
@@ -108,11 +109,11 @@ def _completion(task_id: str, sample: int, completion: str) -> Completion:
     return Completion(task_id=task_id, sample=sample, seed=0, completion=completion, ended="eos")
 
 
-def show(report: ScoreReport) -> None:
-    """Print the score of each problem set."""
+def show(report: ScoreReport, what: str) -> None:
+    """Print the score of each problem set; `what` was scored."""
     for name, score in report.sets.items():
         results = ", ".join(f"{count} {result}" for result, count in sorted(score.results.items()))
-        print(f"{name}: {score.problems} problems, {score.samples} samples: {results}")
+        print(f"{name}: {score.problems} problems, {score.samples} {what}: {results}")
         for k, one in score.pass_at_k.items():
             interval = " ({:.3g} to {:.3g})".format(*one.interval_95) if one.interval_95 else ""
             print(f"  pass@{k} = {one.value:.4g}{interval}")

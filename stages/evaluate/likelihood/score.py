@@ -1,5 +1,6 @@
 """The loss of a model on every token of a held-out set."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, map_si
 from stages.formats.plain_head import has_plain_head
 
 Losses = npt.NDArray[np.float64]
-"""Shape (batches, batch_size + buckets): of each batch, the nats of each window and those of each bucket of positions.
+"""Shape (batches, most_windows + buckets): of each batch, the nats of each window and of each bucket of positions.
 
 Sums over batches are added later, in the order of the batches, so that they have the same bits however many processes
 have shared the batches.
@@ -26,6 +27,9 @@ have shared the batches.
 
 ACTIVATIONS = 32
 """Of the model's width, for each position: the four of the MLP, several times, and those of attention."""
+
+SHORT_WINDOWS = 8
+"""So many times as many windows are read at once where they are short."""
 
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
@@ -45,13 +49,23 @@ class Plan:
     tokens: Tokens
     sizes: WindowSizes
     batch_size: int
+    """Windows that the model reads at once where they are as long as the context; of shorter ones it reads more."""
+
+    @property
+    def most_windows(self) -> int:
+        """Of a batch."""
+        return SHORT_WINDOWS * self.batch_size
 
     @cached_property
     def batches(self) -> list[list[Window]]:
         """Windows that the model reads at once."""
+        return batches(self.windows(), self.batch_size * self.sizes.context_length, self.most_windows)
+
+    def windows(self) -> Iterator[Window]:
+        """Those of all documents."""
         lengths = enumerate(self.tokens.lengths.tolist())
         cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
-        return batches(chain.from_iterable(cut), self.batch_size)
+        return chain.from_iterable(cut)
 
     def document_nats(self, losses: Losses) -> npt.NDArray[np.float64]:
         """The negative log-likelihood of each document in nats; shape (documents,)."""
@@ -64,7 +78,7 @@ class Plan:
     def position_losses(self, losses: Losses) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Nats and number of the tokens that were scored in each bucket of positions; both of shape (buckets,)."""
         scored = scored_per_position(chain.from_iterable(self.batches), self.sizes.context_length)
-        return losses[:, self.batch_size :].sum(axis=0), np.add.reduceat(scored, self.sizes.buckets)
+        return losses[:, self.most_windows :].sum(axis=0), np.add.reduceat(scored, self.sizes.buckets)
 
 
 def score_batches(
@@ -77,7 +91,7 @@ def score_batches(
     work = [partial(_row, Scorer(one), plan) for one in (model, *(twin(model) for _ in range(threads - 1)))]
     with cores_each(cores), closing(map_side_by_side(work, own)) as rows:
         losses = list(track(rows, total=len(own), description=description, disable=rank > 0))
-    return np.stack(losses) if losses else np.empty((0, plan.batch_size + len(plan.sizes.buckets)))
+    return np.stack(losses) if losses else np.empty((0, plan.most_windows + len(plan.sizes.buckets)))
 
 
 def score_documents(model: PreTrainedModel, plan: Plan) -> npt.NDArray[np.float64]:
@@ -101,7 +115,7 @@ def _row(scorer: "Scorer", plan: Plan, batch: list[Window]) -> npt.NDArray[np.fl
     """A row of `Losses`."""
     losses = scorer.token_losses(plan.tokens, batch)
     context = min(window.context for window in batch)
-    windows = np.zeros(plan.batch_size)
+    windows = np.zeros(plan.most_windows)
     windows[: len(batch)] = losses.sum(dim=1).cpu()
     positions = np.zeros(plan.sizes.context_length)
     positions[context : context + losses.shape[1]] = losses.sum(dim=0).cpu()

@@ -81,7 +81,7 @@ def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet], config
 
 
 def windows_at_once(sizes: WindowSizes, device_type: str) -> int:
-    """How many windows a GPU or a core scores at once, unless the environment says it."""
+    """How many full windows a GPU or a core scores at once, unless the environment says it."""
     default = GPU_WINDOWS if device_type == "cuda" else max(1, CORE_TOKENS // sizes.context_length)
     return whole_number(BATCH_VARIABLE, default)
 

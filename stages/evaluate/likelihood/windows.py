@@ -69,13 +69,18 @@ def document_windows(document: int, length: int, context_length: int, stride: in
         start += stride
 
 
-def batches(windows: Iterable[Window], batch_size: int) -> list[list[Window]]:
+def batches(windows: Iterable[Window], tokens: int, most: int) -> list[list[Window]]:
     """Group windows of similar length and context, so that little is padded; the longest first.
 
-    The order depends on the windows alone. If memory is too small, the first batch shows it.
+    A batch has at most `tokens` tokens, padding included, and at most `most` windows, but at least one window. The
+    order depends on the windows alone. If memory is too small, the first batch shows it.
     """
-    ordered = sorted(windows, key=lambda window: (-window.length, window.context, window.document, window.start))
-    return [ordered[first : first + batch_size] for first in range(0, len(ordered), batch_size)]
+    grouped: list[list[Window]] = []
+    for window in sorted(windows, key=lambda window: (-window.length, window.context, window.document, window.start)):
+        if not grouped or len(grouped[-1]) == most or (len(grouped[-1]) + 1) * grouped[-1][0].length > tokens:
+            grouped.append([])
+        grouped[-1].append(window)
+    return grouped
 
 
 def scored_per_position(windows: Iterable[Window], context_length: int) -> npt.NDArray[np.int64]:

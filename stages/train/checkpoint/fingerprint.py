@@ -35,7 +35,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     """Everything that the weights depend on, by name."""
     versions = yaml.safe_load(VERSIONS_FILE.read_text(encoding="utf-8"))
     values = params.model_dump(mode="json", exclude=WITHOUT_EFFECT)
-    if params.schedule.name in ("constant", "wsd"):
+    if params.schedule.is_extensible:
         del values["max_steps"]
     return {
         "train": values,

@@ -96,7 +96,9 @@ def check(step: int, row: int | None, params: DataOrder) -> None:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
     size = batch_size(params, step - 1)
     if row is not None and not 0 <= row < size:
-        raise UserError(f"--row {row}: step {step} has the rows 0 to {size - 1} (train.global_batch_size)")
+        raise UserError(
+            f"--row {row}: step {step} has the rows 0 to {size - 1} (train.global_batch_size and batch_doublings)"
+        )
 
 
 def origins(store: TokenStore, params: DataOrder, step: int) -> Iterator[Origin]:

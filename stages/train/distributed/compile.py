@@ -26,7 +26,9 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
     if choice != "auto" or not compiler:
         return choice == "on"
     tokens = rows_before(params, params.max_steps) * params.sequence_length
-    return tokens * flops_per_token > REPAYS_FROM_FLOPS.get(f"{device.type} {params.precision}", float("inf"))
+    batch_sizes = 1 + len(params.batch_doublings)  # each is compiled
+    repays = REPAYS_FROM_FLOPS.get(f"{device.type} {params.precision}", float("inf"))
+    return tokens * flops_per_token > batch_sizes * repays
 
 
 def stays_compiled(afresh: bool, sessions: list[Session], device: torch.device) -> bool:

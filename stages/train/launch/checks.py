@@ -31,13 +31,6 @@ def check_machine(config: LaunchConfig) -> None:
 
 def check_batch(params: TrainParams, config: LaunchConfig) -> None:
     """Raise UserError where the global batch cannot be divided evenly, or the deterministic sum has no full tree."""
-    last = {"export_steps": params.max_steps, "batch_doublings": params.max_steps - 1}
-    for name, steps in (("export_steps", params.export_steps), ("batch_doublings", params.batch_doublings)):
-        if late := [step for step in steps if step > last[name]]:
-            raise UserError(
-                f"params.yaml: train.{name}: {late[0]} is beyond train.max_steps = {params.max_steps}; "
-                "remove it or train longer"
-            )
     if params.global_batch_size % config.processes:
         raise UserError(
             f"params.yaml: train.global_batch_size = {params.global_batch_size}: {config.path} starts "

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from stages.train.data.batches import rows_before
 from stages.train.monitoring.curves import Curves
 from stages.train.monitoring.progress import ProgressLine
 from stages.train.monitoring.throughput import Throughput
@@ -24,11 +25,12 @@ class Report:
         self.enabled = enabled
         self.line = ProgressLine(params.max_steps, enabled)
 
-    def step(self, done: int, loss: float, gradient_norm: Tensor, steps_since_start: int) -> None:
-        """The state after `done` steps; `loss` in nats per token."""
+    def step(self, done: int, loss: float, gradient_norm: Tensor, first_step: int) -> None:
+        """The state after `done` steps; this start did those from `first_step` on. `loss` in nats per token."""
         if not self.enabled:
             return
-        self.line.show(done, loss, self.throughput.tokens_per_second, self.throughput.seconds / steps_since_start)
+        left = seconds_left(self.params, first_step, done, self.params.max_steps, self.throughput.seconds)
+        self.line.show(done, loss, self.throughput.tokens_per_second, left)
         multiplier = lr_multiplier(self.params.schedule, done - 1, self.params.max_steps)
         rates = {name: peak * multiplier for name, peak in peak_learning_rates(self.params).items()}
         losses = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
@@ -46,6 +48,15 @@ class Report:
         for name, value in values.items():
             self.curves.append(name, done, value)
         self.trackers.log(done, values)
+
+
+def seconds_left(params: TrainParams, first_step: int, done: int, last: int, seconds: float) -> float:
+    """The time until `last` steps are done, where the steps from `first_step` to `done` took `seconds`.
+
+    It is counted in rows: steps take longer where the batch has grown.
+    """
+    first, now, end = (rows_before(params, step) for step in (first_step, done, last))
+    return seconds * (end - now) / (now - first)
 
 
 def peak_learning_rates(params: TrainParams) -> dict[str, float]:

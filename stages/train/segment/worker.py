@@ -25,6 +25,7 @@ from stages.train.loop import StopSignal, Trainer
 from stages.train.model.export import full_model, save_model
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.progress import ProgressLine
+from stages.train.monitoring.report import seconds_left
 from stages.train.segment.task import FOUND, REASON, Found, Task, given_task
 from stages.train.worker import build_trainer, compile_and_spread, run_identity, run_worker, start_accelerator
 
@@ -94,8 +95,8 @@ def recompute(task: Task, trainer: Trainer, checkpoints: Checkpoints) -> dict[in
         done = step + 1
         if result.stop_votes.item() > 0:
             raise SystemExit(EXIT_TERMINATED)
-        throughput = trainer.throughput
-        line.show(done, result.loss.item(), throughput.tokens_per_second, throughput.seconds / (done - task.first))
+        left = seconds_left(params, task.first, done, task.last, trainer.throughput.seconds)
+        line.show(done, result.loss.item(), trainer.throughput.tokens_per_second, left)
         if done in task.recorded:
             progress = Progress(
                 done, result.loss.item(), params.max_steps, params.log_every_steps, params.evaluate_every_steps

@@ -33,12 +33,13 @@ def test_a_longer_document_moves_on_by_the_stride() -> None:
     ]
 
 
-@given(lengths=st.lists(st.integers(1, 50)), size=st.integers(1, 7))
-def test_batches_hold_every_window_once_the_longest_first(lengths: list[int], size: int) -> None:
+@given(lengths=st.lists(st.integers(1, 50)), tokens=st.integers(1, 200), most=st.integers(1, 7))
+def test_batches_hold_every_window_once_the_longest_first(lengths: list[int], tokens: int, most: int) -> None:
     windows = [Window(number, 0, 0, length) for number, length in enumerate(lengths)]
-    grouped = batches(windows, size)
+    grouped = batches(windows, tokens, most)
 
-    assert all(len(batch) <= size for batch in grouped)
+    assert all(1 <= len(batch) <= most for batch in grouped)
+    assert all(len(batch) == 1 or len(batch) * batch[0].length <= tokens for batch in grouped)
     flat = [window for batch in grouped for window in batch]
     assert sorted(window.document for window in flat) == list(range(len(lengths)))
     assert [window.length for window in flat] == sorted(lengths, reverse=True)

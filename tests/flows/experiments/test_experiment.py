@@ -150,6 +150,7 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
         "default_job",
         "optimizers",
         "recipe",
+        "recipe_batches",
         "recipe_final",
         "recipe_seeds",
         "scaling",

@@ -28,6 +28,22 @@ def test_every_preset_gives_parameters_that_all_stages_take(tmp_path: Path, word
     assert composed(tmp_path, word)
 
 
+@pytest.mark.parametrize("word", ["model=gpt2_mini", "recipe=codeparrot", "recipe=codeparrot_small"])
+def test_a_preset_with_a_batch_of_its_own_leaves_nothing_of_a_batch_that_grew(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(composed_text(["train.batch_doublings=[200]"]))
+
+    assert "batch_doublings: []" in composed_text([word], path)
+
+
+def test_presets_set_how_the_batch_grows_where_they_set_its_size() -> None:
+    presets = [path.read_text() for path in (ROOT / "conf").rglob("*.yaml")]
+
+    of_a_batch = [text for text in presets if "global_batch_size:" in text]
+    assert len(of_a_batch) == 3
+    assert all("batch_doublings: []" in text for text in of_a_batch)
+
+
 def test_a_chosen_model_replaces_the_architecture_whole(tmp_path: Path) -> None:
     model = composed(tmp_path, "model=llama_mini")["train"]["model"]
 
@@ -65,7 +81,7 @@ def test_nothing_changes_where_params_say_so_already() -> None:
         ("model=gpt5", "model=gpt5: no such choice; conf/model has "),
         ("modle=gpt2", "modle=gpt2: no such group; "),
         ("gpt2", "gpt2: expected GROUP=CHOICE or key=value; "),
-        ("train.max_stesp=3", "max_stesp"),
+        ("train.max_stesp=3", "train.max_stesp: no such parameter; did you mean train.max_steps?"),
         ("train.max_steps=-3", "train.max_steps = -3: Input should be greater than or equal to 1"),
     ],
 )

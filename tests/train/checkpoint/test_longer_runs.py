@@ -57,6 +57,18 @@ def test_under_constant_and_wsd_a_longer_run_goes_on(
     assert said.startswith(f"continuing at step {7 if schedule == 'constant' else 6} of 12, from ")
 
 
+def test_a_batch_that_doubles_only_in_the_longer_run_is_no_reason_to_start_afresh(
+    inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    growing: dict[str, Any] = {"schedule__name": "constant", "batch_doublings": [9]}
+    train(project, capfd, **growing, max_steps=7)
+    (said,) = train(project, capfd, **growing, max_steps=12)
+    assert said.startswith("continuing at step 7 of 12, from ")
+    undisturbed = copy_of(inputs, tmp_path / "undisturbed")
+    train(undisturbed, capfd, **growing, max_steps=12)
+    assert weights_sha256(project / "model") == weights_sha256(undisturbed / "model")
+
+
 def test_a_run_that_is_made_worth_compiling_stays_eager_and_one_setting_repeats_all_of_it(
     inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch
 from stages.runtime.launch.workers import environment as workers_environment
 from stages.train.launch import launcher
-from tests.train.small_run import COMMAND, ROOT, environment, run, run_workers, start, write_project
+from tests.train.small_run import COMMAND, ROOT, environment, params, run, run_workers, start, write_project
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
 
@@ -219,12 +219,13 @@ def test_a_grace_that_is_no_number_of_seconds_is_refused(monkeypatch: pytest.Mon
 
 
 def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", max_steps=1)
+    project = write_project(tmp_path / "project", max_steps=3, batch_doublings=[1])
     run_workers(project, 1)
     speed = read_json(project / "reports/train_speed.json")
     assert speed["model_flops_utilisation"] is None
     assert speed["peak_flops"] is None
     report = read_json(project / "reports/train.json")
+    assert report["tokens"] == (8 + 16 + 16) * params()["sequence_length"]
     assert report["model_flops"] == speed["flops_per_token"] * report["tokens"] > 0
     assert speed["weights_sha256"] == weights_sha256(project / "model")
 

@@ -16,7 +16,7 @@ from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch_config
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import __main__ as stage
-from stages.train.distributed.compile import should_compile
+from stages.train.distributed.compile import REPAYS_FROM_FLOPS, should_compile
 from stages.train.launch import checks
 from stages.train.launch import launcher as launch
 from stages.train.model.build import build_config
@@ -184,6 +184,13 @@ def test_left_to_itself_it_compiles_where_there_is_a_compiler_and_enough_to_do(
         monkeypatch.setenv("CXX", "own")
     assert should_compile(values, HUGE, cpu)
     assert not should_compile(values, 1.0, cpu)
+    rows = values.max_steps * values.global_batch_size
+    enough = REPAYS_FROM_FLOPS["cpu fp32"] / rows / values.sequence_length * 1.01
+    assert should_compile(values, enough, cpu)
+    # Its last step is twice as large, and compiled once more.
+    growing = values.model_copy(update={"batch_doublings": [values.max_steps - 1]})
+    assert not should_compile(growing, enough, cpu)
+    assert should_compile(growing, 2 * enough * rows / (rows + values.global_batch_size), cpu)
 
 
 def test_a_wish_for_compiling_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

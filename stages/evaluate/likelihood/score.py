@@ -29,7 +29,7 @@ ACTIVATIONS = 32
 """Of the model's width, for each position: the four of the MLP, several times, and those of attention."""
 
 SHORT_WINDOWS = 8
-"""So many times as many windows are read at once where they are short."""
+"""A batch of short windows has at most this many times `batch_size` windows."""
 
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""

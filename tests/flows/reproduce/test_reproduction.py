@@ -263,7 +263,7 @@ def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_don
     assert "\nbit-identical: " in done.stdout
 
 
-def test_a_killed_reproduction_also_continues_where_nobody_reads_exit_statuses(
+def test_a_killed_reproduction_also_continues_while_its_dead_processes_are_zombies(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
     """As in a container whose first process reads none: DVC's dead process then still holds its locks."""

@@ -61,10 +61,11 @@ class StageOutcome:
 
 
 @dataclass
-class Lines:
+class LineSplitter:
     """Splits what a descriptor gives into lines. A line that renews itself in a terminal counts with its last state."""
 
-    on_line: Callable[[str], None]
+    on_lines: Callable[[list[str]], None]
+    """Gets all lines that one chunk completes: a call for each line would slow down a stage that prints a lot."""
     rest: bytes = b""
 
     def feed(self, chunk: bytes) -> None:
@@ -72,8 +73,8 @@ class Lines:
         *whole, self.rest = (self.rest + chunk).split(b"\n")
         if not chunk and self.rest:
             whole, self.rest = [self.rest], b""
-        for line in whole:
-            self.on_line(line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2])
+        if whole:
+            self.on_lines([line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole])
 
 
 @dataclass
@@ -90,11 +91,11 @@ class StageRunner:
     def run(
         self,
         request: Request,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[list[str]], None],
         timeout_seconds: float | None = None,
         give_up: Callable[[], str] = lambda: "",
     ) -> StageOutcome:
-        """Run a stage to its end, giving each line that its command prints to `on_line`.
+        """Run a stage to its end, giving the lines that its command prints to `on_lines`.
 
         `give_up` is asked several times a second; a text that is not empty says why the stage is ended.
         """
@@ -104,15 +105,15 @@ class StageRunner:
         lines: list[str] = []
         messages: list[str] = []
 
-        def take_line(line: str) -> None:
-            lines.append(line)
+        def take_lines(new: list[str]) -> None:
+            lines.extend(new)
             del lines[:-100]
-            on_line(line)
+            on_lines(new)
 
-        def take_message(message: str) -> None:
-            messages.append(message)
-            if message.startswith("WARNING: "):
-                on_line(message.removeprefix("WARNING: "))
+        def take_messages(new: list[str]) -> None:
+            messages.extend(new)
+            if warnings := [text.removeprefix("WARNING: ") for text in new if text.startswith("WARNING: ")]:
+                on_lines(warnings)
 
         process = self.server.start(request)
         deadline = time.monotonic() + (timeout_seconds or threading.TIMEOUT_MAX)
@@ -125,7 +126,7 @@ class StageRunner:
             given_up = give_up()
             return given_up
 
-        ended_for = self._read_to_the_end(process, Lines(take_line), Lines(take_message), reason_to_end)
+        ended_for = self._read_to_the_end(process, LineSplitter(take_lines), LineSplitter(take_messages), reason_to_end)
         outcome = read_outcome(request.stage, messages, lines, time.perf_counter() - began)
         if self.stopping.is_set() and outcome.result == "failed":
             return replace(outcome, result="stopped", message="")
@@ -136,7 +137,7 @@ class StageRunner:
         return outcome
 
     def _read_to_the_end(
-        self, process: StageProcess, output: Lines, messages: Lines, reason_to_end: Callable[[], str]
+        self, process: StageProcess, output: LineSplitter, messages: LineSplitter, reason_to_end: Callable[[], str]
     ) -> str:
         """Read until the process has ended, ending its group where that is asked for; the reason, if there was one.
 

@@ -29,9 +29,9 @@ PREFLIGHT_SECONDS = 180.0
 
 @contextlib.contextmanager
 def running_sidecar(
-    program: "Program | None", secrets: Collection[str], on_line: Callable[[str], None]
+    program: "Program | None", secrets: Collection[str], on_lines: Callable[[list[str]], None]
 ) -> Iterator[None]:
-    """While within, the program works; it is ended on leaving. Its lines and its failures go to `on_line`."""
+    """While within, the program works; it is ended on leaving. Its lines and its failures go to `on_lines`."""
     if program is None or not program.when:
         yield
         return
@@ -39,10 +39,10 @@ def running_sidecar(
         # The program sees its input end where this process is killed.
         process = start(program, secrets, stdin=subprocess.PIPE)
     except OSError as error:
-        on_line(f"warning: `{program.command}` does not start: {error}")
+        on_lines([f"warning: `{program.command}` does not start: {error}"])
         yield
         return
-    reader = threading.Thread(target=read_lines, args=(process, program, on_line), daemon=True)
+    reader = threading.Thread(target=read_lines, args=(process, program, on_lines), daemon=True)
     reader.start()
     try:
         yield
@@ -68,14 +68,14 @@ def start(program: "Program", secrets: Collection[str], stdin: int = subprocess.
     )
 
 
-def read_lines(process: "subprocess.Popen[str]", program: "Program", on_line: Callable[[str], None]) -> None:
+def read_lines(process: "subprocess.Popen[str]", program: "Program", on_lines: Callable[[list[str]], None]) -> None:
     """Give on what the program prints; its failure is a warning."""
     output: IO[str] | None = process.stdout
     assert output is not None
     for line in output:
-        on_line(line.rstrip("\n"))
+        on_lines([line.rstrip("\n")])
     if (code := process.wait()) > 0:
-        on_line(f"warning: `{program.command}` exited with {code}; the stage is not affected")
+        on_lines([f"warning: `{program.command}` exited with {code}; the stage is not affected"])
 
 
 def end(process: "subprocess.Popen[str]") -> None:

@@ -64,11 +64,11 @@ class StageStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line(Event):
-    """A line that a stage printed."""
+class Lines(Event):
+    """Lines that a stage printed, one after the other."""
 
     stage: str
-    text: str
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class RunEnded(Event):
 
 EVENTS: Mapping[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (RunStarted, StageStarted, Line, Progress, StageEnded, ApprovalAsked, Artifact, RunEnded)
+    for kind in (RunStarted, StageStarted, Lines, Progress, StageEnded, ApprovalAsked, Artifact, RunEnded)
 }
 
 

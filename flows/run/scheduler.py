@@ -20,7 +20,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -36,7 +36,7 @@ from flows.run.record import (
     ApprovalAsked,
     Artifact,
     Event,
-    Line,
+    Lines,
     Progress,
     StageEnded,
     StageStarted,
@@ -252,13 +252,13 @@ class Scheduler:
         """One attempt at a stage, from its start to its end."""
         reported = time.monotonic()
 
-        def on_line(line: str) -> None:
+        def on_lines(lines: list[str]) -> None:
             nonlocal reported
-            if not line.strip():
+            texts = tuple(self.redact(line)[:LONGEST_LINE] for line in lines if line.strip())
+            if not texts:
                 return
-            line = self.redact(line)
-            self._emit(Line(stage=stage.name, text=line[:LONGEST_LINE]))
-            if (count := read_count(line)) and time.monotonic() - reported >= PROGRESS_SECONDS:
+            self._emit(Lines(stage=stage.name, texts=texts))
+            if time.monotonic() - reported >= PROGRESS_SECONDS and (count := last_count(texts)):
                 reported = time.monotonic()
                 self._emit(Progress(stage=stage.name, done=count[0], total=count[1]))
 
@@ -271,8 +271,8 @@ class Scheduler:
                 name: os.environ[name] if name in stage.policy.secrets else None for name in sorted(self.secrets)
             },
         )
-        with running_sidecar(stage.policy.sidecar, self.secrets, on_line):
-            outcome = self.runner.run(request, on_line, stage.policy.timeout_seconds)
+        with running_sidecar(stage.policy.sidecar, self.secrets, on_lines):
+            outcome = self.runner.run(request, on_lines, stage.policy.timeout_seconds)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return Ended(replace(outcome, message=self.redact(outcome.message)))
@@ -344,6 +344,11 @@ def run_result(plan: "Plan", outcomes: dict[str, StageOutcome], *, cancelled: bo
 def secrets_of(plan: "Plan") -> set[str]:
     """The variables of the environment that some stage of the repository names as a secret."""
     return {name for name in plan.secrets if name in os.environ}
+
+
+def last_count(lines: Sequence[str]) -> tuple[int, int] | None:
+    """The count of the last line that has one."""
+    return next((count for line in reversed(lines) if (count := read_count(line))), None)
 
 
 def read_count(line: str) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ from flows.run.record import (
     ApprovalAsked,
     Artifact,
     Event,
-    Line,
+    Lines,
     Progress,
     RunEnded,
     RunStarted,
@@ -154,8 +154,8 @@ class Recorder:
             match event:
                 case RunStarted():
                     self._start(event)
-                case Line():
-                    logs.append(self._log(event.time, event.text, event.stage))
+                case Lines():
+                    logs += [self._log(event.time, text, event.stage) for text in event.texts]
                 case StageStarted():
                     self.attempts[event.stage] = Attempt(event.time, event.attempt)
                     task_events.append(self._task_event(event.stage, event.time, "RUNNING", "Running"))

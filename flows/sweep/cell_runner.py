@@ -82,7 +82,7 @@ class CellRunner(StageRunner):
     def run(
         self,
         request: Request,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[list[str]], None],
         timeout_seconds: float | None = None,
         give_up: Callable[[], str] = lambda: "",
     ) -> StageOutcome:
@@ -96,7 +96,7 @@ class CellRunner(StageRunner):
                 folder=str(folder),
                 environment=request.environment | dvc_state_within(folder) | environment,
             )
-            outcome = super().run(own, on_line, timeout_seconds, self._watch(cell))
+            outcome = super().run(own, on_lines, timeout_seconds, self._watch(cell))
         outcome = replace(outcome, name=request.stage)
         if outcome.result not in GOOD:
             return outcome

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.record import GOOD, Event, Line, Progress, StageEnded, StageStarted
+from flows.run.record import GOOD, Event, Lines, Progress, StageEnded, StageStarted
 from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, LastingConsole
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ class Live:
             case Progress():
                 with self._lock:
                     self.progress[event.stage] = f"{event.done} of {event.total}"
-            case Line() if event.text.startswith("warning: "):
-                self.say(f"{self._label(event.stage)}: {event.text}")
+            case Lines():
+                for text in event.texts:
+                    if text.startswith("warning: "):
+                        self.say(f"{self._label(event.stage)}: {text}")
             case StageEnded():
                 self._ended(event)
 

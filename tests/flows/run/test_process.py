@@ -11,7 +11,7 @@ import pytest
 
 from flows.run.dvc_server import DvcServer
 from flows.run.groups import group_lives
-from flows.run.process import Lines, StageOutcome, StageRunner, read_outcome
+from flows.run.process import LineSplitter, StageOutcome, StageRunner, read_outcome
 from flows.run.request import END, Request
 from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.flows.toy import make_toy
@@ -27,7 +27,7 @@ def runner() -> Iterator[StageRunner]:
 
 def run(runner: StageRunner, folder: Path, stage: str) -> tuple[StageOutcome, list[str]]:
     lines: list[str] = []
-    return runner.run(Request(stage), lines.append), lines
+    return runner.run(Request(stage), lines.extend), lines
 
 
 def toy(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -137,11 +137,20 @@ def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(
 
 def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:
     lines: list[str] = []
-    split = Lines(lines.append)
+    split = LineSplitter(lines.extend)
     for chunk in (b"10 %\r50", b" %\r100 %", b"\nhalf", b""):
         split.feed(chunk)
 
     assert lines == ["100 %", "half"]
+
+
+def test_the_lines_of_one_chunk_come_together() -> None:
+    calls: list[list[str]] = []
+    split = LineSplitter(calls.append)
+    for chunk in (b"one\ntwo\nthr", b"ee", b"\n", b""):
+        split.feed(chunk)
+
+    assert calls == [["one", "two"], ["three"]]
 
 
 def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +159,7 @@ def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypat
     lines: list[str] = []
     with contextlib.closing(DvcServer(fork=False)) as server:
         runner = StageRunner(server)
-        thread = threading.Thread(target=lambda: outcomes.append(runner.run(Request("one"), lines.append)))
+        thread = threading.Thread(target=lambda: outcomes.append(runner.run(Request("one"), lines.extend)))
         thread.start()
         while not lines:
             time.sleep(0.02)
@@ -170,7 +179,7 @@ def test_a_stage_that_is_given_up_is_stopped_for_that_reason_and_has_not_failed(
     lines: list[str] = []
 
     with contextlib.closing(DvcServer(fork=False)) as server:
-        outcome = StageRunner(server).run(Request("one"), lines.append, give_up=lambda: "worse" if lines else "")
+        outcome = StageRunner(server).run(Request("one"), lines.extend, give_up=lambda: "worse" if lines else "")
 
     assert (outcome.result, outcome.message, outcome.exit_code) == ("stopped", "worse", 0)
 

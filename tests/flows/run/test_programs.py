@@ -52,7 +52,7 @@ def test_a_sidecar_that_fails_is_a_warning(tmp_path: Path) -> None:
 def test_a_program_that_does_not_start_is_a_warning() -> None:
     lines: list[str] = []
 
-    with running_sidecar(Program(command="no-such-program"), set(), lines.append):
+    with running_sidecar(Program(command="no-such-program"), set(), lines.extend):
         pass
 
     assert lines == [
@@ -64,7 +64,7 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest
     monkeypatch.setattr("flows.run.programs.GRACE_SECONDS", 0.2)
     lines: list[str] = []
 
-    with running_sidecar(Program(command="sh -c 'trap \"\" TERM; echo up; sleep 100'"), set(), lines.append):
+    with running_sidecar(Program(command="sh -c 'trap \"\" TERM; echo up; sleep 100'"), set(), lines.extend):
         while not lines:
             time.sleep(0.01)
         began = time.monotonic()

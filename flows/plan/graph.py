@@ -28,7 +28,7 @@ from flows.dvc_repo.internals import (
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import LOCK_FILE, located
+from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE, located
 from flows.plan.code_change import is_only_remarks
 from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds
@@ -160,7 +160,9 @@ class Plan:
 def make_plan(
     targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False, read_all: bool = False
 ) -> Plan:
-    """Plan the pipeline, or `targets` with what they need (with `downstream`: and what needs them).
+    """Plan the stages of dvc.yaml, or `targets`, with what they need (with `downstream`: with what needs them).
+
+    As with `dvc repro`, stages of a dvc.yaml in another folder are planned where these need them, or as targets.
 
     `read_all` reads every file that the stages depend on or have written, where DVC trusts size and mtime.
 
@@ -188,18 +190,15 @@ def make_plan(
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:
     graph = active_graph(repo)
-    if not targets:
-        chosen = set(graph.nodes)
-    else:
-        chosen = set()
-        for target in targets:
-            todo = list(repo.stage.collect(target))
-            neighbours = graph.predecessors if downstream else graph.successors
-            while todo:
-                stage = todo.pop()
-                if stage not in chosen:
-                    chosen.add(stage)
-                    todo.extend(neighbours(stage))
+    chosen: set[PipelineStage] = set()
+    neighbours = graph.predecessors if downstream else graph.successors
+    for target in targets or (str(DVC_FILE),):
+        todo = list(repo.stage.collect(target))
+        while todo:
+            stage = todo.pop()
+            if stage not in chosen:
+                chosen.add(stage)
+                todo.extend(neighbours(stage))
     # With the edges of frozen stages: they need nothing to run before them, but must not read what is being written.
     return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], repo.index.graph)
 

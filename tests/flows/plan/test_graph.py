@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flows.plan.graph import PlannedStage, Reason, make_plan
 from stages.runtime.entry import UserError
@@ -226,9 +227,22 @@ def test_several_dvc_yaml_files_are_one_graph(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.chdir(folder)
 
-    assert plan()["more/dvc.yaml:copy"].upstream == ("join",)
-    assert make_plan().dvc_files == ["dvc.yaml", "more/dvc.yaml"]
+    assert plan("more/dvc.yaml")["more/dvc.yaml:copy"].upstream == ("join",)
+    assert make_plan(["more/dvc.yaml"]).dvc_files == ["dvc.yaml", "more/dvc.yaml"]
     assert plan("left", downstream=True).keys() == {"left", "join", "more/dvc.yaml:copy"}
+
+
+def test_without_targets_it_plans_what_plain_dvc_repro_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_toy(tmp_path / "toy")
+    (folder / "more").mkdir()
+    (folder / "more" / "dvc.yaml").write_text("stages:\n  alone: {cmd: echo 1 > alone.txt, outs: [alone.txt]}\n")
+    monkeypatch.chdir(folder)
+    planned = set(plan())
+
+    repro(folder)
+
+    assert not (folder / "more" / "alone.txt").exists()
+    assert set(yaml.safe_load((folder / "dvc.lock").read_text())["stages"]) == planned
 
 
 def test_a_file_that_dvc_yaml_newly_names_is_a_reason(toy: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose, initialize, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -102,8 +102,14 @@ def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
 
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
     ConfigStore.instance().store(name="base", node=OmegaConf.create(base))
+    # A project without conf/ has no groups, and its parameters can be set all the same.
+    found = (
+        initialize_config_dir(str(conf.absolute()), version_base=None)
+        if conf.is_dir()
+        else initialize(version_base=None)
+    )
     try:
-        with initialize_config_dir(str(conf.absolute()), version_base=None):
+        with found:
             config = compose("base", overrides=list(overrides))
         values = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:

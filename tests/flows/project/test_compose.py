@@ -91,3 +91,12 @@ def test_what_no_stage_would_take_is_refused(word: str, message: str) -> None:
 
     assert message in str(refused.value)
     assert not list(ROOT.glob(".params.yaml.partial"))
+
+
+def test_a_project_without_conf_takes_values_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text("fit:\n  rate: 1\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert composed_text(["fit.rate=2"]) == "fit:\n  rate: 2\n"
+    with pytest.raises(UserError, match=r"fit.rat: no such parameter; did you mean fit.rate\?"):
+        composed_text(["fit.rat=2"])

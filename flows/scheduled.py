@@ -75,7 +75,7 @@ def scheduled(
     try:
         require_names(branch, kept, *(targets or ()), *([experiment] if experiment else []))
         checkout.require_branch_name(kept)
-        with run_lock(name, wait=True, folder=folder):
+        with run_lock(name, wait=True, folder=folder, say=logger.info):
             with_retries(checkout_task, retry_delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
             if overrides:

@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,15 +24,27 @@ LOCK = Path(".parrotflow/run.lock")
 ENDING_SECONDS = 120.0
 """How long the next run waits for the stage of one that was killed: it saves what it has, and ends by itself."""
 
+_KILLED = "was killed; waiting until its stage has saved and ended"
+
 _held: dict[Path, int] = {}
 
 
+def _print_at_once(text: str) -> None:
+    print(text, flush=True)
+
+
 @contextmanager
-def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterator[None]:
+def run_lock(
+    name: str,
+    *,
+    wait: bool = False,
+    folder: Path = Path(),
+    say: Callable[[str], None] = _print_at_once,
+) -> Iterator[None]:
     """Lock a workspace; within a lock that this process already holds, do nothing.
 
-    Raises UserError that names the run which holds it, unless `wait`. Where that run was killed, its stage is given
-    time to end.
+    Raises UserError that names the run which holds it, unless `wait`: then `say` is told for whom this one waits.
+    Where that run was killed, its stage is given time to end.
     """
     path = (folder / LOCK).resolve()
     if path in _held:
@@ -50,8 +62,9 @@ def run_lock(name: str, *, wait: bool = False, folder: Path = Path()) -> Iterato
             if not wait and (holder.is_alive() or time.monotonic() > deadline):
                 stage = "" if holder.is_alive() else "the stage of "
                 raise UserError(f"{stage}{holder} is using this folder; wait for it (--wait), or end it")
-            if not noted and not holder.is_alive():
-                print(f"{holder} was killed; waiting until its stage has saved and ended ...", flush=True)
+            if not noted:
+                ending = "is using this folder; waiting for its end" if holder.is_alive() else _KILLED
+                say(f"{holder} {ending} ...")
                 noted = True
             time.sleep(0.5)
         file.truncate(0)

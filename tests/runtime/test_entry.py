@@ -1,5 +1,8 @@
 import errno
 import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +55,22 @@ def test_a_real_write_to_a_full_device_is_recognised(capsys: pytest.CaptureFixtu
 
     assert left.value.code == 28
     assert "no space left on the disk" in capsys.readouterr().err
+
+
+def test_a_database_that_cannot_grow_is_a_full_disk_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        with closing(sqlite3.connect(tmp_path / "full.db")) as database:
+            database.execute("PRAGMA max_page_count = 1")
+            database.execute("CREATE TABLE states (name TEXT)")
+
+    with pytest.raises(SystemExit) as left:
+        run_stage(main)
+
+    assert left.value.code == 28
+    assert capsys.readouterr().err == (
+        "error: a database of DVC cannot be written (database or disk is full), as on a full disk; "
+        "previous results are intact: free some space and run the same command again\n"
+    )
 
 
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:

@@ -79,8 +79,7 @@ def main() -> None:
     wanted = [arguments.trial] if arguments.trial is not None else numbers
     todo = [number for number in wanted if number not in {line.number for line in done}]
     lines = done + run_trials(todo, folder, log, arguments.at_once, time.monotonic() + 60 * arguments.minutes)
-    if log.name == TRIALS:
-        record("campaign", summary(lines), RESULTS)
+    record("campaign", summary(lines), RESULTS, quick=log.name != TRIALS)
     if failed := [line for line in lines if line.outcome in ("wrong", "unclear")]:
         raise SystemExit("\n".join(f"trial {line.number} ({line.kind}): {line.outcome}" for line in failed))
 

@@ -49,7 +49,7 @@ def main() -> None:
             libraries=["torch", "numpy"],
         ),
     ]
-    record("checkpoints", figures)
+    record("checkpoints", figures, quick=quick)
 
 
 def speed(last: int, every: int, data_shares: list[float]) -> float:

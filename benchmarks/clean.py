@@ -71,7 +71,7 @@ def main() -> None:
         higher_is_better=True,
         libraries=["numpy", "pandas"],
     )
-    record("clean", [figure])
+    record("clean", [figure], quick=quick)
 
 
 def our_verdicts(documents: list[Document]) -> list[bool]:

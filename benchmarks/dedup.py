@@ -61,7 +61,7 @@ def main() -> None:
     seconds = interleave(sides, 1 if quick else 3)
     true = all_pairs(documents)
     figures = [speed(len(documents), seconds, peer) for peer in (PER_WORD, BATCHED)]
-    record("dedup", [*figures, *(recall(true, pairs, peer) for peer in (PER_WORD, BATCHED))])
+    record("dedup", [*figures, *(recall(true, pairs, peer) for peer in (PER_WORD, BATCHED))], quick=quick)
 
 
 def speed(count: int, seconds: dict[str, list[float]], peer: str) -> Measurement:

@@ -23,8 +23,13 @@ def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    runs = 1 if parser.parse_args().quick else 3
-    record("deterministic_sums", [figure(launch, processes, runs) for launch, processes in (("cpu", 1), ("cpu_2", 2))])
+    quick = parser.parse_args().quick
+    runs = 1 if quick else 3
+    record(
+        "deterministic_sums",
+        [figure(launch, processes, runs) for launch, processes in (("cpu", 1), ("cpu_2", 2))],
+        quick=quick,
+    )
 
 
 def figure(launch: str, processes: int, runs: int) -> Measurement:

@@ -38,7 +38,7 @@ def main() -> None:
         project = Path(folder)
         size, count = write_project(project, 30_000_000 if quick else 300_000_000)
         figures = measure(project, size, count, runs=1 if quick else 3)
-    record("edit", figures)
+    record("edit", figures, quick=quick)
 
 
 def write_project(project: Path, limit: int) -> tuple[float, int]:

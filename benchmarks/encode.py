@@ -40,7 +40,7 @@ def main() -> None:
         os.chdir(folder)
         figures = measure(20_000_000 if quick else 150_000_000, runs=1 if quick else 3)
         os.chdir(here)
-    record("encode", figures)
+    record("encode", figures, quick=quick)
 
 
 def measure(limit: int, runs: int) -> list[Any]:

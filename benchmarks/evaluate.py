@@ -72,7 +72,7 @@ def main() -> None:
             os.chdir(folder)
             figures += measure(name, config, 50_000 if quick else 200_000, runs=1 if quick else 9)
             os.chdir(here)
-    record("evaluate", figures)
+    record("evaluate", figures, quick=quick)
 
 
 def measure(model: str, config: dict[str, Any], limit: int, runs: int) -> list[Measurement]:

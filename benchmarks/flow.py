@@ -39,7 +39,7 @@ def main() -> None:
             per_stage(Path(folder), runs),
             memory(Path(folder), runs),
         ]
-    record("flow", figures)
+    record("flow", figures, quick=quick)
 
 
 def sleeping(seconds: float) -> str:

@@ -57,7 +57,7 @@ def main() -> None:
         path = arguments.model if arguments.model.exists() else write_model(Path(folder))
         kind = "the trained model" if path == arguments.model else f"a random {MINI}"
         figures = measure(path, kind, *((4, 32, 1) if arguments.quick else (12, 128, 5)))
-    record("generate", figures)
+    record("generate", figures, quick=arguments.quick)
 
 
 def measure(path: Path, kind: str, problems: int, tokens: int, runs: int) -> list[Any]:

@@ -59,6 +59,7 @@ def main() -> None:
                 TEXT_SECONDS,
             ),
         ],
+        quick=quick,
     )
 
 

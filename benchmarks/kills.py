@@ -42,7 +42,7 @@ def main() -> None:
         campaigns = partial(campaign, Path(folder), kills=kills // len(LAUNCHES), until=until)
         with ThreadPoolExecutor(len(LAUNCHES)) as at_once:
             figures = list(at_once.map(campaigns, LAUNCHES))
-    record("kills", figures)
+    record("kills", figures, quick=arguments.quick)
 
 
 def campaign(folder: Path, launch: str, kills: int, until: float) -> Measurement:

@@ -19,7 +19,8 @@ def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    runs = 1 if parser.parse_args().quick else 3
+    quick = parser.parse_args().quick
+    runs = 1 if quick else 3
     dvc_yaml = (
         f"stages:\n  each:\n    matrix: {{n: {list(range(STAGES))}}}\n"
         '    cmd: echo ${item.n} > f${item.n}.txt\n    outs: ["f${item.n}.txt"]\n'
@@ -46,7 +47,7 @@ def main() -> None:
         )
         for side, words in named
     ]
-    record("many_stages", figures)
+    record("many_stages", figures, quick=quick)
 
 
 if __name__ == "__main__":

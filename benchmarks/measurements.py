@@ -154,10 +154,11 @@ def recorded(name: str, results: Path = RESULTS) -> list[Measurement]:
     return [Measurement(**values) for values in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
-def record(name: str, figures: list[Measurement], results: Path = RESULTS) -> None:
-    """Print the figures as a table and write them to `results/NAME.json`."""
-    results.mkdir(exist_ok=True)
-    (results / f"{name}.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
+def record(name: str, figures: list[Measurement], results: Path = RESULTS, *, quick: bool) -> None:
+    """Print the figures as a table and write them to `results/NAME.json`; those of a quick run are only printed."""
+    if not quick:
+        results.mkdir(exist_ok=True)
+        (results / f"{name}.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
     table = Table(title=name)
     for heading in ("figure", "ours", "peer", "ratio", "runs", "spread"):
         table.add_column(heading)

@@ -36,12 +36,13 @@ def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    limit = 100_000_000 if parser.parse_args().quick else 2_000_000_000
+    quick = parser.parse_args().quick
+    limit = 100_000_000 if quick else 2_000_000_000
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
         size = write_project(project, limit)
         figures = [figure(stage, size, *run_stage(project, stage)) for stage in STAGES]
-    record("memory", [one for pair in figures for one in pair])
+    record("memory", [one for pair in figures for one in pair], quick=quick)
 
 
 def write_project(project: Path, limit: int) -> float:

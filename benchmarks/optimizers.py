@@ -63,7 +63,7 @@ def main() -> None:
         figures.append(figure(f"Muon on {steps} steps of a {MINI}", muon, peer, f"nanoGPT's, best of {len(NANOGPT)}"))
     else:
         print("nanoGPT is left out: no --nanogpt PATH")
-    record("optimizers", figures)
+    record("optimizers", figures, quick=arguments.quick)
 
 
 def figure(name: str, own: float, peer: float, peer_name: str) -> Measurement:

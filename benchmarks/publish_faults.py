@@ -107,8 +107,7 @@ def main() -> None:
         trials = [trials[arguments.trial]]
     with ThreadPoolExecutor(arguments.at_once) as pool:
         outcomes = list(pool.map(lambda trial: run_trial(trial, project), trials))
-    if not arguments.quick and arguments.trial is None:
-        record("publish_faults", summary(outcomes), RESULTS)
+    record("publish_faults", summary(outcomes), RESULTS, quick=arguments.quick or arguments.trial is not None)
     wrong = [f"trial {one.trial.number}: {one.fault}" for one in outcomes if one.fault]
     print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} right")
     if wrong:

@@ -78,7 +78,7 @@ def main() -> None:
         if not arguments.steps:
             part = f"checking the steps between the last two checkpoints of {model}, share of its run"
             figures.append(percent(part, segment_seconds(committed) / seconds))
-    record("reproduce", figures)
+    record("reproduce", figures, quick=arguments.quick)
 
 
 def cases_of(python: Path | None) -> list[Case]:

@@ -56,7 +56,7 @@ def main() -> None:
         )
         for side, step in (("early", EARLY), ("late", late))
     ]
-    record("resume", figures)
+    record("resume", figures, quick=quick)
 
 
 def first_step_seconds(project: Path, saved: Path | None, step: int) -> float:

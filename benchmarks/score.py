@@ -70,7 +70,7 @@ def main() -> None:
         ),
         trivial(problems, 2 if arguments.quick else 20),
     ]
-    record("score", figures)
+    record("score", figures, quick=arguments.quick)
 
 
 def require_example(checkout: Path) -> None:

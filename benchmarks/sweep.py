@@ -68,7 +68,7 @@ def main() -> None:
                 require_shared_once(project, cells=12)
         figures = [speed(timings, seconds), surviving(folder, Random("sweep"), kills)]
     if not arguments.quick:
-        record("sweep", figures)
+        record("sweep", figures, quick=arguments.quick)
 
 
 def make_project(folder: Path, *, widths: int, seconds: float) -> Path:

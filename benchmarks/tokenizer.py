@@ -54,7 +54,7 @@ def main() -> None:
         higher_is_better=False,
         libraries=["tokenizers"],
     )
-    record("tokenizer", [figure])
+    record("tokenizer", [figure], quick=quick)
 
 
 def read_texts(folder: Path) -> Iterator[str]:

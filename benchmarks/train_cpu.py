@@ -74,7 +74,7 @@ def main() -> None:
         limits = {} if kind == kinds[0] else CPU_KINDS[kind]
         speeds = measure_sides(arguments.nanogpt, limits, 3 if arguments.quick else 15)
         others = [figure for figure in recorded("train_cpu") if figure.figure != figure_name(kind)]
-        record("train_cpu", [*others, *compare_all(kind, speeds)])
+        record("train_cpu", [*others, *compare_all(kind, speeds)], quick=arguments.quick)
 
 
 def measure_sides(nanogpt: Path | None, limits: Mapping[str, str], runs: int) -> dict[str, list[float]]:

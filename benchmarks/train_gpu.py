@@ -64,7 +64,7 @@ def main() -> None:
     if arguments.try_on_cpu:
         print({name: f"{max(speed):,.0f} tokens/s" for name, speed in speeds.items()}, "on the CPU: not recorded")
         return
-    record("train_gpu", figures(params, speeds, memory, device))
+    record("train_gpu", figures(params, speeds, memory, device), quick=arguments.quick)
 
 
 def gpt2_params(model: dict[str, Any]) -> TrainParams:

@@ -31,12 +31,21 @@ def test_sides_run_in_turn() -> None:
 def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
     figure = compare("encoding", [100.0], [50.0], peer_name="p", unit="MB/s", higher_is_better=True, libraries=["rich"])
 
-    record("encode", [figure], tmp_path)
+    record("encode", [figure], tmp_path, quick=False)
 
     assert len(json.loads((tmp_path / "encode.json").read_text())) == 1
     lines = table(recorded("encode", tmp_path))
     assert "| encoding | 100 MB/s | 50 MB/s (p) | 2.00 | 1 | 0% |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
+
+
+def test_a_quick_run_leaves_the_figures_on_record_as_they_are(tmp_path: Path) -> None:
+    known = compare("encoding", [100.0], [50.0], unit="MB/s", higher_is_better=True)
+    record("encode", [known], tmp_path, quick=False)
+
+    record("encode", [compare("encoding", [9.0], [50.0], unit="MB/s", higher_is_better=True)], tmp_path, quick=True)
+
+    assert recorded("encode", tmp_path) == [known]
 
 
 def test_a_machine_that_slows_down_leaves_the_interval_of_the_ratio_narrow() -> None:
@@ -58,7 +67,7 @@ def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Pa
         for name, series in (("steady", [1.0, 1.1]), ("varying", [1.0, 1.5]))
     )
 
-    record("speed", [steady, varying], tmp_path)
+    record("speed", [steady, varying], tmp_path, quick=False)
 
     lines = table(recorded("speed", tmp_path))
     assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]

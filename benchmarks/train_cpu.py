@@ -189,7 +189,7 @@ def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
     setting that costs some speed for them.
     """
     loss_of = CausalLoss(build_model(params, store.manifest), params)
-    optimizers = build_optimizers(loss_of, params)
+    optimizers = build_optimizers(loss_of.model, params)
     inputs, targets, positions = map(torch.from_numpy, (batch.inputs, batch.targets, batch.positions))
     flops = flops_per_token(loss_of.model, params.sequence_length)
     wanted = should_compile(params, flops, inputs.device)

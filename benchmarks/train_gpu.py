@@ -79,7 +79,7 @@ def gpt2_params(model: dict[str, Any]) -> TrainParams:
 def our_step(params: TrainParams, device: torch.device, batches: list[torch.Tensor]) -> Step:
     """What the training loop does in a step."""
     loss_of = CausalLoss(build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ())), params).to(device)
-    optimizers = build_optimizers(loss_of, params)
+    optimizers = build_optimizers(loss_of.model, params)
     compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
     positions = torch.arange(params.sequence_length, device=device).expand(len(batches[0]), -1)
     count = sum(batch[:, 1:].numel() for batch in batches)

@@ -83,4 +83,6 @@ def _describe(name: str, line: Any, path: Path) -> str:
         case "missing":
             return f"{path}: {key}: missing{FILL}"
         case _:
-            return f"{path}: {key} = {line['input']!r}: {line['msg'].removeprefix('Value error, ')}"
+            # Of a whole section the message names the values that matter.
+            value = "" if isinstance(line["input"], dict) else f" = {line['input']!r}"
+            return f"{path}: {key}{value}: {line['msg'].removeprefix('Value error, ')}"

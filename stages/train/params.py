@@ -18,7 +18,7 @@ class Optimizer(Section):
     """How gradients become updates."""
 
     name: Literal["adamw", "muon"]
-    """adamw for everything, or muon for the matrices and adamw for embeddings, norms and biases."""
+    """adamw for everything, or muon for the hidden matrices and adamw for the rest (`stages.train.optim.roles`)."""
     adamw_learning_rate: Rate
     """Peak rate of AdamW."""
     muon_learning_rate: Rate
@@ -30,25 +30,29 @@ class Optimizer(Section):
     momentum: Share
     """Muon's momentum; unused by adamw."""
     weight_decay: Annotated[float, Field(ge=0)]
-    """Decoupled, on matrices; embeddings, norms and biases are not decayed."""
+    """Decoupled, on what activations are multiplied with; embeddings, norms, biases and tables are not decayed."""
 
 
 class Schedule(Section):
     """The learning rate as a share of its peak, a function of the step alone."""
 
     name: Literal["cosine", "linear", "constant", "wsd"]
-    """wsd holds the peak until the last `decay_share` of the steps (warm-up, stable, decay)."""
+    """wsd holds the peak until the last `decay_share` of all steps (warm-up, stable, decay)."""
     warmup_steps: Annotated[int, Field(ge=0)]
     """Steps of linear growth from 0 to the peak."""
     final_share: Share
     """Where the rate ends, as a share of the peak."""
     decay_share: Share
-    """Share of the steps in which wsd decays; unused by the others."""
+    """Share of all steps, warm-up among them, in which wsd decays; unused by the others."""
 
     @property
     def is_extensible(self) -> bool:
         """Whether the rates of the first steps do not depend on how many follow, so that a run can be made longer."""
         return self.name in ("constant", "wsd")
+
+    def decay_steps(self, max_steps: int) -> float:
+        """The steps in which wsd decays, at the end of a run."""
+        return self.decay_share * max_steps if self.name == "wsd" else 0.0
 
 
 class TrainParams(Section):
@@ -103,6 +107,19 @@ class TrainParams(Section):
     """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _within_the_steps(cls, value: Schedule, info: ValidationInfo) -> Schedule:
+        max_steps = info.data.get("max_steps")
+        decay = value.decay_steps(max_steps or 0)
+        if max_steps and value.warmup_steps + decay > max_steps:
+            decaying = f" and {decay:g} of decay (decay_share = {value.decay_share:g})" if decay else ""
+            raise ValueError(
+                f"{value.warmup_steps} steps of warm-up{decaying} are more than train.max_steps = {max_steps}; "
+                f"lower warmup_steps{' or decay_share' if decay else ''}, or train longer"
+            )
+        return value
 
     @field_validator("batch_doublings")
     @classmethod

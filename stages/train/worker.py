@@ -105,7 +105,7 @@ def build_trainer(params: TrainParams, accelerator: Accelerator, stop: StopSigna
     if uses_fsdp():
         shard(eager, accelerator)
     micro_batch = micro_batch_size(params, accelerator, eager)
-    optimizers = build_optimizers(eager, params)
+    optimizers = build_optimizers(eager.model, params)
     return Trainer(
         params, accelerator, training, index, eager, eager, optimizers, compiled, micro_batch, stop, throughput
     )

@@ -124,6 +124,14 @@ def test_a_rate_grows_to_its_peak_and_never_leaves_its_bounds(
     assert shares[warmup:] == sorted(shares[warmup:], reverse=True)
 
 
+def test_wsd_decays_in_its_share_of_all_steps() -> None:
+    schedule = Schedule(name="wsd", warmup_steps=20, final_share=0.0, decay_share=0.2)
+    shares = [lr_multiplier(schedule, step, 1000) for step in range(1000)]
+    assert shares[20:801] == [1.0] * 781
+    assert shares[801:] == [(1000 - step) / 200 for step in range(801, 1000)]
+    assert plateau_end(schedule, 1000) == 800
+
+
 @given(decay=st.floats(0, 1), steps=st.integers(2, 200), more=st.integers(0, 200), warmup=st.integers(0, 50))
 def test_up_to_the_end_of_the_plateau_a_longer_run_has_the_same_rates(
     decay: float, steps: int, more: int, warmup: int

@@ -59,8 +59,7 @@ def plateau_end(schedule: Schedule, max_steps: int) -> int:
         case "constant":
             return max_steps
         case "wsd":
-            decaying = (max_steps - schedule.warmup_steps) * schedule.decay_share
-            return max(schedule.warmup_steps, int(max_steps - decaying))
+            return max(schedule.warmup_steps, int(max_steps - schedule.decay_steps(max_steps)))
         case _:
             return 0
 

@@ -1,11 +1,13 @@
-"""AdamW, or Muon for the matrices and AdamW for the rest, with the learning rate set at each step."""
+"""AdamW, or Muon for the hidden matrices and AdamW for the rest, with the learning rate set at each step."""
 
 from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from stages.train.optim.muon import Muon
+from stages.train.optim.roles import BY_MUON, DECAYED, Role, weights
 from stages.train.params import Optimizer as OptimizerParams
 from stages.train.params import TrainParams
 
@@ -28,27 +30,35 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
 
-def build_optimizers(model: nn.Module, train: TrainParams) -> Optimizers:
-    """Optimizers over all of the model's parameters.
-
-    Weight decay applies to the matrices alone (as in GPT-3: no biases, no norms) and not to embeddings.
-    """
-    params = train.optimizer
-    embeddings = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
-    others = [p for p in trained if not (p.ndim == 2 and id(p) not in embeddings)]
-    if params.name == "adamw":
-        groups = [{"params": matrices, "weight_decay": params.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        return Optimizers([(_adamw(groups, params), params.adamw_learning_rate)])
-    dtype = torch.bfloat16 if train.precision == "bf16" else torch.float32
-    muon = Muon(matrices, params.muon_learning_rate, params.momentum, params.weight_decay, dtype)
-    adamw = _adamw([{"params": others, "weight_decay": 0.0}], params)
-    return Optimizers([(muon, params.muon_learning_rate), (adamw, params.adamw_learning_rate)])
+def build_optimizers(model: PreTrainedModel, train: TrainParams) -> Optimizers:
+    """Optimizers over all of the model's trained parameters; `stages.train.optim.roles` says which takes which."""
+    params, trained = train.optimizer, list(weights(model))
+    by_muon = [weight.parameter for weight in trained if is_by_muon(weight.role, params)]
+    others = [weight for weight in trained if not is_by_muon(weight.role, params)]
+    peaks: list[tuple[torch.optim.Optimizer, float]] = []
+    if by_muon:
+        dtype = torch.bfloat16 if train.precision == "bf16" else torch.float32
+        muon = Muon(by_muon, params.muon_learning_rate, params.momentum, params.weight_decay, dtype)
+        peaks.append((muon, params.muon_learning_rate))
+    decayed = [weight.parameter for weight in others if weight.role in DECAYED]
+    undecayed = [weight.parameter for weight in others if weight.role not in DECAYED]
+    groups = [(decayed, params.weight_decay), (undecayed, 0.0)]
+    peaks.append((_adamw(groups, params), params.adamw_learning_rate))
+    return Optimizers(peaks)
 
 
-def _adamw(groups: list[dict[str, object]], params: OptimizerParams) -> torch.optim.AdamW:
+def is_by_muon(role: Role, params: OptimizerParams) -> bool:
+    """Whether Muon trains the weights of a role."""
+    return params.name == "muon" and role in BY_MUON
+
+
+def _adamw(groups: list[tuple[list[nn.Parameter], float]], params: OptimizerParams) -> torch.optim.AdamW:
+    """AdamW over groups of parameters, each with its weight decay; an empty one is left out."""
     first, second = params.betas
     return torch.optim.AdamW(
-        groups, lr=params.adamw_learning_rate, betas=(first, second), eps=params.epsilon, fused=True
+        [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters],
+        lr=params.adamw_learning_rate,
+        betas=(first, second),
+        eps=params.epsilon,
+        fused=True,
     )

@@ -61,14 +61,14 @@ def queued(folder: Path, *words: str) -> tuple[int, str]:
 def test_an_experiment_gets_the_chosen_values_and_params_yaml_keeps_its_comments(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, said = queued(project, "model=llama_mini", "optimizer=muon,adamw", "train.max_steps=7")
+    code, said = queued(project, "model=llama_mini", "optimizer=muon,adamw", "train.max_steps=70")
 
     assert code == 0, said
     assert said.count("Queued experiment") == 2  # one for each choice, the newest with adamw
     monkeypatch.chdir(ROOT)
     shown = ["git", "show", "refs/exps/celery/stash:params.yaml"]
     text = subprocess.run(shown, cwd=project, check=True, capture_output=True, text=True).stdout
-    assert text == composed_text(["model=llama_mini", "optimizer=adamw", "train.max_steps=7"])
+    assert text == composed_text(["model=llama_mini", "optimizer=adamw", "train.max_steps=70"])
     assert "name: adamw                   # muon (matrices; adamw for the rest), adamw" in text
 
 

@@ -13,7 +13,7 @@ from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
 HALF_DECAYS = {"schedule__name": "wsd", "schedule__decay_share": 0.5}
-"""Of 12 steps with 2 of warm-up, the last 5 decay: up to step 7 a longer run has the same rates."""
+"""Of 12 steps the last 6 decay: up to step 6 a longer run has the same rates."""
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def test_under_cosine_a_longer_run_starts_afresh_and_says_why(project: Path, cap
 def test_under_constant_and_wsd_a_longer_run_goes_on(
     project: Path, capfd: pytest.CaptureFixture[str], schedule: str
 ) -> None:
-    train(project, capfd, schedule__name=schedule, schedule__decay_share=0.2, max_steps=7)
-    (said,) = train(project, capfd, schedule__name=schedule, schedule__decay_share=0.2, max_steps=12)
+    train(project, capfd, schedule__name=schedule, schedule__decay_share=0.1, max_steps=7)
+    (said,) = train(project, capfd, schedule__name=schedule, schedule__decay_share=0.1, max_steps=12)
     assert said.startswith(f"continuing at step {7 if schedule == 'constant' else 6} of 12, from ")
 
 
@@ -142,7 +142,7 @@ def test_a_longer_run_whose_rates_part_before_the_first_checkpoint_left_says_so_
     assert checkpoints(project) == ["step-00000009", "step-00000012"]
     assert train(project, capfd, **HALF_DECAYS, max_steps=16) == [
         "starting afresh, not from the checkpoints of the run of 12 steps: a run of 16 has the same learning rates "
-        "up to step 7, and the earliest checkpoint is of step 9 (train.milestone_every_steps keeps earlier ones)"
+        "up to step 6, and the earliest checkpoint is of step 9 (train.milestone_every_steps keeps earlier ones)"
     ]
     undisturbed = copy_of(inputs, tmp_path / "undisturbed")
     train(undisturbed, capfd, **HALF_DECAYS, max_steps=16)

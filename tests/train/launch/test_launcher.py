@@ -54,7 +54,7 @@ def test_without_any_the_machine_decides(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_starts_without_a_warning(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", max_steps=1)
+    project = write_project(tmp_path / "project", max_steps=2)
     values = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "stages.train"]
     done = subprocess.run(command, cwd=project, env=values, capture_output=True, text=True, check=True)
@@ -201,7 +201,7 @@ def test_engines_that_are_not_supported_are_refused(
 
 
 def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", max_steps=1)
+    project = write_project(tmp_path / "project", max_steps=2)
     settings = yaml.safe_load((ROOT / "launch/cpu.yaml").read_text(encoding="utf-8"))
     (project / "own.yaml").write_text(yaml.safe_dump(settings | {"no_such_key": 1}))
     said = run(project, EXIT_USER_ERROR, PARROTFLOW_LAUNCH="own.yaml")

@@ -162,7 +162,7 @@ def test_a_given_model_with_a_padded_vocabulary_keeps_the_logits_of_the_ids(tmp_
 def test_training_goes_on_from_a_given_model(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=2)
     run_workers(project, 1)
-    second = write_project(tmp_path / "second", max_steps=1, start_from=str(project / "model"))
+    second = write_project(tmp_path / "second", max_steps=2, start_from=str(project / "model"))
     run_workers(second, 1)
     curve = (second / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
     ended = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()

@@ -83,9 +83,9 @@ def test_a_run_that_starts_again_within_a_second_writes_a_file_of_its_own(
 
 
 def test_two_runs_do_not_share_a_folder_in_tensorboard(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=1)
+    project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=2)
     run_workers(project, 1)
-    write_params(project, trackers=["tensorboard"], max_steps=1, seed=1)
+    write_params(project, trackers=["tensorboard"], max_steps=2, seed=1)
     run_workers(project, 1)
     assert len({path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}) == 2
 

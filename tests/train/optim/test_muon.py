@@ -1,4 +1,4 @@
-"""Muon's arithmetic: torch's bits in bf16, and orthogonal updates."""
+"""Muon's arithmetic: torch's bits in bf16, orthogonal updates, and stacks of matrices."""
 
 import pytest
 import torch
@@ -20,8 +20,34 @@ def test_muon_in_bf16_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
     assert torch.equal(ours, theirs)
 
 
-def test_all_singular_values_are_moved_near_one() -> None:
+@pytest.mark.parametrize("shape", [(3, 16, 48), (3, 48, 16), (3, 16, 16)])
+def test_a_stack_is_updated_as_its_matrices_are_one_by_one(shape: tuple[int, int, int]) -> None:
+    """The last has no gradient but zeros, as an expert to which no token was sent."""
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(40, 20), torch.float32))
-    assert values.min() > 0.5
-    assert values.max() < 1.3
+    start, gradients = torch.randn(shape), torch.randn(3, *shape)
+    gradients[:, -1] = 0
+    stack = torch.nn.Parameter(start.clone())
+    alone = [torch.nn.Parameter(matrix.clone()) for matrix in start]
+    both = [Muon(weights, 0.01, momentum=0.95, weight_decay=0.1, dtype=torch.float32) for weights in ([stack], alone)]
+    for gradient in gradients:
+        stack.grad = gradient.clone()
+        for matrix, own in zip(alone, gradient, strict=True):
+            matrix.grad = own.clone()
+        for optimizer in both:
+            optimizer.step()
+    torch.testing.assert_close(stack.detach(), torch.stack([matrix.detach() for matrix in alone]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(40, 20), (128, 384), (4, 16, 48)])
+def test_the_singular_values_of_a_matrix_that_is_far_from_square_are_moved_near_one(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape), torch.float32))
+    assert values.min() > 0.68
+    assert values.max() < 1.14
+
+
+def test_of_a_square_matrix_the_smallest_singular_values_stay_small_and_none_exceeds_1_21() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(20, 64, 64), torch.float32))
+    assert values.min() < 0.1
+    assert values.max() < 1.21

@@ -1,0 +1,107 @@
+"""Each tensor's optimizer and decay follow from what it does, whatever its number of dimensions."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from stages.train.model.build import build_model
+from stages.train.optim.optimizer import build_optimizers
+from stages.train.optim.roles import weights
+from stages.train.params import TrainParams
+from tests.train.models import MODELS, vocabulary
+from tests.train.small_run import params
+
+NORMS = {r"\.(input|post_attention)_layernorm\.weight": "other", r"model\.norm\.weight": "other"}
+ATTENTION = {r"\.[qkvo]_proj\.weight": "matrix"}
+UNTIED = {r"embed_tokens\.weight": "embedding", r"lm_head\.weight": "head"}
+EXPERTS = {r"\.experts\.(gate_up|down)_proj": "experts", r"\.(gate|router)\.weight": "router"}
+MLP = {r"\.(gate|up|down)_proj\.weight": "matrix"}
+
+ROLES: dict[str, dict[str, str]] = {
+    "mixtral": UNTIED | ATTENTION | EXPERTS | NORMS,
+    "qwen3_moe": UNTIED | ATTENTION | EXPERTS | NORMS | {r"\.[qk]_norm\.weight": "other"},
+    "gpt_oss": UNTIED
+    | ATTENTION
+    | EXPERTS
+    | NORMS
+    | {r"\.[qkvo]_proj\.bias": "other", r"_proj_bias": "other", r"router\.bias": "other", r"sinks": "other"},
+    "jamba": UNTIED
+    | ATTENTION
+    | EXPERTS
+    | MLP
+    | {r"\.mamba\.(in|x|dt|out)_proj\.weight": "matrix", r"\.mamba\.(A_log|D|conv1d\.\w+|dt_proj\.bias)": "other"}
+    | {r"(layernorm|norm)\.weight": "other"},
+    "llama": UNTIED | ATTENTION | MLP | NORMS,
+    "gpt_neox": {r"embed_in\.weight": "embedding", r"lm_head\.weight": "head"}
+    | {r"(query_key_value|dense|dense_h_to_4h|dense_4h_to_h)\.weight": "matrix"}
+    | {r"\.bias": "other", r"norm\.weight": "other"},
+    "qwen3": {r"embed_tokens\.weight": "embedding"} | ATTENTION | MLP | NORMS | {r"\.[qk]_norm\.weight": "other"},
+    "gpt2": {
+        r"w[tp]e\.weight": "embedding",
+        r"c_(attn|proj|fc)\.weight": "matrix",
+        r"\.(bias|ln_\w+\.weight)": "other",
+    },
+}
+"""Of every tensor: what the end of its name says -> its role."""
+
+
+def tiny(name: str, **changes: Any) -> tuple[PreTrainedModel, TrainParams]:
+    values = TrainParams.model_validate(params(model=MODELS[name], **changes))
+    return build_model(values, vocabulary()), values
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_has_its_role(name: str) -> None:
+    for weight in weights(tiny(name)[0]):
+        expected = {role for ending, role in ROLES[name].items() if re.search(f"({ending})$", weight.name)}
+        assert expected == {weight.role}, weight.name
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_decay_is_on_what_multiplies_activations_and_on_nothing_else(name: str, optimizer: str) -> None:
+    """By what torch computes in a step, not by names. Embeddings that are the output matrix too stay without decay."""
+    model, values = tiny(name, optimizer__name=optimizer)
+    groups = [group for one in build_optimizers(model, values) for group in one.param_groups]
+    decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    trained = [parameter for group in groups for parameter in group["params"]]
+    assert len(trained) == len({id(parameter) for parameter in trained}) == len(list(model.parameters()))
+    with Multiplied() as seen:
+        model(input_ids=torch.arange(64).reshape(4, 16), use_cache=False)
+    for weight in weights(model):
+        multiplies = weight.parameter.untyped_storage().data_ptr() in seen.operands
+        assert (id(weight.parameter) in decayed) == (multiplies and weight.role != "embedding"), weight.name
+
+
+class Multiplied(TorchDispatchMode):
+    """The storages of all operands of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operands: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"):
+            tensors = [tensor for tensor in args if isinstance(tensor, torch.Tensor)][-2:]
+            self.operands |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        return func(*args, **(kwargs or {}))
+
+
+def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
+    model, values = tiny("jamba")
+    muon, adamw = build_optimizers(model, values)
+    by_muon = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
+    roles = {weight.role for weight in weights(model) if id(weight.parameter) in by_muon}
+    assert roles == {"matrix", "experts"}
+    assert [group["weight_decay"] for group in adamw.param_groups] == [0.1, 0.0]
+
+
+def test_the_groups_of_a_tied_model_are_those_of_its_matrices_and_all_else() -> None:
+    """Where no head and no router is, AdamW has one group: checkpoints and weights of such models stay the same."""
+    muon, adamw = build_optimizers(*tiny("qwen3"))
+    assert len(muon.param_groups) == len(adamw.param_groups) == 1
+    assert all(parameter.ndim == 2 for parameter in muon.param_groups[0]["params"])

@@ -1,0 +1,52 @@
+"""Values of the `train` section that cannot go together are refused, with the numbers."""
+
+from typing import Any
+
+import pytest
+
+from stages.runtime.entry import UserError
+from stages.runtime.section import check_section
+from stages.train.params import TrainParams
+from tests.train.small_run import params
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"schedule__warmup_steps": 2000, "max_steps": 60},
+            "params.yaml: train.schedule: 2000 steps of warm-up are more than train.max_steps = 60; "
+            "lower warmup_steps, or train longer",
+        ),
+        (
+            {"schedule__name": "wsd", "schedule__warmup_steps": 20, "schedule__decay_share": 0.9, "max_steps": 100},
+            "params.yaml: train.schedule: 20 steps of warm-up and 90 of decay (decay_share = 0.9) are more than "
+            "train.max_steps = 100; lower warmup_steps or decay_share, or train longer",
+        ),
+        (
+            {"export_steps": [13]},
+            "params.yaml: train.export_steps = [13]: 13 is beyond train.max_steps = 12; remove it or train longer",
+        ),
+        (
+            {"batch_doublings": [12]},
+            "params.yaml: train.batch_doublings = [12]: no step follows 12 (train.max_steps = 12); "
+            "remove it or train longer",
+        ),
+    ],
+)
+def test_what_cannot_happen_within_the_steps_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_section("train", params(**changes), TrainParams)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule__warmup_steps": 12},
+        {"schedule__name": "wsd", "schedule__warmup_steps": 6, "schedule__decay_share": 0.5},
+        {"schedule__name": "cosine", "schedule__warmup_steps": 6, "schedule__decay_share": 0.9},
+    ],
+)
+def test_warm_up_and_decay_may_fill_all_steps(changes: dict[str, Any]) -> None:
+    check_section("train", params(**changes), TrainParams)

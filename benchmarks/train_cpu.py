@@ -197,7 +197,7 @@ def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
     repeat_bits(inputs.device)
 
     def step() -> None:
-        torch.autograd.backward(compiled(inputs, targets, positions) / inputs.numel())
+        torch.autograd.backward(compiled(inputs, targets, positions).sum() / inputs.numel())
         torch.nn.utils.clip_grad_norm_(loss_of.parameters(), params.max_gradient_norm)
         optimizers.step(0.1)
 

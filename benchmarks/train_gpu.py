@@ -86,7 +86,7 @@ def our_step(params: TrainParams, device: torch.device, batches: list[torch.Tens
 
     def step() -> None:
         for batch in batches:
-            torch.autograd.backward(compiled(batch[:, :-1], batch[:, 1:], positions) / count)
+            torch.autograd.backward(compiled(batch[:, :-1], batch[:, 1:], positions).sum() / count)
         torch.nn.utils.clip_grad_norm_(loss_of.parameters(), params.max_gradient_norm)
         optimizers.step(0.1)
 

@@ -54,7 +54,9 @@ class StepResult:
     """The results of a step, on the device: reading a value (`.item()`) waits for the step to finish."""
 
     loss: Tensor
-    """Nats per token over the global batch."""
+    """Cross-entropy over the global batch, in nats per token."""
+    router_loss: Tensor
+    """The auxiliary loss of the routers, likewise, with its coefficient; 0 where the model has none."""
     gradient_norm: Tensor
     """Global L2 norm, before clipping."""
     stop_votes: Tensor
@@ -90,28 +92,29 @@ class Trainer:
         deterministic = self.params.deterministic_micro_batch_size is not None
         trained = [parameter for parameter in self.eager.parameters() if parameter.requires_grad]
         tree = DeterministicSum()
-        loss = torch.zeros((), device=self.accelerator.device)
+        losses = torch.zeros(2, device=self.accelerator.device)
         for batch in batches:
             torch.manual_seed(dropout_seed(self.params.seed, batch))
             # Gradients are exchanged once per step, in the last backward pass.
             with exchange_gradients(self.model, enabled=batch.is_last):
                 part = self.model(*self.on_device(batch)) / batch.step_targets
                 # DDP and FSDP average gradients over processes; the loss is a sum over the global batch.
-                (part if deterministic else part * self.accelerator.num_processes).backward()
-            loss += part.detach()
+                (part.sum() if deterministic else part.sum() * self.accelerator.num_processes).backward()
+            losses += part.detach()
             if deterministic:
                 tree.add([*(cast(Tensor, parameter.grad) for parameter in trained), part.detach()])
                 self.eager.zero_grad(set_to_none=True)
         if deterministic:
-            *gradients, deterministic_loss = sum_over_processes(tree.result())
+            *gradients, deterministic_losses = sum_over_processes(tree.result())
             for parameter, gradient in zip(trained, gradients, strict=True):
                 parameter.grad = gradient
-        asked = torch.tensor(float(self.stop.is_set), device=loss.device)
-        loss, stop_votes = self.accelerator.reduce(torch.stack([loss, asked]), "sum")
+        asked = torch.tensor([float(self.stop.is_set)], device=losses.device)
+        reduced = self.accelerator.reduce(torch.cat([losses, asked]), "sum")
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
         self.optimizers.step(lr_multiplier(self.params.schedule, step, self.params.max_steps))
         self.throughput.tokens += batch.step_targets
-        return StepResult(deterministic_loss if deterministic else loss, gradient_norm, stop_votes)
+        loss, router_loss = deterministic_losses if deterministic else reduced[:2]
+        return StepResult(loss, router_loss, gradient_norm, stop_votes=reduced[2])
 
     def on_device(self, batch: MicroBatch) -> list[Tensor]:
         """Inputs, targets and positions."""
@@ -139,7 +142,8 @@ def train(
         if done % params.log_every_steps == 0 or last:
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
-            report.step(done, result.loss.item(), result.gradient_norm, first_step)
+            routers = result.router_loss if trainer.eager.router_loss else None
+            report.step(done, result.loss.item(), result.gradient_norm, routers, first_step)
         if done % params.evaluate_every_steps == 0 or last:
             with trainer.throughput.evaluation():
                 report.validation(done, evaluation.measure())

@@ -65,7 +65,7 @@ def _fitting(sequence_length: int, device: torch.device, model: CausalLoss) -> i
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:
-        model(ids, ids, ids).backward()
+        model(ids, ids, ids).sum().backward()
     except torch.OutOfMemoryError:
         return 0
     gradients = sum(p.grad.numel() * p.grad.element_size() for p in model.parameters() if p.grad is not None)

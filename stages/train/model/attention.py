@@ -22,15 +22,21 @@ SPAN = 6
 """Tokens of each of the two documents that a model is tried with."""
 
 
-def leave_out_mask(model: PreTrainedModel) -> None:
+@torch.no_grad()
+def leave_out_mask(model: PreTrainedModel, sequence_length: int) -> None:
     """Omit the mask where it is the plain triangle, in a model that uses torch's attention kernels.
 
-    Only for whole rows that are trained on: neither padded nor continued from a cache.
+    Only for whole rows that are trained on: neither padded nor continued from a cache. A model whose logits are others
+    without the mask, because it adds something of its own to it (doge), keeps it.
     """
     if model.config._attn_implementation == "sdpa":
+        row = torch.arange(min(2 * SPAN, sequence_length))[None]
+        masked = _logits(model, row)
         AttentionInterface.register(UNMASKED, sdpa_attention_forward)
         AttentionMaskInterface.register(UNMASKED, _mask_unless_plain)
         model.set_attn_implementation(UNMASKED)
+        if not torch.allclose(_logits(model, row), masked, rtol=1e-4, atol=1e-5):
+            model.set_attn_implementation("sdpa")
 
 
 def _mask_unless_plain(
@@ -46,6 +52,28 @@ def _mask_unless_plain(
 
 
 @torch.no_grad()
+def _logits(model: PreTrainedModel, rows: Tensor, **inputs: Tensor) -> Tensor:
+    """The logits without dropout. Raises UserError where the model cannot compute them or they are not numbers."""
+    training = model.training
+    model.eval()
+    try:
+        logits: Tensor = model(input_ids=rows, use_cache=False, **inputs).logits
+    except Exception as error:  # Each architecture fails in a way of its own.
+        raise UserError(
+            f"params.yaml: train.model: `{model.config.model_type}` with these fields cannot compute the logits of a "
+            f"row of tokens: {one_line(error)}"
+        ) from None
+    finally:
+        model.train(training)
+    if not logits.isfinite().all():
+        raise UserError(
+            f"params.yaml: train.model: the logits of `{model.config.model_type}` with these fields are infinite or "
+            "not a number before any training"
+        )
+    return logits
+
+
+@torch.no_grad()
 def check_documents_kept_apart(model: PreTrainedModel) -> None:
     """Raise UserError where another first document in a row changes the logits of the second.
 
@@ -53,14 +81,11 @@ def check_documents_kept_apart(model: PreTrainedModel) -> None:
     """
     apart = "position_ids" in inspect.signature(model.forward).parameters
     if apart:
-        training = model.training
-        model.eval()
         second = torch.arange(SPAN)
         rows = torch.stack([torch.cat([first, second]) for first in (second + 1, second + 2)])
         positions = torch.arange(SPAN).repeat(2).expand(2, -1)
-        one, other = model(input_ids=rows, position_ids=positions, use_cache=False).logits[:, SPAN:]
+        one, other = _logits(model, rows, position_ids=positions)[:, SPAN:]
         apart = torch.allclose(one, other, rtol=1e-4, atol=1e-5)
-        model.train(training)
     if not apart:
         raise UserError(
             f"params.yaml: train.attention = document: `{model.config.model_type}` cannot keep the documents of a row "
@@ -71,14 +96,18 @@ def check_documents_kept_apart(model: PreTrainedModel) -> None:
 @torch.no_grad()
 def check_causal(model: PreTrainedModel, sequence_length: int) -> None:
     """Raise UserError where a token's logits depend on a later token, as in BERT: it would see what it predicts."""
-    training = model.training
-    model.eval()
     row = torch.arange(min(2 * SPAN, sequence_length))
     rows = torch.stack([row, torch.cat([row[:-1], row[:1]])])
-    one, other = model(input_ids=rows, use_cache=False).logits[:, :-1]
-    model.train(training)
+    one, other = _logits(model, rows)[:, :-1]
     if not torch.allclose(one, other, rtol=1e-4, atol=1e-5):
+        # An encoder that can be a decoder, such as BERT.
+        as_decoder = "set train.model.is_decoder: true, or " if hasattr(model.config, "is_decoder") else ""
         raise UserError(
             f"params.yaml: train.model.model_type = {model.config.model_type!r}: not causal: a token's prediction "
-            "depends on the tokens after it; use a causal model_type, e.g. gpt2, llama, qwen3, gpt_neox"
+            f"depends on the tokens after it; {as_decoder}use a causal model_type, e.g. gpt2, llama, qwen3, gpt_neox"
         )
+
+
+def one_line(error: Exception) -> str:
+    """What an error of transformers' says, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

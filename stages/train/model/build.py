@@ -4,11 +4,12 @@ import math
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask
+from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask, one_line
+from stages.train.model.router_loss import check_fields
 from stages.train.model.source import source_folder
 from stages.train.params import TrainParams
 
@@ -20,22 +21,25 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     """The model's config from its fields in params. Raises UserError on an unknown architecture or field."""
     fields = dict(params.model)
     model_type = fields.pop("model_type", None)
-    try:
-        known = AutoConfig.for_model(model_type)
-    except ValueError:
+    if model_type not in CONFIG_MAPPING:
         raise UserError(
             f"params.yaml: train.model.model_type = {model_type!r}: no such architecture in transformers; "
             "e.g. gpt2, llama, qwen3, gpt_neox"
-        ) from None
-    unknown = sorted(name for name in fields if not hasattr(known, name))
-    if unknown:
-        raise UserError(f"params.yaml: train.model.{unknown[0]}: no such field in the config of `{model_type}`")
+        )
+    check_fields(fields)
     try:
+        known = AutoConfig.for_model(model_type)
+        if unknown := sorted(name for name in fields if not hasattr(known, name)):
+            raise UserError(f"params.yaml: train.model.{unknown[0]}: no such field in the config of `{model_type}`")
         config = AutoConfig.for_model(model_type, **fields)
+    except UserError:
+        raise
     except Exception as error:  # Each architecture refuses in a way of its own.
-        raise UserError(f"params.yaml: train.model: {_one_line(error)}") from None
+        raise UserError(f"params.yaml: train.model: {one_line(error)}") from None
     config.vocab_size = vocabulary.vocab_size
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
+    if "pad_token_id" not in fields and getattr(config, "pad_token_id", None) is not None:
+        config.pad_token_id = vocabulary.eos_id  # the default is an id of another vocabulary
     config.use_cache = True
     if params.start_from is None and (positions := _positions(config)) < params.sequence_length:
         raise UserError(
@@ -52,17 +56,14 @@ def check_model(config: PreTrainedConfig) -> None:
             AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # Each architecture refuses in a way of its own.
         raise UserError(
-            f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {_one_line(error)}"
+            f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {one_line(error)}"
         ) from None
 
 
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
 def _positions(config: PreTrainedConfig) -> float:
-    """How long a sequence can be; some architectures set no limit."""
-    return getattr(config, "max_position_embeddings", None) or math.inf
+    """How long a sequence can be; some architectures set no limit, which XLNet writes as -1."""
+    positions = getattr(config, "max_position_embeddings", None) or math.inf
+    return positions if positions > 0 else math.inf
 
 
 def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
@@ -73,18 +74,32 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
         model = _load(params.start_from, params.sequence_length, vocabulary)
-    model.resize_token_embeddings(padded_vocabulary(vocabulary.vocab_size), mean_resizing=False)
+    _resize(model, padded_vocabulary(vocabulary.vocab_size))
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None  # rows are full of text: an id that pads elsewhere is trained as any other
     model.config.use_cache = False
     # Loaded models come in evaluation mode, without dropout.
     model.train()
     if params.attention == "document":
         check_documents_kept_apart(model)
     else:
-        leave_out_mask(model)
+        leave_out_mask(model, params.sequence_length)
     check_causal(model, params.sequence_length)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
+
+
+def _resize(model: PreTrainedModel, rows: int) -> None:
+    """Give the embedding and the output head so many rows. Raises UserError where transformers cannot (xlstm)."""
+    try:
+        model.resize_token_embeddings(rows, mean_resizing=False)
+    except AttributeError as error:
+        raise UserError(
+            f"params.yaml: train.model: the vocabulary of `{model.config.model_type}` cannot be resized in "
+            f"transformers: {one_line(error)}"
+        ) from None
 
 
 def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
@@ -96,7 +111,7 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
         raise
     except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
         raise UserError(
-            f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {_one_line(error)}"
+            f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {one_line(error)}"
         ) from None
     if model.config.vocab_size < vocabulary.vocab_size:
         raise UserError(
@@ -109,7 +124,7 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
             f"train.sequence_length = {sequence_length}; lower it to {positions} or less"
         )
     # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
-    model.resize_token_embeddings(vocabulary.vocab_size, mean_resizing=False)
+    _resize(model, vocabulary.vocab_size)
     return model
 
 

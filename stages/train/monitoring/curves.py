@@ -18,8 +18,12 @@ CURVES = {
     "gradient_norm": ("gradient_norm",),
     "validation_loss": ("validation_loss",),
     "validation_bits_per_byte": ("validation_bits_per_byte",),
+    "router_loss": ("router_loss",),
 }
 """File name -> columns after `step`."""
+
+OPTIONAL = {"router_loss"}
+"""Begun with their first point: a model without routers has none."""
 
 
 class Curves:
@@ -32,7 +36,9 @@ class Curves:
     def restart(self) -> None:
         """Begin empty curves."""
         for name in CURVES:
-            self._write(name, [])
+            self._path(name).unlink(missing_ok=True)
+            if name not in OPTIONAL:
+                self._write(name, [])
 
     def restore(self, checkpoint: Path, step: int, params: TrainParams) -> None:
         """Take from a checkpoint's curves, up to its step, the points that an undisturbed run of `params` has.
@@ -40,20 +46,23 @@ class Curves:
         Others are of a run that ended at another step, or that had points at more steps. What comes after the
         checkpoint is computed again, to the same values.
         """
-        for name in CURVES:
+        self.restart()
+        for name in _curves_in(checkpoint):
             every = params.evaluate_every_steps if name.startswith("validation") else params.log_every_steps
             rows = [row for row in _rows(checkpoint / f"{name}.tsv") if _step(row) <= step]
             self._write(name, [row for row in rows if _step(row) % every == 0 or _step(row) == params.max_steps])
 
     def append(self, name: str, step: int, *values: float) -> None:
         """Add a point to a curve: a value for each of its columns."""
+        if name in OPTIONAL and not self._path(name).exists():
+            self._write(name, [])
         cells = "\t".join(f"{value:.7g}" for value in values)
         with self._path(name).open("a", encoding="utf-8") as file:
             file.write(f"{step}\t{cells}\n")
 
     def copy_to(self, folder: Path) -> None:
         """Copy all curves into an existing folder."""
-        for name in CURVES:
+        for name in _curves_in(self.folder):
             (folder / f"{name}.tsv").write_bytes(self._path(name).read_bytes())
 
     def _write(self, name: str, rows: list[str]) -> None:
@@ -62,6 +71,11 @@ class Curves:
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.tsv"
+
+
+def _curves_in(folder: Path) -> list[str]:
+    """The names of the curves that a folder has."""
+    return [name for name in CURVES if name not in OPTIONAL or (folder / f"{name}.tsv").exists()]
 
 
 def _rows(file: Path) -> list[str]:

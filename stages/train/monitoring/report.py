@@ -25,8 +25,8 @@ class Report:
         self.enabled = enabled
         self.line = ProgressLine(params.max_steps, enabled)
 
-    def step(self, done: int, loss: float, gradient_norm: Tensor, first_step: int) -> None:
-        """The state after `done` steps; this start did those from `first_step` on. `loss` in nats per token."""
+    def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None, first_step: int) -> None:
+        """The state after `done` steps; this start did those from `first_step` on. Losses in nats per token."""
         if not self.enabled:
             return
         left = seconds_left(self.params, first_step, done, self.params.max_steps, self.throughput.seconds)
@@ -34,6 +34,8 @@ class Report:
         multiplier = lr_multiplier(self.params.schedule, done - 1, self.params.max_steps)
         rates = {name: peak * multiplier for name, peak in peak_learning_rates(self.params).items()}
         losses = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
+        if router_loss is not None:
+            losses["router_loss"] = router_loss.item()
         for name, value in losses.items():
             self.curves.append(name, done, value)
         self.curves.append("learning_rate", done, *rates.values())

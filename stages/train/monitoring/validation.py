@@ -65,4 +65,4 @@ class Evaluation:
         inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device)
         targets = torch.from_numpy(batch.targets).to(self.accelerator.device)
         positions = torch.from_numpy(batch.positions).to(self.accelerator.device)
-        return float(self.model(inputs, targets, positions).item())
+        return float(self.model(inputs, targets, positions)[0].item())

@@ -51,7 +51,7 @@ def test_runs_of_several_commits_are_named(tmp_path: Path) -> None:
     "changes",
     [
         {
-            "base": {"model": "gpt_nano", "train.max_steps": 7},
+            "base": {"model": "gpt_nano", "train.max_steps": 70},
             "space": {"optimizer": {"choices": ["adamw"]}},
         },  # presets of conf/
         {

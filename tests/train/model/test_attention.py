@@ -78,11 +78,11 @@ def test_a_packed_row_gives_the_losses_of_its_documents_alone(model: dict[str, A
     starts = [*torch.nonzero(positions[0] == 0).flatten().tolist(), 32]
     assert len(starts) > 2
 
-    together = loss(inputs, targets, positions)
+    together = loss(inputs, targets, positions)[0]
 
-    alone = [loss(inputs[:, a:b], targets[:, a:b], positions[:, a:b]) for a, b in pairwise(starts)]
+    alone = [loss(inputs[:, a:b], targets[:, a:b], positions[:, a:b])[0] for a, b in pairwise(starts)]
     assert together.item() == pytest.approx(sum(part.item() for part in alone), rel=1e-5)
-    assert together.item() != pytest.approx(loss_of(model, "causal")(inputs, targets, positions).item(), rel=1e-5)
+    assert together.item() != pytest.approx(loss_of(model, "causal")(inputs, targets, positions)[0].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("model", [GPT2, LLAMA, MISTRAL])
@@ -94,6 +94,13 @@ def test_attention_without_a_mask_is_transformers_own_causal_attention(model: di
     ours.set_attn_implementation("eager")
 
     torch.testing.assert_close(logits, ours(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_adds_something_of_its_own_to_the_mask_keeps_it() -> None:
+    """doge masks keys by their values; without its mask it would not even be causal."""
+    doge = LLAMA | {"model_type": "doge", "keep_window_size": 4}
+    ours = loss_of(doge, "causal").model
+    assert ours.config._attn_implementation == "sdpa"
 
 
 def test_a_model_that_cannot_keep_documents_apart_is_refused() -> None:

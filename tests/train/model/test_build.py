@@ -167,3 +167,36 @@ def test_training_goes_on_from_a_given_model(tmp_path: Path) -> None:
     curve = (second / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
     ended = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
     assert float(curve[1].split("\t")[1]) < float(ended[1].split("\t")[1])
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "smollm3", "glm", "glm4", "modernbert-decoder", "opt"])
+def test_the_id_that_pads_an_architectures_own_vocabulary_is_no_special_id_here(model_type: str) -> None:
+    """It would be beyond the vocabulary, or a word whose embedding is never trained."""
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    grouped = {"intermediate_size": 24, "num_key_value_heads": 1, "head_dim": 8}
+    own = {"opt": {"ffn_dim": 24, "word_embed_proj_dim": 16}, "modernbert-decoder": {"intermediate_size": 24}}
+    own |= {name: {"intermediate_size": 24, "num_key_value_heads": 1} for name in ("phi3", "smollm3")}
+    fields = sizes | own.get(model_type, grouped)
+    values = TrainParams.model_validate(params(model={"model_type": model_type, **fields}))
+    model = build_model(values, vocabulary(300))
+    row = torch.arange(1, 9)[None]
+
+    model(input_ids=row, labels=row, use_cache=False).loss.backward()
+
+    gradient = model.get_input_embeddings().weight.grad
+    assert gradient is not None
+    assert (gradient[1:8] != 0).any(1).all()
+    assert model.config.pad_token_id in (None, 0)
+
+
+def test_a_model_without_a_limit_of_positions_is_not_refused_for_it() -> None:
+    """XLNet writes -1, and is refused for what is true: it is not causal."""
+    fields = {"model_type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    with pytest.raises(UserError, match="'xlnet': not causal"):
+        build_model(TrainParams.model_validate(params(model=fields)), vocabulary(300))
+
+
+def test_a_model_that_is_built_but_computes_nothing_is_refused_in_one_line() -> None:
+    fields = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 3}
+    with pytest.raises(UserError, match="`llama` with these fields cannot compute the logits of a row of tokens: "):
+        build_model(TrainParams.model_validate(params(model=fields)), vocabulary(300))

@@ -28,7 +28,7 @@ def test_bert_is_refused() -> None:
         build(**BERT)
     assert str(caught.value) == (
         "params.yaml: train.model.model_type = 'bert': not causal: a token's prediction depends on the tokens "
-        "after it; use a causal model_type, e.g. gpt2, llama, qwen3, gpt_neox"
+        "after it; set train.model.is_decoder: true, or use a causal model_type, e.g. gpt2, llama, qwen3, gpt_neox"
     )
 
 

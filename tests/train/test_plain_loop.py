@@ -1,0 +1,105 @@
+"""The losses of a run are those of a plain loop: transformers' loss with labels, and optimizers written out here."""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from stages.formats.tokens import TokenStore
+from stages.train.data.batches import read_rows, rows_of_step
+from stages.train.data.packing import build_packing
+from stages.train.params import TrainParams
+from tests.train.models import MODELS
+from tests.train.small_run import params, run_workers, write_project
+
+STEPS, WARMUP = 8, 2
+
+BY_MUON = (
+    r"\.(q|k|v|o|gate|up|down|gate_up|in|x|dt|out)_proj(\.weight)?$|(query_key_value|dense|dense_h_to_4h"
+    r"|dense_4h_to_h)\.weight$|\.c_(attn|proj|fc)\.weight$"
+)
+DECAYED_BY_ADAMW = r"lm_head\.weight$|\.(router|gate)\.weight$"
+
+
+class PlainMuon:
+    """Momentum, Newton-Schulz and decay for one matrix, in fp32."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix, self.momentum = matrix, torch.zeros_like(matrix)
+
+    def step(self, gradient: Tensor, rate: float) -> None:
+        self.momentum = 0.95 * self.momentum + 0.05 * gradient
+        x = 0.05 * gradient + 0.95 * self.momentum
+        x = x / x.norm().clamp(min=1e-7)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        self.matrix.mul_(1 - rate * 0.1).add_(x, alpha=-rate * 0.2 * math.sqrt(max(x.shape)))
+
+
+def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
+    """The cross-entropy of each step; rows one by one, weighted by their targets."""
+    store = TokenStore(project / "data/tokens/train")
+    index = build_packing(store, values.sequence_length, values.packing)
+    config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    torch.manual_seed(values.seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    model.resize_token_embeddings(320, mean_resizing=False)
+    named = dict(model.named_parameters())
+    muon = {name: muons(parameter) for name, parameter in named.items() if re.search(BY_MUON, name)}
+    rest = [(parameter, name) for name, parameter in named.items() if name not in muon]
+    groups = [
+        {"params": [p for p, name in rest if bool(re.search(DECAYED_BY_ADAMW, name)) is decays], "weight_decay": decay}
+        for decays, decay in ((True, 0.1), (False, 0.0))
+    ]
+    adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.003, betas=(0.9, 0.95), eps=1e-8)
+    for step in range(STEPS):
+        rows = rows_of_step(values.seed, step, values, index.rows)
+        cross_entropy, targets_of_step = 0.0, index.target_count(rows)
+        for row in rows:
+            batch = read_rows(store, index, np.array([row]), values.sequence_length)
+            inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
+            weight = int((targets >= 0).sum()) / targets_of_step
+            output = model(input_ids=inputs, labels=targets, shift_labels=targets, use_cache=False)
+            (output.loss * weight).backward()
+            of_routers = getattr(output, "aux_loss", None)
+            added = 0.05 * of_routers.item() if of_routers is not None else 0.0
+            cross_entropy += weight * (output.loss.item() - added)
+        yield cross_entropy
+        torch.nn.utils.clip_grad_norm_(model.parameters(), values.max_gradient_norm)
+        progress = (step - WARMUP) / (STEPS - WARMUP)
+        cosine = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress))
+        rate = 0.003 * ((step + 1) / WARMUP if step < WARMUP else cosine)
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        adamw.step()
+        for name, matrices in muon.items():
+            gradient = named[name].grad
+            assert gradient is not None
+            gradients = list(gradient) if gradient.ndim == 3 else [gradient]
+            for matrix, own in zip(matrices, gradients, strict=True):
+                matrix.step(own, rate)
+        model.zero_grad()
+
+
+def muons(parameter: nn.Parameter) -> list[PlainMuon]:
+    """One for each expert, or one."""
+    return [PlainMuon(matrix) for matrix in (parameter.data if parameter.ndim == 3 else [parameter.data])]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_losses_of_a_run_are_those_of_a_plain_loop(name: str, tmp_path: Path) -> None:
+    changes = {"model": MODELS[name], "max_steps": STEPS, "schedule__warmup_steps": WARMUP, "packing": "concatenate"}
+    project = write_project(tmp_path / "project", **changes)
+    run_workers(project, 1, PARROTFLOW_MICRO_BATCH="3")
+    curve = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    found = [float(line.split("\t")[1]) for line in curve]
+    assert found == pytest.approx(list(plain_losses(project, TrainParams.model_validate(params(**changes)))), abs=1e-5)
+    assert found[-1] < found[0]
+    assert (project / "reports/curves/router_loss.tsv").exists() == ("output_router_logits" in MODELS[name])

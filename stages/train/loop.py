@@ -21,6 +21,7 @@ from stages.train.checkpoint.manifest import Progress
 from stages.train.data.batches import rows_of_step
 from stages.train.data.micro_batches import MicroBatch, Share, dropout_seed, micro_batches
 from stages.train.data.packing import PackingIndex
+from stages.train.distributed.agreement import count
 from stages.train.distributed.deterministic import DeterministicSum, sum_over_processes
 from stages.train.distributed.parallel import clip, exchange_gradients, norm
 from stages.train.model.export import export_step
@@ -164,7 +165,9 @@ def train(
             with trainer.throughput.checkpoint():
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:
-            raise StoppedError(saved=checkpoints.wait())
+            # A checkpoint is one for all: what one process could not write is not saved.
+            unsaved = count(trainer.accelerator, not checkpoints.wait())
+            raise StoppedError(saved=not unsaved)
     with trainer.throughput.checkpoint():
         checkpoints.wait()
     return progress

@@ -14,13 +14,15 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
 VARIABLE = "PARROTFLOW_SUPERVISION"
 """The folder of the locks; set by the command for its workers."""
 
-ALIVE, WORKERS, STARTED, STOP, OUTCOME, FAILED = "alive", "workers", "started", "stop", "outcome", "failed"
+ALIVE, WORKERS, STOP, FAILED = "alive", "workers", "stop", "failed"
+STARTED, ENDED, FAILURE = "started", "ended", "failure"
 
 WORKER_GRACE_SECONDS = 60.0
 """How long the command waits for workers to notice that it has ended."""
@@ -35,11 +37,14 @@ class Supervision:
         self._alive = _locked(self.folder / ALIVE, fcntl.LOCK_EX)
 
     def outcome(self) -> int | None:
-        """The exit code that the workers ended with on purpose; None where they died."""
-        try:
-            return int((self.folder / OUTCOME).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
+        """The exit code that the workers ended with on purpose: that of the first failure, or 0 if all ended so.
+
+        None where a worker died, also while others ended well.
+        """
+        with suppress(FileNotFoundError):
+            return int((self.folder / FAILURE).readlink().name)
+        ended = len(list(self.folder.glob(f"{ENDED}-*")))
+        return 0 if ended and ended == len(list(self.folder.glob(f"{STARTED}-*"))) else None
 
     def ask_to_stop(self) -> None:
         """Ask the workers to save and exit. A file, not a signal: a launcher that gets a signal kills its workers."""
@@ -47,7 +52,7 @@ class Supervision:
 
     def started(self) -> bool:
         """Whether a worker ever ran."""
-        return (self.folder / STARTED).exists()
+        return any(self.folder.glob(f"{STARTED}-*"))
 
     def has_workers(self) -> bool:
         """Whether a worker is still running."""
@@ -71,7 +76,7 @@ def follow_command() -> None:
     """The worker's end: from now on this process ends when the command does. Without a command nothing happens."""
     if folder := os.environ.get(VARIABLE):
         held = _locked(Path(folder) / WORKERS, fcntl.LOCK_SH)
-        (Path(folder) / STARTED).touch()
+        (Path(folder) / f"{STARTED}-{os.getpid()}").touch()
         threading.Thread(target=_end_with_command, args=(Path(folder), held), daemon=True).start()
 
 
@@ -113,7 +118,11 @@ def leave(code: int) -> NoReturn:
     twenty never ended.
     """
     if folder := os.environ.get(VARIABLE):
-        (Path(folder) / OUTCOME).write_text(str(code), encoding="utf-8")
+        if code:
+            # Only the first one is made, whoever else fails then; a link needs no room on a full disk.
+            with suppress(FileExistsError):
+                (Path(folder) / FAILURE).symlink_to(str(code))
+        (Path(folder) / f"{ENDED}-{os.getpid()}").touch()
         code = 0
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -44,10 +44,13 @@ def _mesh(accelerator: Accelerator) -> DeviceMesh:
 
 
 def blocks(model: CausalLoss) -> Iterator[nn.Module]:
-    """The transformer's layers: what the longest list of modules in the model holds."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    most = max((len(modules) for modules in lists), default=0)
-    return (block for modules in lists if len(modules) == most for block in modules)
+    """The transformer's layers: the modules of the classes that transformers says are not to be split.
+
+    A model that names none is sharded as a whole. What only some processes use in a step, such as an expert of a list,
+    must be no block: all processes gather a block's weights together.
+    """
+    names = set(model.model._no_split_modules or ())
+    return (module for module in model.modules() if type(module).__name__ in names)
 
 
 def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:

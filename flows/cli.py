@@ -183,6 +183,9 @@ def params(*words: str, fill: Annotated[bool, cyclopts.Parameter(negative="")] =
         return
     for line in lines:
         console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
+    if compose.chooses_model(before, after):
+        console.print("\nThe tensors of the model, and which optimizer trains them:")
+        compose.print_groups(after)
     if not yes and not confirmed():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     compose.write_params(after)

@@ -6,6 +6,9 @@ place that the stages read, so that DVC sees every change; its comments stay too
 
 import difflib
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CONF = Path("conf")
+
+GROUPS = "stages.train.commands.groups"
 
 REPLACED_WHOLE = "replaced_whole.yaml"
 """In conf/: the values that a chosen file replaces, as null; all others are merged."""
@@ -88,6 +93,21 @@ def describe(known: dict[str, list[str]]) -> str:
 def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[str]:
     """The unified difference of two texts, a line each."""
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
+
+
+def chooses_model(before: str, after: str) -> bool:
+    """Whether two texts of params.yaml train other tensors, or the same by other optimizers."""
+    sections = [yaml.safe_load(text).get("train", {}) for text in (before, after)]
+    old, new = ([value_at(section, name) for name in ("model", "start_from", "optimizer.name")] for section in sections)
+    return old != new
+
+
+def print_groups(text: str) -> None:
+    """Print which optimizer trains which tensors of the model, as the `train` stage says; what it refuses, it says."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        subprocess.run([sys.executable, "-m", GROUPS, file.name], check=False)
 
 
 def _replaced_whole(conf: Path) -> list[str]:

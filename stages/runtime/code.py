@@ -41,8 +41,12 @@ def import_closure(module: str, root: Path = ROOT) -> list[str]:
     Paths are relative to `root`. A package's `__init__.py` counts unless it is empty. A module that is only named in a
     string (`"stages.train.worker"`, started as a process) counts as imported.
     """
+    return _closure(_entry_files(module, root), root)
+
+
+def _entry_files(module: str, root: Path) -> list[str]:
     command = f"{module}.__main__"
-    return _closure(_files_of(command if _file_of(command, root) else module, root), root)
+    return _files_of(command if _file_of(command, root) else module, root)
 
 
 def meaning(text: bytes) -> str:
@@ -56,9 +60,12 @@ def meaning(text: bytes) -> str:
 
 
 @cache
-def code_sha256(module: str, root: Path = ROOT) -> str:
-    """The sha256 of the code of a module, read once in a process."""
-    return _sha256(import_closure(module, root), root)
+def code_sha256(module: str, root: Path = ROOT, without: tuple[str, ...] = ()) -> str:
+    """The sha256 of the code of a module, read once in a process.
+
+    `without`: beginnings of paths that do not count, nor does what only they import.
+    """
+    return _sha256(_closure(_entry_files(module, root), root, without), root)
 
 
 def code_key(function: Callable[..., Any]) -> str:
@@ -83,12 +90,12 @@ def _sha256(files: list[str], root: Path) -> str:
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()
 
 
-def _closure(files: list[str], root: Path) -> list[str]:
+def _closure(files: list[str], root: Path, without: tuple[str, ...] = ()) -> list[str]:
     found: set[str] = set()
     todo = list(files)
     while todo:
         file = todo.pop()
-        if file not in found:
+        if file not in found and not file.startswith(without):
             found.add(file)
             for name in _imported_names(file, root):
                 todo.extend(_files_of(name, root))

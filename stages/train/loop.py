@@ -28,10 +28,10 @@ from stages.train.model.export import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.report import Report
 from stages.train.monitoring.throughput import Throughput
-from stages.train.monitoring.validation import Evaluation
 from stages.train.optim.optimizer import Optimizers
 from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import TrainParams
+from stages.train.validation import Evaluation
 
 
 class StopSignal:

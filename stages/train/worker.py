@@ -44,9 +44,9 @@ from stages.train.monitoring.report import Report
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, Trackers
-from stages.train.monitoring.validation import Evaluation
 from stages.train.optim.optimizer import build_optimizers
 from stages.train.params import TrainParams
+from stages.train.validation import Evaluation
 
 
 def main() -> None:
@@ -61,9 +61,10 @@ def main() -> None:
     run = run_identity(params, accelerator, [trainer.store, validation])
     name = fingerprint(run)
     checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
-    progress = resume(checkpoints, params, trainer.eager, trainer.optimizers, run)
+    start = resume(checkpoints, params, trainer.eager, trainer.optimizers, run)
+    progress = start.progress
     trainer = compile_and_spread(trainer, checkpoints.history.sessions)
-    checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1))
+    checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1, start.continued_from))
     trackers = Trackers(params, accelerator, name, progress.step)
 
     trainer.throughput.restart()

@@ -48,6 +48,9 @@ class Session(BaseModel):
     """The content of the launch preset; None where none was used."""
     versions: dict[str, str]
     """Library -> the version that was imported, with its build tag (2.13.0+cpu); and python."""
+    continued_from: str | None = None
+    """The fingerprint of the run whose steps before this session were computed by other code
+    (`PARROTFLOW_CONTINUE`)."""
 
 
 class Execution(BaseModel):

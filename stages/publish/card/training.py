@@ -62,6 +62,7 @@ def hardware(inputs: Inputs) -> str:
     if inputs.execution is not None and inputs.execution.sessions:
         heading = ("steps", "device", "instructions", "processes", "threads of each", "precision", "compiled")
         where = table(heading, map(session, merged(inputs.execution.sessions)))
+        where += "".join(map(other_code, inputs.execution.sessions))
     elif inputs.facts is not None:
         rows = [(title, shown(inputs.facts[name])) for name, title in HARDWARE.items() if name in inputs.facts]
         where = table(("hardware", ""), rows)
@@ -94,6 +95,16 @@ def session(found: Session) -> tuple[str, ...]:
         str(found.threads_per_process),
         found.precision,
         shown(found.compiled),
+    )
+
+
+def other_code(found: Session) -> str:
+    """A sentence where the steps before a session were computed by other code."""
+    if found.continued_from is None:
+        return ""
+    return (
+        f"\nThe steps before step {found.first_step:,} were computed by other code than the recorded one (training "
+        f"`{found.continued_from}`), so the recorded code does not repeat them.\n"
     )
 
 

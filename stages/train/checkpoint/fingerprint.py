@@ -1,7 +1,8 @@
 """What a run of training is: checkpoints of one fingerprint continue each other, and no others.
 
 It covers the parameters, the data, the tokenizer, the libraries and the code of a worker (`stages.runtime.code`, so
-that a comment or a docstring does not throw away a night's work), and nothing of the machine. Where the schedule's
+that a comment or a docstring does not throw away a night's work) without what only launches and shows a run, and
+nothing of the machine. Where the schedule's
 plateau does not depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made
 longer. How often points of the curves are written is left out too: a run can continue with fewer of them.
 """
@@ -15,7 +16,7 @@ import yaml
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.code import code_sha256
+from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.dotted import flatten
 from stages.runtime.hashes import file_sha256
 from stages.runtime.versions import VERSIONS_FILE
@@ -31,6 +32,18 @@ WITHOUT_EFFECT |= {"log_every_steps", "evaluate_every_steps"}
 an undisturbed run."""
 
 
+WITHOUT_NUMBERS = ("stages/train/launch/", "stages/train/monitoring/")
+"""Code of a worker that starts, shows and records a run, and computes nothing of it."""
+
+CONTINUE = "PARROTFLOW_CONTINUE"
+"""Names the run that is to be continued though the code has changed."""
+
+
+def training_code(root: Path = ROOT) -> str:
+    """The sha256 of the code that the weights depend on."""
+    return code_sha256(WORKER, root, WITHOUT_NUMBERS)
+
+
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     """Everything that the weights depend on, by name."""
     versions = yaml.safe_load(VERSIONS_FILE.read_text(encoding="utf-8"))
@@ -41,7 +54,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
         "train": values,
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
         "library": {name: versions[name] for name in LIBRARIES},
-        "code": code_sha256(WORKER),
+        "code": training_code(),
     }
 
 
@@ -74,9 +87,12 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     if not others:
         return []
-    changes = changes_since(max(others, key=lambda path: path.stat().st_mtime_ns), values)
+    newest = max(others, key=lambda path: path.stat().st_mtime_ns)
+    changes = changes_since(newest, values)
     if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
         changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
+    if [change.split(":")[0] for change in changes] == ["code"]:
+        changes.append(f"where the change is none to the weights, {CONTINUE}={newest.parent.name} continues that run")
     return changes
 
 

@@ -1,29 +1,46 @@
 """Where a run starts: at its newest checkpoint that fits, or at step 0."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from stages.runtime.entry import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.fingerprint import record_identity, why_afresh
+from stages.train.checkpoint.continuation import earlier_run, take_exports
+from stages.train.checkpoint.fingerprint import CONTINUE, record_identity, why_afresh
 from stages.train.checkpoint.manifest import Progress
 from stages.train.model.loss import CausalLoss
 from stages.train.optim.optimizer import Optimizers
 from stages.train.params import TrainParams
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts."""
+
+    progress: Progress
+    continued_from: str | None = None
+    """The fingerprint of the run with other code whose checkpoint it is."""
+
 
 POINTS = ("log_every_steps", "evaluate_every_steps")
 
 
 def resume(
     checkpoints: Checkpoints, params: TrainParams, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]
-) -> Progress:
-    """Load the newest checkpoint that this run may continue, or start at step 0 and say why. Every process calls it."""
+) -> Start:
+    """Load the newest checkpoint that this run may continue, or start at step 0 and say why. Every process calls it.
+
+    Raises UserError where a run with other code is to be continued and has no checkpoint for it.
+    """
     refused: list[str] = []
 
-    def fits(progress: Progress) -> bool:
+    def fits(progress: Progress, of: Checkpoints = checkpoints) -> bool:
         shared = checkpoints.shared_steps(progress.max_steps)
         # Points at other steps are only taken out again; those that were never measured cannot be added.
         finer = [f"train.{name}" for name in POINTS if getattr(params, name) % getattr(progress, name)]
-        missing = [step for step in params.export_steps if step <= progress.step and not checkpoints.exported(step)]
+        missing = [step for step in params.export_steps if step <= progress.step and not of.exported(step)]
         if progress.step > shared:
             refused.append(
                 f"not from the checkpoints of the run of {progress.max_steps} steps: a run of {params.max_steps} has "
@@ -42,7 +59,12 @@ def resume(
             )
         return progress.step <= shared and not missing and not finer
 
-    path = checkpoints.latest(fits)
+    path, earlier = checkpoints.latest(fits), earlier_run(checkpoints, run)
+    found = earlier and earlier.latest(partial(fits, of=earlier))
+    if earlier and not found and not path:
+        raise UserError(f"{CONTINUE}={earlier.folder.name}: {(refused or ['it has no intact checkpoint'])[-1]}")
+    crosses = earlier is not None and found is not None and (path is None or found.name > path.name)
+    path = found if crosses else path
     is_main, printed = checkpoints.accelerator.is_main_process, checkpoints.accelerator.print
     if is_main:
         record_identity(checkpoints.folder, run)
@@ -54,9 +76,12 @@ def resume(
             printed(f"starting afresh, {reason}")
         if is_main:
             checkpoints.curves.restart()
-        return Progress(0, math.nan, params.max_steps, params.log_every_steps, params.evaluate_every_steps)
+        return Start(Progress(0, math.nan, params.max_steps, params.log_every_steps, params.evaluate_every_steps))
     progress = checkpoints.load(path, model, optimizers)
     printed(f"continuing at step {progress.step} of {params.max_steps}, from {path}")
+    if crosses and earlier is not None:
+        printed("the steps before were computed by other code, which the record of the training and the card say")
+        take_exports(earlier, checkpoints, progress.step)
     if is_main:
         checkpoints.curves.restore(path, progress.step, params)
-    return progress
+    return Start(progress, earlier.folder.name if crosses and earlier is not None else None)

@@ -26,7 +26,7 @@ VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asim
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "safetensors")
 
 
-def describe_session(trainer: Trainer, first_step: int) -> Session:
+def describe_session(trainer: Trainer, first_step: int, continued_from: str | None = None) -> Session:
     """The session of this process, from `first_step` (counted from 1) on; until it is cut, to the run's last step.
 
     Where machines differ, it describes that of the main process.
@@ -53,6 +53,7 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
         environment=computing_variables(os.environ),
         launch=os.environ.get(LAUNCH_SETTINGS),
         versions=imported_versions(trainer.compiled),
+        continued_from=continued_from,
     )
 
 

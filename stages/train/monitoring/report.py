@@ -7,9 +7,9 @@ from stages.train.monitoring.curves import Curves
 from stages.train.monitoring.progress import ProgressLine
 from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.trackers import Trackers
-from stages.train.monitoring.validation import ValidationResult
 from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import TrainParams
+from stages.train.validation import ValidationResult
 
 
 class Report:

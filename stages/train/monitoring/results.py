@@ -24,7 +24,7 @@ from stages.train.distributed.agreement import finish_together
 from stages.train.loop import Trainer
 from stages.train.model.export import full_model, save_model
 from stages.train.monitoring.throughput import processor_name
-from stages.train.monitoring.validation import ValidationResult
+from stages.train.validation import ValidationResult
 
 METRICS = Path("reports/train.json")
 SPEED = Path("reports/train_speed.json")

@@ -87,6 +87,12 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
             f"--from {first}: its checkpoint is no longer in {folder}, {usable} are "
             "(train.milestone_every_steps and train.checkpoints_kept keep more)"
         )
+    for session in execution.sessions:
+        if session.continued_from and first < session.first_step - 1:
+            raise UserError(
+                f"--from {first}: the steps up to {session.first_step - 1} were computed by other code (training "
+                f"{session.continued_from}), which this one does not repeat; use a later step"
+            )
     segment = Segment(execution, folder, first, last)
     begins = [*(piece.first for piece in segment.pieces), last]
     ends = [first, *(piece.last for piece in segment.pieces)]

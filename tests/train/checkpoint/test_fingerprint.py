@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.code import code_sha256
-from stages.train.checkpoint.fingerprint import IDENTITY, WORKER, why_afresh
+from stages.train.checkpoint.fingerprint import IDENTITY, training_code, why_afresh
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,6 +14,11 @@ ROOT = Path(__file__).parents[3]
         ("train/loop.py", '"""', '"""A remark. ', False),
         ("train/loop.py", "\nimport ", "\n# A remark.\nimport ", False),
         ("train/commands/trace.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/monitoring/progress.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/monitoring/results.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/launch/facts.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("formats/curves.py", "\nfrom ", "\nX = 1\nfrom ", False),
+        ("train/validation.py", "\nimport ", "\nX = 1\nimport ", True),
         ("runtime/entry.py", "\nimport ", "\nX = 1\nimport ", False),
         ("train/loop.py", "\nimport ", "\nX = 1\nimport ", True),
         ("train/optim/schedule.py", "\nimport ", "\nX = 1\nimport ", True),
@@ -31,7 +35,7 @@ def test_checkpoints_are_left_behind_for_code_that_computes_and_for_nothing_else
     assert before in text
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
-    assert (code_sha256(WORKER, tmp_path) != code_sha256(WORKER)) is afresh
+    assert (training_code(tmp_path) != training_code()) is afresh
 
 
 def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:

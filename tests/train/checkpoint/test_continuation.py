@@ -1,0 +1,95 @@
+"""A run whose code has changed starts afresh, unless it is told which run to continue; then the record says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.reproduce.prepare.execution import changes_within
+from stages.formats.model_folder import weights_sha256
+from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
+from stages.publish.card.training import other_code
+from stages.runtime.entry import UserError
+from stages.train import worker
+from stages.train.checkpoint import fingerprint
+from stages.train.checkpoint.fingerprint import CONTINUE
+from stages.train.segment.plan import plan
+from tests.train.small_run import copy_of, run_workers, write_params, write_project
+
+CONSTANT: dict[str, Any] = {"schedule__name": "constant", "export_steps": [2], "checkpoint_every_steps": 3}
+
+
+def main_of_other_code() -> None:
+    """The worker after a change of its code that changes no number."""
+    fingerprint.code_sha256 = lambda *arguments: "other"
+    try:
+        worker.main()
+    except UserError as error:
+        print(error)
+        raise SystemExit(error.exit_code) from None
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that could run."""
+    return write_project(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture
+def project(inputs: Path, tmp_path: Path) -> Path:
+    """A run of six steps."""
+    project = copy_of(inputs, tmp_path / "project")
+    write_params(project, **CONSTANT, max_steps=6)
+    run_workers(project, 1)
+    return project
+
+
+def run_so_far(project: Path) -> str:
+    (folder,) = (project / ".parrotflow/checkpoints").iterdir()
+    return folder.name
+
+
+def test_it_continues_with_the_weights_of_an_undisturbed_run_and_record_card_and_segment_say_so(
+    inputs: Path, project: Path, tmp_path: Path
+) -> None:
+    earlier, undisturbed = run_so_far(project), copy_of(inputs, tmp_path / "undisturbed")
+    write_params(project, **CONSTANT, max_steps=9)
+    run_workers(project, 1, main_of_other_code, **{CONTINUE: earlier})
+    write_params(undisturbed, **CONSTANT, max_steps=9)
+    run_workers(undisturbed, 1)
+    assert weights_sha256(project / "model") == weights_sha256(undisturbed / "model")
+    assert weights_sha256(project / "model/step-00000002") == weights_sha256(undisturbed / "model/step-00000002")
+
+    record = read_execution(project / TRAIN_EXECUTION)
+    assert record is not None
+    assert [(one.first_step, one.continued_from) for one in record.sessions] == [(1, None), (7, earlier)]
+    assert "continued at step 7 with another continued_from" in next(changes_within(record.sessions))
+    assert f"before step 7 were computed by other code than the recorded one (training `{earlier}`)" in other_code(
+        record.sessions[1]
+    )
+    checkpoints = project / ".parrotflow/checkpoints" / earlier
+    with pytest.raises(UserError, match="--from 3: the steps up to 6 were computed by other code"):
+        plan(project / TRAIN_EXECUTION, checkpoints, 3, 9)
+    assert plan(project / TRAIN_EXECUTION, checkpoints, 6, 9).first == 6
+
+
+def test_unasked_it_starts_afresh_and_says_how_to_continue(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    earlier = run_so_far(project)
+    capfd.readouterr()
+    run_workers(project, 1, main_of_other_code)
+    said = capfd.readouterr().out
+    assert f"where the change is none to the weights, {CONTINUE}={earlier} continues that run" in said
+    assert "continuing at step" not in said
+
+
+def test_where_more_than_the_code_differs_or_there_is_no_such_run_it_is_refused(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    earlier = run_so_far(project)
+    write_params(project, **CONSTANT, max_steps=6, optimizer__weight_decay=0.2)
+    run_workers(project, 1, main_of_other_code, expected_code=2, **{CONTINUE: earlier})
+    said = capfd.readouterr().out
+    assert f"{CONTINUE}={earlier}: more than the code differs from that training (" in said
+    assert "train.optimizer.weight_decay: 0.1 -> 0.2" in said
+    run_workers(project, 1, main_of_other_code, expected_code=2, **{CONTINUE: "0" * 16})
+    assert f"{CONTINUE}={'0' * 16}: no such training in .parrotflow/checkpoints; there are " in capfd.readouterr().out

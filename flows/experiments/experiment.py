@@ -6,16 +6,13 @@ Read as params.yaml is: every key known, every value of its type, and one messag
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import YAMLError
 
 from flows.experiments.expressions import parse_condition, parse_formula
-from flows.project import yaml_text
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section, SectionT, read_params_file
 
@@ -425,7 +422,6 @@ def read_checked(path: Path, model: type[SectionT]) -> SectionT:
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
-    _require_keys_once(path)
     try:
         values = json.dumps(read_params_file(path))
     except TypeError as error:  # a date, which YAML knows and JSON does not
@@ -434,16 +430,6 @@ def read_checked(path: Path, model: type[SectionT]) -> SectionT:
         return model.model_validate_json(values)
     except ValidationError as error:
         raise UserError("\n".join(_describe(path, line) for line in error.errors())) from None
-
-
-def _require_keys_once(path: Path) -> None:
-    """Raise UserError where a key is there twice, of which YAML's usual readers take the last."""
-    with suppress(YAMLError):  # what else is wrong is told by what reads the values
-        try:
-            yaml_text.load(path.read_text(encoding="utf-8"))
-        except DuplicateKeyError as error:
-            line = error.problem_mark.line + 1
-            raise UserError(f"{path}: line {line}: {str(error.problem).partition(' with value')[0]}") from None
 
 
 def _describe(path: Path, line: Any) -> str:

@@ -1,16 +1,21 @@
 """params.yaml checked whole, before anything runs, against the models of all stages."""
 
 import importlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
+from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, Section, check_section, read_params_file
 
 DVC_FILE = Path("dvc.yaml")
+
+URLS = ("PARROTFLOW_MIRROR",)
+"""Variables that hold one which stages name in what they print and write."""
 
 _INTERPOLATED = re.compile(r"\$\{(\w+)")
 
@@ -38,11 +43,15 @@ def section_models(root: Path = Path()) -> dict[str, type[Section]]:
 def check_params(path: Path = PARAMS_FILE) -> None:
     """Raise UserError that names every unknown section, unknown key and value out of range.
 
-    A project without stages of ours has no models: nothing is checked there, and it needs no params.yaml.
+    A URL with a credential is refused too, also in dvc.yaml and in the environment. A project without stages of ours
+    has no models: nothing is checked there, and it needs no params.yaml.
     """
     models = section_models()
     if not models:
         return
+    for variable in URLS:
+        refuse_credentials(variable, os.environ.get(variable, ""))
+    refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
     values = read_params_file(path)
     others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
     faults = [f"{path}: {name}: no stage has such a section" for name in sorted(others)]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stages.runtime.credentials import refuse_credentials, without_credentials
 from stages.runtime.entry import UserError
 
 PARAMS_FILE = Path("params.yaml")
@@ -28,7 +29,18 @@ SectionT = TypeVar("SectionT", bound=BaseModel)
 
 
 class _Yaml12Loader(yaml.SafeLoader):
-    """Reads `1e-3` as a number, as YAML 1.2 and DVC do; PyYAML alone takes it for text."""
+    """Reads `1e-3` as a number and refuses a key that is there twice, as YAML 1.2 and DVC do.
+
+    PyYAML alone takes the number for text, and the last of the keys.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if (key.tag, str(key.value)) in seen:
+                raise yaml.MarkedYAMLError(problem=f'found duplicate key "{key.value}"', problem_mark=key.start_mark)
+            seen.add((key.tag, str(key.value)))
+        return super().construct_mapping(node, deep)
 
 
 _Yaml12Loader.add_implicit_resolver(
@@ -39,13 +51,20 @@ _Yaml12Loader.add_implicit_resolver(
 
 
 def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
-    """Read the whole of params.yaml as plain values. Raises UserError if it is missing or no mapping."""
+    """Read the whole of params.yaml as plain values.
+
+    Raises UserError if it is missing or no mapping, has a key twice, or names a URL that holds a credential.
+    """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12Loader)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UserError(f"{path}: {line}not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {error}") from None
+        raise UserError(f"{path}: not valid YAML: {without_credentials(str(error))}") from None
+    refuse_credentials(str(path), values)
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a section per stage, found {type(values).__name__}")
     return values
@@ -69,6 +88,7 @@ def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> 
 
 def check_section(name: str, values: object, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
     """Check plain `values` against `model`; the same errors as `read_section`."""
+    refuse_credentials(str(path), {name: values})
     try:
         return model.model_validate_json(json.dumps(values))
     except ValidationError as error:

@@ -52,6 +52,7 @@ def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -
         ("adamw", "lion", "toy.optimizer.name = 'lion': Input should be 'adamw' or 'muon'"),
         ("toy", "tay", "section `toy` is missing"),
         ("toy", "[", "not valid YAML"),
+        ("steps: 3", "steps: 3, steps: 4", 'line 1: not valid YAML: found duplicate key "steps"'),
         (GOOD, "3", "expected a section per stage, found int"),
     ],
 )

@@ -3,7 +3,10 @@
 import os
 import re
 from functools import cache
+from itertools import chain
 from typing import Any
+
+from stages.runtime.credentials import credentials
 
 NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 """Environment variables whose values are credentials."""
@@ -18,7 +21,7 @@ BY_ENTROPY_OR_NAME = {
     "IPPublicDetector",
     "BasicAuthDetector",
 }
-"""Detectors that hit hashes, test data and ordinary code."""
+"""Detectors that hit hashes, test data and ordinary code. Passwords in URLs are found by `in_urls`."""
 
 ALLOWED = "pragma: allowlist secret"
 """A line with this comment is not looked at: detect-secrets' own mark."""
@@ -27,26 +30,28 @@ HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 """Of the Hugging Face Hub, for which detect-secrets has no detector."""
 
 
-OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S|://[^/\s@]+@")
-"""In DVC's configuration: a credential by its name, or in a URL."""
+OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S")
+"""In DVC's configuration: a credential by its name."""
 
 
-def find_secret(content: bytes, *, by_name: bool = False) -> str | None:
+def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False) -> str | None:
     """What kind of credential a file holds, and in which line; None where it holds none that is known by its form.
 
-    Forms are those of detect-secrets, and the values of this process's own secret variables. `by_name` also finds them
-    by their names, as in a configuration.
+    Forms are those of detect-secrets, and the values of this process's own secret variables. `in_urls` also finds
+    passwords and signatures in URLs, which in code are mostly examples; `by_name` those of a configuration, by their
+    names.
     """
     text = content.decode("utf-8", "replace")
     for name, value in os.environ.items():
         if NAMES.search(name) and len(value) >= SHORTEST and value in text:
             return f"the value of {name}, line {_line(text, text.index(value))}"
     by_names = (("Credential in a configuration", OF_A_CONFIGURATION),) if by_name else ()
-    for kind, pattern in (*by_names, *forms()):
-        for match in pattern.finditer(text):
-            line = _line(text, match.start())
-            if ALLOWED not in text.splitlines()[line - 1]:
-                return f"{kind}, line {line}"
+    by_form = ((match.start(), kind) for kind, form in (*by_names, *forms()) for match in form.finditer(text))
+    by_url = ((position, f"a URL with {kind}") for position, kind in credentials(text)) if in_urls else ()
+    for position, kind in chain(by_form, by_url):
+        line = _line(text, position)
+        if ALLOWED not in text.splitlines()[line - 1]:
+            return f"{kind}, line {line}"
     return None
 
 

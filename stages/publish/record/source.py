@@ -32,6 +32,9 @@ LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
 PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
 """Names of files that are never archived, whatever is in them."""
 
+SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock")
+"""Endings of files whose URLs are used, not shown as examples."""
+
 EDITED = "was edited after the stage ran; the version that ran is neither here nor in the commit"
 
 
@@ -119,7 +122,8 @@ def why_not(path: str, content: bytes) -> str | None:
         return "a file of this name may hold credentials"
     if len(content) > LARGEST:
         return f"larger than {LARGEST} bytes"
-    secret = find_secret(content, by_name=path.startswith(".dvc/"))
+    of_dvc = path.startswith(".dvc/")
+    secret = find_secret(content, in_urls=of_dvc or path.endswith(SETTINGS), by_name=of_dvc)
     return secret and f"holds what looks like a credential: {secret}"
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UnavailableError, UserError
 from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_progress
 
@@ -32,6 +33,7 @@ class Mirror:
     def __init__(self, fingerprint: str) -> None:
         self.url = os.environ.get(VARIABLE, "").rstrip("/")
         self._files: Any = None
+        refuse_credentials(VARIABLE, self.url)
         if self.url:
             try:
                 fsspec = importlib.import_module("fsspec")

@@ -92,3 +92,19 @@ def test_a_folder_named_stages_of_another_project_is_not_taken_for_ours(
     monkeypatch.chdir(tmp_path)
 
     check_params()
+
+
+def test_a_password_in_a_url_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "s3://key:s3cr3t@bucket/runs"
+    with pytest.raises(UserError, match=r"train\.start_from: the URL holds a password") as in_params:
+        checked(tmp_path, "start_from: null", f"start_from: {url}")
+    monkeypatch.setenv("PARROTFLOW_MIRROR", url)
+    with pytest.raises(UserError, match="PARROTFLOW_MIRROR: the URL holds a password") as in_a_variable:
+        check_params()
+    monkeypatch.delenv("PARROTFLOW_MIRROR")
+    (tmp_path / "dvc.yaml").write_text(f"stages: {{own: {{cmd: 'true', deps: ['{url}']}}}}\n")
+    monkeypatch.setattr(params, "DVC_FILE", tmp_path / "dvc.yaml")
+    with pytest.raises(UserError, match=r"dvc\.yaml: the URL holds a password") as in_the_pipeline:
+        check_params()
+
+    assert not [said for said in (in_params, in_a_variable, in_the_pipeline) if "s3cr3t" in str(said.value)]

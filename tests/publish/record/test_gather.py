@@ -219,6 +219,25 @@ def test_a_credential_in_the_parameters_is_not_published(locked: Path) -> None:
     assert not Path("published").exists()
 
 
+@pytest.mark.parametrize("name", ["dvc.lock", "dvc.yaml", "params.yaml", "reports/train.json"])
+def test_a_password_or_a_signature_in_a_url_is_not_published(locked: Path, name: str) -> None:
+    url = "http://bob:s3cr3t@host/a?sig=s3cr3t"
+    write({"dvc.yaml": "stages: {}\n"})
+    if name == "dvc.lock":
+        lock(cmd=f"python -m stages.train {url}")
+    elif name == "reports/train.json":
+        write_json(Path(name), json.loads(Path(name).read_text()) | {"where": url})
+        lock()
+    else:
+        write({name: Path(name).read_text() + f"# see {url}\n"})
+
+    with pytest.raises(UserError, match=rf"{name}: .*\(a URL with a password, line \d+\)") as refused:
+        main()
+
+    assert "s3cr3t" not in str(refused.value)
+    assert not Path("published").exists()
+
+
 def test_neither_a_token_nor_a_path_of_this_machine_is_published(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "not-of-any-known-form")
     write({"launch/cpu.yaml": "# not-of-any-known-form\n"})

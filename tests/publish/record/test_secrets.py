@@ -35,3 +35,11 @@ def test_the_value_of_a_secret_variable_is_found_whatever_its_form(monkeypatch: 
 
     assert find_secret(b"a\nb correct horse c: true\n") == "the value of MY_SERVICE_TOKEN, line 2"
     assert find_secret(b"true") is None
+
+
+def test_a_password_in_a_url_is_found_where_urls_are_no_examples() -> None:
+    text = b"a\nurl: http://bob:password@host/\n"
+
+    assert find_secret(text) is None
+    assert find_secret(text, in_urls=True) == "a URL with a password, line 2"
+    assert find_secret(text.replace(b"host/", b"host/  # pragma: allowlist secret"), in_urls=True) is None

@@ -128,6 +128,16 @@ def test_code_that_ran_and_was_deleted_since_is_in_the_commit_and_nothing_is_del
             "[core]\n    remote = store\n    access_key_id = me\n",
             "holds what looks like a credential: Credential in a configuration, line 3",
         ),
+        (
+            ".dvc/config",
+            "['remote \"store\"']\n    url = https://me:pass@host/x\n",
+            "holds what looks like a credential: a URL with a password, line 2",
+        ),
+        (
+            "experiments/own.yaml",
+            "base: {collect.sources: ['s3://bucket/a?X-Amz-Signature=ab']}\n",
+            "holds what looks like a credential: a URL with the parameter `X-Amz-Signature`, line 1",
+        ),
     ],
 )
 def test_what_may_be_secret_or_is_too_large_is_left_out_and_named(path: str, text: str, reason: str) -> None:

@@ -229,3 +229,11 @@ def test_an_unknown_kind_of_mirror_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PARROTFLOW_MIRROR", "nosuch://runs")
     with pytest.raises(UserError, match="PARROTFLOW_MIRROR=nosuch://runs: cannot be used: Protocol not known"):
         Mirror("0123456789abcdef")
+
+
+def test_a_mirror_whose_url_holds_a_password_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_MIRROR", "s3://key:s3cr3t@bucket/runs")
+
+    with pytest.raises(UserError, match="PARROTFLOW_MIRROR: the URL holds a password") as refused:
+        Mirror("run")
+    assert "s3cr3t" not in str(refused.value)

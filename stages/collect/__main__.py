@@ -3,7 +3,7 @@
 from stages.collect.content_check import SeenFiles
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams, Hub, Packages
-from stages.collect.report import LEFT_OUT, corpus_id, left_out_table, reasons, summary
+from stages.collect.report import LEFT_OUT, corpus_id, left_out_table, misplaced, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS
 from stages.formats.reports import REPORTS, write_json
@@ -29,7 +29,7 @@ def main() -> None:
     seen.save()
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
-    print(f"collected {counts}; left out {taken.reasons.total():,}")
+    print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
 
 
 if __name__ == "__main__":

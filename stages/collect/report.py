@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.collect.gather import Taken
+from stages.collect.sources.files import NO_TEXT
 from stages.formats.documents import read_shard, shard_paths
 
 LEFT_OUT = Path("data/left_out.csv")
@@ -36,6 +37,12 @@ def summary(taken: Taken, identity: str) -> dict[str, Any]:
         "left_out": dict(taken.reasons),
         "bytes_per_source": dict(largest),
     }
+
+
+def misplaced(taken: Taken) -> list[str]:
+    """A line for each kind of file that another kind of source would have read."""
+    counts = ((taken.reasons[reason], reason) for reason in NO_TEXT)
+    return [f"left out {count:,}: {reason}" for count, reason in counts if count]
 
 
 def reasons(taken: Taken) -> str:

@@ -25,10 +25,15 @@ LATE_AT = re.compile(r"[^:/?#@\[]+:(?!\d*(?:[/?#]|$))[^:@]*@")
 VARIABLE = re.compile(r"\$(\w+|\{[\w.]+\})")
 """A password that a shell or DVC puts in is none yet."""
 
-SECRET_WORDS = {"sig", "sign", "key", "auth", "authorization", "pass", "pw", "pwd", "jwt", "hmac", "sas", "sid"}
-SECRET_WORDS |= {"session", "sessionid", "rlkey", "tempauth", "bearer"}
-SECRET_ENDINGS = ("signature", "token", "secret", "password", "passwd", "passphrase", "credential", "credentials")
-SECRET_ENDINGS += ("apikey", "accesskey", "authkey")
+SECRET_WORDS = {
+    *("auth", "authorization", "bearer", "hmac", "jwt", "key", "pass", "pw", "pwd", "rlkey", "sas"),
+    *("session", "sessionid", "sid", "sig", "sign", "tempauth"),
+}
+SECRET_ENDINGS = (
+    *("signature", "token", "secret", "password", "passwd", "passphrase", "credential", "credentials"),
+    *("apikey", "accesskey", "authkey"),
+)
+"""Of the words of a parameter's name."""
 
 REMEDY = (
     "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "

@@ -1,5 +1,6 @@
 """Every kind of source with every kind of bad input: it is left out and named, or ends the run with one line."""
 
+import base64
 import http.server
 import io
 import json
@@ -304,15 +305,9 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 class BreaksOff(Quiet):
-    """States a length and gives less, once what it offers has been listed."""
-
-    asked = 0
+    """States a length and gives less, once it was asked what it offers."""
 
     def do_GET(self) -> None:
-        BreaksOff.asked += 1
-        if BreaksOff.asked == 1:
-            super().do_GET()
-            return
         self.send_response(200)
         self.send_header("Content-Length", "100000")
         self.end_headers()
@@ -336,7 +331,6 @@ def server(project: None) -> Iterator[str]:
 
 @pytest.fixture
 def server_that_breaks_off(project: None) -> Iterator[str]:
-    BreaksOff.asked = 0
     yield from serve(BreaksOff)
 
 
@@ -359,6 +353,98 @@ def test_a_server_that_breaks_off_ends_the_run_with_the_address(server_that_brea
 
     assert str(refused.value).startswith(f"{address}: cannot be read (")
     assert str(refused.value).endswith("check the address and the network and try again")
+
+
+class AsksForALogin(Quiet):
+    """Serves nothing without this user and password, and answers by whole pages of unknown length."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        known = self.headers.get("Authorization") == "Basic " + base64.b64encode(b"bob:s3cr3t").decode()
+        self.send_response(200 if known else 401)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        if self.command == "GET" and known:
+            self.wfile.write(b"<a href='other.html'>x</a>\n")
+
+
+@pytest.fixture
+def server_with_a_login(project: None) -> Iterator[str]:
+    yield from serve(AsksForALogin)
+
+
+def test_a_web_page_with_links_is_a_document_and_no_folder(server: str) -> None:
+    Path("served/page").mkdir()
+    Path("served/page/index.html").write_text("<a href='../other.html'>x</a> <a href='inner.html'>y</a>\n")
+    Path("served/page/inner.html").write_text("<p>inner</p>\n")
+    Path("served/page.html").write_text("<a href='page/inner.html'>x</a>\n")
+
+    found = collect(FILES_SOURCE | {"globs": [f"{server}/page.html", f"{server}/page/?download=1"]})
+
+    assert {item.path.removeprefix(server): item.text for item in found} == {
+        "/page.html": "<a href='page/inner.html'>x</a>\n",
+        "/page/?download=1": "<a href='../other.html'>x</a> <a href='inner.html'>y</a>\n",
+    }
+    assert [item.text for item in collect(FILES_SOURCE | {"globs": [f"{server}/page/in*.html"]})] == ["<p>inner</p>\n"]
+
+
+def test_credentials_of_a_web_server_come_from_netrc(server_with_a_login: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = FILES_SOURCE | {"globs": [f"{server_with_a_login}/page.html"]}
+    Path("netrc").write_text("machine 127.0.0.1 login bob password s3cr3t\n")
+    Path("netrc").chmod(0o600)
+    with pytest.raises(UserError, match=r"access denied \(.*401"):
+        collect(asked)
+
+    monkeypatch.setenv("NETRC", str(Path("netrc").absolute()))
+
+    assert [item.text for item in collect(asked)] == ["<a href='other.html'>x</a>\n"]
+
+
+@pytest.mark.parametrize("kind", ["files", "jsonl", "csv", "parquet", "archives"])
+def test_a_url_with_a_password_is_refused_before_anything_is_fetched(kind: str) -> None:
+    suffix = next(suffix for suffix, values in KINDS.items() if values["kind"] == kind)
+    with pytest.raises(UserError, match=r"collect\.sources\.0\.globs\.0: the URL holds a password") as refused:
+        collect(source(f"http://bob:s3cr3t@127.0.0.1:9/rows{suffix}"))
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_password_in_the_path_that_a_row_names_is_taken_out() -> None:
+    Path("rows.jsonl").write_text('{"content": "x = 1", "path": "https://bob:s3cr3t@host/a.py?sig=s3cr3t"}\n')
+
+    [found] = collect(source("rows.jsonl", fields={"source": None, "path": "path", "license": None}))
+
+    assert found.path == "https://host/a.py"
+
+
+def test_a_key_that_is_there_twice_in_a_line_ends_the_run() -> None:
+    Path("rows.jsonl").write_text('{"content": "x = 1"}\n{"content": "a", "content": "second = 2"}\n')
+
+    with pytest.raises(UserError, match=r"^rows\.jsonl: line 2 is not valid JSON \(the key `content` is there twice\)"):
+        collect(source("rows.jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "hub"])
+def test_a_flipped_bit_in_a_parquet_file_with_checksums_never_changes_a_document(kind: str) -> None:
+    Path("rows").mkdir()
+    texts = [f"name_{number} = 'value {number * 7919}'\n" for number in range(300)]
+    pq.write_table(pa.table({"content": texts}), "rows/a.parquet", compression="none", write_page_checksum=True)
+    data, draw, refused = Path("rows/a.parquet").read_bytes(), random.Random(8), 0
+    hub = ORIGIN | ROWS | {"kind": "hub", "repository": "rows", "configuration": None, "split": "train", "revision": ""}
+    asked = hub if kind == "hub" else source("rows/a.parquet")
+    assert sorted(item.text for item in collect(asked)) == sorted(texts)
+
+    for _ in range(30):
+        flipped = bytearray(data)
+        flipped[draw.randrange(4, len(data) // 2)] ^= 1 << draw.randrange(8)
+        Path("rows/a.parquet").write_bytes(bytes(flipped))
+        try:
+            assert sorted(item.text for item in collect(asked)) == sorted(texts)
+        except UserError:
+            refused += 1
+
+    assert refused > 25
 
 
 ARCHIVES = [".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from stages.clean.params import Decontamination
 from stages.clean.similarity.words import WordKind, word_list
 from stages.formats.documents import read_shard
+from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
@@ -74,7 +75,7 @@ def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
 
 def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         return "\n".join(str(row[field]) for field in fields)
     except KeyError as error:
         raise UserError(f"clean.decontamination: {path}: line {number} has no field {error}") from None

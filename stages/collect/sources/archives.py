@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO, Self, cast
 
 from stages.collect.params import Archives
 from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
-from stages.collect.sources.located import NOT_REGULAR, LocatedFile, find_visible, one_line
+from stages.collect.sources.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line
 from stages.collect.sources.opened import opened
 from stages.runtime.entry import UserError
 
@@ -83,7 +83,7 @@ def _members(file: LocatedFile, source: Archives, limit: int) -> Iterator[Member
             for name, size, content in read(stream, source.max_unpacked_bytes):
                 if name.endswith("/") or not _wanted(name, source.suffixes):
                     continue
-                if reason := _unsafe(name) or (NOT_REGULAR if content is None else ""):
+                if reason := _why_not(name) or (NOT_REGULAR if content is None else ""):
                     yield Member(name, reason, b"")
                 elif size > limit:
                     yield Member(name, TOO_LARGE, b"")
@@ -160,7 +160,9 @@ def _wanted(name: str, suffixes: list[str]) -> bool:
     return not suffixes or name.endswith(tuple(suffixes))
 
 
-def _unsafe(name: str) -> str:
+def _why_not(name: str) -> str:
     """Members are never written, but a path outside the archive is no honest provenance."""
     path = PurePosixPath(name)
-    return "path outside the archive" if path.is_absolute() or ".." in path.parts or "\\" in name else ""
+    if path.is_absolute() or ".." in path.parts or "\\" in name:
+        return "path outside the archive"
+    return HIDDEN if is_hidden(path.parts) else ""

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import fsspec
 
 from stages.collect.content_check import State
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UnavailableError, UserError
 
 HIDDEN = "hidden (its name begins with a dot)"
@@ -21,6 +22,9 @@ LINKED_FOLDER = "link to a folder (not followed)"
 
 DENIED = {401, 403}
 """Status codes of HTTP with which a server refuses the credentials, or asks for some."""
+
+GONE = {404, 410}
+"""With which it says that there is no such file."""
 
 SILENT_SECONDS = 20
 """A server that sends nothing for so long is unavailable."""
@@ -60,6 +64,14 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
     return [found[name] for name in sorted(found)]
 
 
+def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
+    """Whether a path below a source's folder, in an archive or at a URL is hidden: the rule for all of them.
+
+    A part that begins with a dot hides it, unless the pattern names that very part.
+    """
+    return any(part.startswith(".") and part not in (".", "..", *named) for part in parts)
+
+
 def find_visible(patterns: Sequence[str]) -> list[LocatedFile]:
     """As `find`, without the hidden files and without links to folders that the patterns see by their own names."""
     return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER)]
@@ -79,8 +91,7 @@ def _local(pattern: Path) -> Iterator[LocatedFile]:
     root = os.path.realpath(base)
     wildcards = parts[first_wildcard:]
     for match in chain(base.glob("/".join(wildcards)), _unfollowed(base, wildcards)):
-        below = match.relative_to(base).parts
-        if any(part.startswith(".") and part not in parts for part in below):
+        if is_hidden(match.relative_to(base).parts, named=parts):
             yield _flawed(match, HIDDEN)
         elif match.is_dir() and not match.is_symlink():
             yield from _folder(match)
@@ -101,7 +112,7 @@ def _unfollowed(base: Path, wildcards: Sequence[str]) -> Iterator[Path]:
 def _folder(folder: Path) -> Iterator[LocatedFile]:
     root = os.path.realpath(folder)
     for entry in _entries_below(str(folder)):
-        if entry.name.startswith("."):
+        if is_hidden([entry.name]):
             yield _flawed(entry.path, HIDDEN)
         else:
             # Only a link can lead out: those to folders are not followed.
@@ -152,27 +163,43 @@ def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
 
 
 def _remote(pattern: str) -> Iterator[LocatedFile]:
+    """What a URL names. Over HTTP that is one document, unless it has wildcards: a page with links is no folder."""
+    web = pattern.startswith(("http://", "https://"))
+    wildcards = set("*[" if web else "*?[")  # of a web address `?` begins the query
     try:
-        system, path = fsspec.core.url_to_fs(pattern, **_options(pattern))
-        if system.isdir(path):
+        system, path = fsspec.core.url_to_fs(pattern, **(_web_options() if web else {}))
+        if not web and system.isdir(path):
             path = path.rstrip("/") + "/**"
-        listing = system.glob(path, detail=True) if set("*?[") & set(path) else {path: system.info(path)}
-    except FileNotFoundError:
-        return
+        listing = system.glob(path, detail=True) if wildcards & set(path) else {path: system.info(path)}
     except Exception as error:  # each file system of fsspec has errors of its own
-        raise remote_error(f"collect.sources: `{pattern}` cannot be listed", error) from None
+        # fsspec says of every failure of HTTP that there is no such file.
+        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+        if cause is None or getattr(cause, "status", None) in GONE:
+            return
+        assert isinstance(cause, Exception)
+        raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
     for name, info in listing.items():
         if info.get("type") == "file":
-            open_ = partial(system.open, name, "rb")
-            yield LocatedFile(system.unstrip_protocol(name), info.get("size"), "", None, open_)
+            # A page may link to files by signed addresses.
+            shown = without_credentials(system.unstrip_protocol(name))
+            below = name[len(_folder_of(path, wildcards)) :].partition("?")[0] if wildcards & set(path) else ""
+            flaw = HIDDEN if is_hidden(below.split("/"), named=path.split("/")) else ""
+            yield LocatedFile(shown, info.get("size"), flaw, None, partial(system.open, name, "rb"))
 
 
-def _options(pattern: str) -> dict[str, Any]:
-    if not pattern.startswith(("http://", "https://")):
-        return {}
+def _folder_of(path: str, wildcards: set[str]) -> str:
+    """A path up to its first part with a wildcard."""
+    first = next(position for position, character in enumerate(path) if character in wildcards)
+    return path[: path.rfind("/", 0, first) + 1]
+
+
+def _web_options() -> dict[str, Any]:
+    """Of fsspec's HTTP: the user's configuration, ~/.netrc and proxies, and an end to waiting."""
     from aiohttp import ClientTimeout  # slow to import, and only this file system needs it
 
-    return {"client_kwargs": {"timeout": ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)}}
+    timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
+    configured = {**fsspec.config.conf.get("http", {}), **fsspec.config.conf.get("https", {})}
+    return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
 
 
 def remote_error(what: str, error: Exception) -> UserError:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from stages.collect.params import Csv, Hub, Jsonl, Parquet
 from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
 from stages.collect.sources.located import find_visible, one_line
 from stages.collect.sources.opened import decompressed, opened
+from stages.formats.reports import parse_json
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
 from stages.runtime.hub import data_set_error
 
@@ -56,7 +57,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
 
 def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name}: line {number} is not valid JSON ({error}); correct or remove it") from None
     if not isinstance(row, dict):
@@ -109,12 +110,15 @@ def _csv_lines(stream: BinaryIO, limit: int) -> Iterator[str]:
 
 
 def read_parquet(source: Parquet) -> Iterator[RawDocument | LeftOut]:
-    """Each row as one document. Raises UserError if a file is not Parquet or lacks a named column, or has it twice."""
+    """Each row as one document. Raises UserError if a file is not Parquet or lacks a named column, or has it twice.
+
+    Pages that carry a checksum are compared with it.
+    """
     wanted = [name for name in (source.text, *source.fields.model_dump().values()) if name is not None]
     for located in find_visible(source.globs):
         with opened(located) as stream:
             try:
-                file = pq.ParquetFile(stream)
+                file = pq.ParquetFile(stream, page_checksum_verification=True)
             except (pa.ArrowException, OSError, UnicodeError) as error:
                 raise UserError(f"{located.name}: no readable Parquet file ({one_line(error)})") from None
             columns = file.schema_arrow.names
@@ -146,18 +150,18 @@ def read_hub(source: Hub) -> Iterator[RawDocument | LeftOut]:
     not give it to us.
     """
     # A second of imports: only where a data set is read.
-    from datasets import load_dataset
+    from datasets import load_dataset_builder
     from datasets.exceptions import DatasetsError
+    from datasets.packaged_modules.parquet.parquet import ParquetConfig
     from httpx2 import HTTPError
+    from pyarrow.dataset import ParquetFragmentScanOptions
 
     try:
-        rows = load_dataset(
-            source.repository,
-            source.configuration,
-            split=source.split,
-            revision=source.revision or None,
-            streaming=True,
-        )
+        # As `load_dataset(..., streaming=True)` does, and with the checksums of Parquet's pages.
+        builder = load_dataset_builder(source.repository, source.configuration, revision=source.revision or None)
+        if isinstance(builder.config, ParquetConfig):
+            builder.config.fragment_scan_options = ParquetFragmentScanOptions(page_checksum_verification=True)
+        rows = builder.as_streaming_dataset(split=source.split)
         for number, row in enumerate(rows, start=1):
             yield as_raw(source, row, f"{source.repository}#{number}")
     except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
@@ -179,5 +183,9 @@ def as_raw(source: Jsonl | Csv | Parquet | Hub, row: dict[str, Any], row_name: s
     if not isinstance(content, str):
         return LeftOut(name, row_name, "no text in the row")
     return RawDocument(
-        name, source.revision, own.get("path") or row_name, own.get("license") or source.license, content
+        name,
+        source.revision,
+        without_credentials(own.get("path") or row_name),
+        own.get("license") or source.license,
+        content,
     )

@@ -7,7 +7,6 @@ of its section of params.yaml.
 
 import argparse
 import gzip
-import json
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from stages.evaluate.score.scoring import KNOWN_OF_THE_COMMAND, drop_others, kno
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
+from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -90,7 +90,7 @@ def read_samples(path: Path) -> list[Completion]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             task_id = row["task_id"]
             if type(task_id) is int:  # MBPP's own; read_problems names its problems so
                 task_id = f"MBPP/{task_id}"

@@ -1,7 +1,6 @@
 """The held-out sets: the validation split, and files or folders of documents that `evaluate.sets` names."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.formats.documents import Document, document_id, read_documents, require_documents
+from stages.formats.reports import parse_json
 from stages.formats.splits import VALIDATION
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.inputs import read_besides
@@ -117,9 +117,9 @@ def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
     match file.suffix:
         case ".jsonl":
             with file.open(encoding="utf-8", newline="\n") as lines:
-                yield from ((number, json.loads(line)) for number, line in enumerate(lines, start=1) if line.strip())
+                yield from ((number, parse_json(line)) for number, line in enumerate(lines, start=1) if line.strip())
         case ".parquet":
-            with pq.ParquetFile(file) as table:
+            with pq.ParquetFile(file, page_checksum_verification=True) as table:
                 rows = (row for batch in table.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
                 yield from enumerate(rows, start=1)
         case _:

@@ -15,7 +15,6 @@ reads them there: both see the same set, wherever it came from.
 
 import ast
 import gzip
-import json
 import warnings
 import zlib
 from collections import Counter
@@ -27,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages.formats.evaluation.reading import first_fault, parse
+from stages.formats.reports import parse_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -202,7 +202,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 def _json(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: line {number} is not valid JSON ({error})") from None
     if not isinstance(row, dict):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -400,6 +401,21 @@ def test_credentials_of_a_web_server_come_from_netrc(server_with_a_login: str, m
     monkeypatch.setenv("NETRC", str(Path("netrc").absolute()))
 
     assert [item.text for item in collect(asked)] == ["<a href='other.html'>x</a>\n"]
+
+
+def test_credentials_of_a_web_server_come_from_the_configuration_of_fsspec(
+    server_with_a_login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = "Basic " + base64.b64encode(b"bob:s3cr3t").decode()
+    (tmp_path / "sources.json").write_text(
+        json.dumps({"https": {"client_kwargs": {"headers": {"Authorization": header}}}})
+    )
+    fsspec.config.set_conf_files(str(tmp_path), configured := {})
+    monkeypatch.setattr(fsspec.config, "conf", configured)
+
+    found = collect(FILES_SOURCE | {"globs": [f"{server_with_a_login}/page.html"]})
+
+    assert [item.text for item in found] == ["<a href='other.html'>x</a>\n"]
 
 
 @pytest.mark.parametrize("kind", ["files", "jsonl", "csv", "parquet", "archives"])

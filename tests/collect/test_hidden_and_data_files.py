@@ -1,5 +1,7 @@
 """What a source leaves out by its name, wherever it is: hidden files, and rows or archives among text files."""
 
+import json
+import os
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -90,6 +93,19 @@ def test_hidden_files_of_a_url_are_counted_and_named(bucket: str) -> None:
 
     assert left_out() == {HIDDEN: 4}
     assert f"mine,{bucket}/a/.git/config,{HIDDEN}" in Path("data/left_out.csv").read_text()
+
+
+def test_credentials_of_s3_come_from_the_configuration_of_fsspec(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"key": "me", "secret": "mine", "endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
+    (tmp_path / "sources.json").write_text(json.dumps({"s3": values}))
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    fsspec.config.set_conf_files(str(tmp_path), configured := {})
+    monkeypatch.setattr(fsspec.config, "conf", configured)
+
+    assert [item.path for item in collect(f"{bucket}/a/one.py")] == [f"{bucket}/a/one.py"]
 
 
 def test_hidden_members_of_an_archive_are_left_out(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.evaluate.commands.score import read_samples
 from stages.evaluate.score.params import Limits
-from stages.evaluate.score.programs import Program, program
-from stages.evaluate.score.scoring import judge_programs
+from stages.evaluate.score.scoring import judge_programs, program
 from stages.formats.evaluation.problems import Problem, read_problems
+from stages.runtime.shard_cache import cache_key
 from stages.runtime.workers import worker_count
 
 PROBLEMS = "data/HumanEval.jsonl.gz"
@@ -116,11 +116,11 @@ def trivial(problems: list[Problem], samples: int) -> Measurement:
     )
 
 
-def score(programs: list[Program]) -> tuple[float, int]:
+def score(programs: list[str]) -> tuple[float, int]:
     """Seconds, and how many pass."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        outcomes = judge_programs({one.key: one for one in programs}, LIMITS, Path(folder) / "known.jsonl")
+        outcomes = judge_programs({cache_key(one): one for one in programs}, LIMITS, Path(folder) / "known.jsonl")
         return time.perf_counter() - start, sum(outcome.result == "passed" for outcome in outcomes.values())
 
 

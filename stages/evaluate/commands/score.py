@@ -15,9 +15,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.programs import programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import KNOWN_OF_THE_COMMAND, drop_others, known_outcomes, verdicts_of
+from stages.evaluate.score.scoring import (
+    KNOWN_OF_THE_COMMAND,
+    drop_others,
+    known_outcomes,
+    programs_of,
+    verdicts_of,
+)
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
@@ -34,7 +39,7 @@ def main() -> None:
     problems = read_problems(arguments.problems)
     completions = read_samples(arguments.samples) if arguments.samples else reference_solutions(problems)
     require_enough_samples(problems, completions, params.k)
-    programs = programs_of({problem.task_id: problem for problem in problems}, completions)
+    programs = programs_of(problems, completions)
     known = known_outcomes(completions, params.limits, KNOWN_OF_THE_COMMAND)
 
     verdicts = verdicts_of(completions, programs, params.limits, known)

@@ -5,9 +5,8 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 """
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.programs import Program, programs_of
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import drop_others, known_outcomes, verdicts_of
+from stages.evaluate.score.scoring import drop_others, known_outcomes, programs_of, verdicts_of
 from stages.formats.evaluation.completions import read_completions
 from stages.formats.evaluation.generation import read_generation_receipts
 from stages.formats.evaluation.problems import read_written_problems
@@ -24,11 +23,11 @@ def main() -> None:
     weights_sha256 = read_generation_receipts().weights_sha256
     known = known_outcomes(completions, params.limits)
 
-    programs: list[Program] = []
+    programs: list[str] = []
     verdicts: list[Verdict] = []
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)
-        programs = programs_of({problem.task_id: problem for problem in problems}, completions)
+        programs = programs_of(problems, completions)
         verdicts = verdicts_of(completions, programs, params.limits, known)
 
     write_verdicts(verdicts)

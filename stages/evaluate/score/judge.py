@@ -1,46 +1,34 @@
-"""The verdict on a program, from two sandboxes: the candidate runs in one, the tests in the other.
-
-The verdict is written by the process of the tests, which holds no code of the candidate, into a pipe that the process
-of the candidate does not have. The two exchange plain data only (inside/peer.py).
-"""
+"""The verdict on a program, which runs in a sandbox: bubblewrap, and in it a server that forks (inside/server.py)."""
 
 import json
-import os
 import socket
-import time
-from contextlib import suppress
+import subprocess
 
+from stages.evaluate.score import bubblewrap
 from stages.evaluate.score.params import Limits
-from stages.evaluate.score.programs import Program
-from stages.evaluate.score.sandbox import GRACE_SECONDS, Ended, LostError, Sandbox, readable, refused
-from stages.formats.evaluation.verdicts import RESULTS, Outcome
+from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 
-RIGHT = Program(
-    code="import subprocess\ndef double(number):\n    return 2 * number\n",
-    context="",
-    test="def check(candidate):\n    assert candidate(2) == 4\n",
-    entry_point="double",
-)
+RIGHT = "import subprocess\ndef double(number):\n    return 2 * number\nassert double(2) == 4\n"
 """What every sandbox judges first: the libraries that a candidate imports can be read."""
 
-
 ATTEMPTS = 2
-"""A program whose sandbox is lost is judged once more: the machine may have killed it, for want of memory say."""
+"""A program that is lost is judged once more: the machine may have killed it, for want of memory say."""
 
-
-EXIT_SECONDS = 2.0
-"""How long a candidate that has closed its connection may take to end, before it is ended."""
+CLOSE_SECONDS = 5
+GRACE_SECONDS = 60
+"""Seconds after the wall limit, for the start too. The sandbox enforces the limit; one that is later still is lost."""
 
 
 class Judge:
     """Judges one program after the other; close it at the end."""
 
+    _ready: bool
+    _process: subprocess.Popen[bytes]
+
     def __init__(self, limits: Limits) -> None:
-        """Start the sandboxes, which end with the thread that started them. Raises UserError without bubblewrap."""
+        """Start the sandbox, which ends with the thread that started it. Raises UserError without bubblewrap."""
         self._limits = limits
-        self._sandboxes: list[Sandbox] = []
-        self._ready = False
         self._killed = False
         self._open()
 
@@ -48,98 +36,67 @@ class Judge:
         """Raises UserError where this machine cannot isolate."""
         if self._ready:
             return
-        for sandbox in self._sandboxes:
-            sandbox.wait_until_ready()
+        found = self._answer(RIGHT)
+        if found.result in ("timeout", "memory"):
+            named = ", ".join(f"{name} = {value:g}" for name, value in self._limits.model_dump().items())
+            raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
+        if found.result == "lost":
+            self._process.kill()
+            said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
+            raise bubblewrap.refused(said[-1] if said else "it did not start")
+        if found.result != "passed":
+            raise bubblewrap.refused("a program that is right does not pass in the sandbox")
         self._ready = True
-        with suppress(LostError):
-            found = self._judge(RIGHT)
-            if found == Outcome("passed"):
-                return
-            if found.result in ("timeout", "memory"):
-                named = ", ".join(f"{name} = {value:g}" for name, value in self._limits.model_dump().items())
-                raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
-        raise refused("a program that is right does not pass in the sandbox")
 
-    def judge(self, program: Program) -> Outcome:
-        """Run the program's tests. A candidate that loses its sandbox twice fails, and the next one gets a new one.
-
-        Raises LostError after `kill`, and UserError where no new sandbox can be made.
-        """
+    def judge(self, program: str) -> Outcome:
+        """Run a program, in a new sandbox if it was lost. Raises UserError where no new sandbox can be made."""
         for _ in range(ATTEMPTS):
             self.wait_until_ready()
-            try:
-                return self._judge(program)
-            except LostError:
-                if self._killed:
-                    raise
-                self.close()
-                self._open()
-        return Outcome("lost")
+            found = self._answer(program)
+            if found.result != "lost" or self._killed:
+                break
+            self.close()
+            self._open()
+        return found
 
-    def _judge(self, program: Program) -> Outcome:
-        tests, candidate = self._sandboxes
-        limits = {
-            "wall_seconds": self._limits.wall_seconds,
-            "cpu_seconds": self._limits.cpu_seconds,
-            "memory_bytes": self._limits.memory_megabytes * 1_000_000,
-        }
-        job = {"context": program.context, "test": program.test, "entry_point": program.entry_point}
-        ours, theirs = socket.socketpair()
-        verdict, verdict_end = os.pipe()
+    def _answer(self, program: str) -> Outcome:
+        job = json.dumps({"program": program, **self._limits.model_dump()})
         try:
-            candidate.start(limits, {"program": program.code}, [theirs.fileno()])
-            tests.start(limits, job, [ours.fileno(), verdict_end])
-        finally:
-            ours.close()
-            theirs.close()
-            os.close(verdict_end)
-        try:
-            written = _read_to_end(verdict, self._limits.wall_seconds + GRACE_SECONDS)
-        finally:
-            os.close(verdict)
-        ended = [tests.stop(GRACE_SECONDS)]
-        # A process that is killed closes its connection before it counts as ended: it is not to be taken for one that
-        # the tests have no more need of.
-        ended.append(candidate.stop(GRACE_SECONDS, patience=EXIT_SECONDS if b"died" in written else 0.0))
-        if any(one.killed for one in ended):
-            raise LostError
-        return outcome(written, *ended)
+            self._control.settimeout(self._limits.wall_seconds + GRACE_SECONDS)
+            self._control.sendall(f"{job}\n".encode())
+            answer = self._answers.readline()
+        except OSError:
+            answer = b""
+        return Outcome(*json.loads(answer)) if answer.endswith(b"\n") else Outcome("lost")
 
     def _open(self) -> None:
         self._ready = False
-        self._sandboxes = [Sandbox(), Sandbox()]
+        command = bubblewrap.command()
+        self._control, theirs = socket.socketpair()
+        self._answers = self._control.makefile("rb")
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={},
+                cwd="/",
+                # A terminal sends Ctrl-C to all processes of a session: a sandbox would end, and with it a verdict.
+                start_new_session=True,
+            )
 
     def kill(self) -> None:
-        """Kill both sandboxes, also while another thread judges; only `close` may follow."""
+        """Kill the sandbox, also while another thread judges, whose outcome says nothing; only `close` may follow."""
         self._killed = True
-        for sandbox in self._sandboxes:
-            sandbox.kill()
+        self._process.kill()
 
     def close(self) -> None:
-        """End both sandboxes."""
-        while self._sandboxes:
-            self._sandboxes.pop().close()
-
-
-def outcome(written: bytes, tests: Ended, candidate: Ended) -> Outcome:
-    """What the tests' process has written counts only if that process ended well; else how the two ended."""
-    with suppress(ValueError, TypeError):
-        result, exception = json.loads(written)
-        if tests.exit == 0 and result in RESULTS and not (result == "died" and candidate.timeout):
-            return Outcome(result, exception)
-    if tests.timeout or candidate.timeout:
-        return Outcome("timeout")
-    return Outcome("died")
-
-
-def _read_to_end(pipe: int, seconds: float) -> bytes:
-    """All that is written to a pipe until its last writer is gone. Raises LostError after `seconds`."""
-    deadline = time.monotonic() + seconds
-    content = b""
-    while True:
-        if not readable(pipe, max(0.0, deadline - time.monotonic())):
-            raise LostError
-        part = os.read(pipe, 65_536)
-        if not part:
-            return content
-        content += part
+        """End the sandbox, with all that runs in it."""
+        self._answers.close()
+        self._control.close()  # at which the server ends
+        try:
+            self._process.communicate(timeout=CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()

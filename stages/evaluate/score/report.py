@@ -1,20 +1,25 @@
-"""The report: pass@k of each problem set, and what it depends on."""
+"""The report: pass@k of each problem set, and what it depends on.
+
+pass@k is the probability that at least one of k samples of a problem passes (Chen et al. 2021, arXiv:2107.03374).
+"""
 
 import hashlib
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
+from stages.evaluate.score.bubblewrap import LEVEL
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.pass_at_k import mean_pass_at_k
-from stages.evaluate.score.sandbox import LEVEL
 from stages.formats.evaluation.completions import Completion, completions_text
+from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.problems import Problem, problems_sha256
-from stages.formats.evaluation.verdicts import ScoreReport, SetScore, Verdict
+from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore, Verdict
 from stages.runtime.entry import UserError
 
 NOT_RUN = "none: not run"
-
 
 WITHOUT_A_SET = "problems"
 """The set of all problems whose task_id names none."""
@@ -35,6 +40,27 @@ def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Co
                 f"score.k = {list(k)}: {problem.task_id} has {counts[problem.task_id]} samples, and pass@{max(k)} "
                 f"needs at least {max(k)} of each problem: generate more, or lower k"
             )
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The unbiased estimate from `samples` of one problem, of which `passed` pass (equation 1).
+
+    It is 1 - C(samples - passed, k) / C(samples, k), the share of all choices of k samples that hold one that passes,
+    as a product that does not overflow. Needs samples >= k.
+    """
+    if samples - passed < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(samples - passed + 1, samples + 1)))
+
+
+def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> PassAtK:
+    """The mean over problems, given as (samples, passed), and its interval by drawing problems with replacement."""
+    values = np.array([[pass_at_k(samples, passed, k)] for samples, passed in counts])
+    value = significant(float(values.mean()))
+    if len(values) < 2:  # a single problem is the same in each draw
+        return PassAtK(value=value, interval_95=None)
+    low, high = interval_95(resampled_sums(values, resamples, seed)[:, 0] / len(values))
+    return PassAtK(value=value, interval_95=(significant(low), significant(high)))
 
 
 def score_report(
@@ -91,8 +117,8 @@ def _convention(params: ScoreParams) -> str:
     limits = params.limits
     return (
         "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % percentile "
-        f"bootstrap over problems, {params.bootstrap_resamples} draws, seed {params.seed}. Candidates and tests run "
-        f"in separate processes that exchange plain data; each has {limits.cpu_seconds} s of processor time, "
-        f"{limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal programs were run once, "
-        "with hash seed 0 and random seed 0."
+        f"bootstrap over problems, {params.bootstrap_resamples} draws, seed {params.seed}. A program is the "
+        f"completion and its tests in one, as in the benchmark's own executor; each has {limits.cpu_seconds} s of "
+        f"processor time, {limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal "
+        "programs were run once, with hash seed 0 and random seed 0."
     )

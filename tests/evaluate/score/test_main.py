@@ -15,13 +15,13 @@ import pytest
 from stages.evaluate.commands.score import main as score_files
 from stages.evaluate.score.__main__ import main
 from stages.evaluate.score.judge import Judge
-from stages.evaluate.score.programs import Program
 from stages.evaluate.score.scoring import KNOWN, read_known
 from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, read_score
 from stages.runtime.entry import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
+from stages.runtime.shard_cache import cache_key
 from tests.small_project import ROOT, write_project
 
 PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]
@@ -168,7 +168,7 @@ import ctypes, errno, runpy, struct
 from stages.evaluate.score.inside import seccomp
 
 def numbers(*names):
-    return [seccomp.DENIED[name][seccomp.this_machine().column] for name in names]
+    return [seccomp.numbers(seccomp.DENIED)[name] for name in names]
 
 # What Docker's default profile refuses to a container without CAP_SYS_ADMIN (moby/profiles, seccomp/default_linux.go).
 program = [(seccomp.LOAD, 0, 0, seccomp.NUMBER)]
@@ -177,7 +177,8 @@ for number in numbers("mount", *(["umount2", "unshare", "setns", "pivot_root"] i
     program += [(seccomp.EQUAL, 0, 1, number), refuse]
 if {namespaces}:
     program += [(seccomp.EQUAL, 0, 1, seccomp.CLONE3), (seccomp.RETURN, 0, 0, seccomp.FAIL | errno.ENOSYS)]
-    program += [(seccomp.EQUAL, 0, 3, seccomp.this_machine().clone), (seccomp.LOAD, 0, 0, seccomp.FIRST_ARGUMENT)]
+    clone = seccomp.numbers(seccomp.ARGUMENTS)["clone"]
+    program += [(seccomp.EQUAL, 0, 3, clone), (seccomp.LOAD, 0, 0, seccomp.FIRST_ARGUMENT)]
     program += [(seccomp.ANY_BIT, 0, 1, 0x7E020000), refuse]
 program.append((seccomp.RETURN, 0, 0, seccomp.ALLOW))
 seccomp.filter_program = lambda: b"".join(struct.pack("=HBBI", *one) for one in program)
@@ -222,8 +223,8 @@ def test_a_kill_loses_no_verdict_and_leaves_no_sandbox(project: Path, monkeypatc
     judged: list[str] = []
     judge = Judge.judge
 
-    def counted(self: Judge, program: Program) -> Outcome:
-        judged.append(program.key)
+    def counted(self: Judge, program: str) -> Outcome:
+        judged.append(cache_key(program))
         return judge(self, program)
 
     monkeypatch.setattr(Judge, "judge", counted)

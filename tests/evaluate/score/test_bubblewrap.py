@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.evaluate.score import mounts
+from stages.evaluate.score import bubblewrap
 from stages.evaluate.score.judge import Judge
-from stages.evaluate.score.programs import Program
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Run
@@ -22,14 +21,13 @@ def library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (library / "app/tests").mkdir(parents=True)
     (library / "liba.so").write_text("library")
     (library / "app/tests/solutions.py").write_text("secret")
-    monkeypatch.setattr(mounts, "LIBRARIES", (*mounts.LIBRARIES, library))
+    monkeypatch.setattr(bubblewrap, "LIBRARIES", (*bubblewrap.LIBRARIES, library))
     return library
 
 
 def read(path: Path) -> Outcome:
-    code = f"def f(): return open({str(path)!r}).read()"
     with closing(Judge(LIMITS)) as judge:
-        return judge.judge(Program(code, "", "def check(candidate):\n    assert candidate() == 'library'\n", "f"))
+        return judge.judge(f"assert open({str(path)!r}).read() == 'library'")
 
 
 def test_a_project_below_a_folder_of_libraries_is_hidden(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +51,7 @@ def test_a_project_that_a_link_to_a_folder_of_libraries_leads_to_is_hidden(
 ) -> None:
     link = library.parent / "link"
     link.symlink_to(library)
-    monkeypatch.setattr(mounts, "LIBRARIES", (*mounts.LIBRARIES, link))
+    monkeypatch.setattr(bubblewrap, "LIBRARIES", (*bubblewrap.LIBRARIES, link))
     monkeypatch.chdir(library / "app")
 
     assert read(link / "app/tests/solutions.py") == Outcome("exception", "FileNotFoundError")
@@ -81,7 +79,7 @@ def f():
 def check(candidate):
     folders, programs, packages = candidate()
     assert set(folders) <= {{"bin", "lib", "lib64"}}
-    assert programs == [{mounts.python().name!r}]
+    assert programs == [{bubblewrap.python().name!r}]
     assert not any(packages)
 """
 

@@ -1,0 +1,110 @@
+"""The sandbox: bubblewrap's options, and what it shows of this machine's files.
+
+Available inside, read-only: Python, its standard library, the C libraries, and the folder inside/. No network, no home,
+no environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs of each program.
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+from stages.runtime.entry import UserError
+
+SERVER = "stages.evaluate.score.inside.server"
+INSIDE = Path(__file__).parent / "inside"
+
+LEVEL = "bubblewrap+rlimits+seccomp"
+"""How a candidate is isolated; a machine that cannot do all of it is refused."""
+
+NOBODY = "65534"
+
+LIBRARIES = (Path("/lib"), Path("/usr/lib"), Path("/lib64"), Path("/usr/lib64"))
+"""Where systems keep the C libraries and their loader."""
+
+
+def refused(reason: str) -> UserError:
+    """The error for a machine that cannot isolate."""
+    return UserError(
+        f"score.run_generated_code = true, but generated code cannot be isolated here: {reason.rstrip('.')}. Install "
+        "bubblewrap (`apt-get install bubblewrap`) on Linux and allow it to make namespaces (docs/evaluation.md says "
+        "how in a container), or set it to false: generated code never runs without isolation"
+    )
+
+
+def command() -> list[str]:
+    """bubblewrap with its options, and the server that it runs. Raises UserError where it is not installed.
+
+    Root keeps its ids, so that the server can become the user `nobody`, whose processes the kernel limits; any other
+    user gets a user namespace. The capabilities are those that the server needs to isolate programs from each other; in
+    a user namespace they count for nothing outside.
+    """
+    program = shutil.which("bwrap")
+    if program is None:
+        raise refused("bubblewrap (`bwrap`) is not installed")
+    root = os.getuid() == 0
+    user = [] if root else ["--unshare-user", "--uid", NOBODY, "--gid", NOBODY]
+    capabilities = ["CAP_SYS_ADMIN", *(["CAP_SETUID", "CAP_SETGID", "CAP_KILL"] if root else [])]
+    code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
+    paths = shown()
+    # Parent folders that bubblewrap creates on its own could be entered by root only.
+    above = [str(folder) for path in (*paths, Path(code)) for folder in reversed(path.parents[:-1])]
+    return [
+        program,
+        *user,
+        *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *("--hostname", "sandbox"),
+        *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
+        *(word for name in capabilities for word in ("--cap-add", name)),
+        *(word for folder in dict.fromkeys([*above, "/dev"]) for word in ("--dir", folder)),
+        *(word for path in map(str, paths) for word in ("--ro-bind", path, path)),
+        *(word for path in map(str, hidden(paths)) for word in ("--tmpfs", path, "--remount-ro", path)),
+        *("--ro-bind", str(INSIDE), code),
+        *("--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--remount-ro", "/"),
+        # The order of sets of strings depends on the seed, and so may a candidate's result.
+        *("--setenv", "PYTHONHASHSEED", "0"),
+        *(str(python()), "-s", "-S", "-P", "-B", "-X", "utf8", "-c"),
+        f"import sys; sys.path.insert(0, '/code'); from {SERVER} import main; main()",
+    ]
+
+
+def python() -> Path:
+    """The executable of Python, outside of any virtual environment."""
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def shown() -> list[Path]:
+    """The files and folders that Python needs. No installed packages: those are hidden below them."""
+    paths: list[Path] = []
+    architecture = sysconfig.get_config_var("MULTIARCH")
+    for folder in LIBRARIES:
+        if architecture and (folder / architecture).is_dir():  # as on Debian
+            paths += [folder / architecture, *sorted(folder.glob("ld-*"))]
+        elif folder.is_dir():
+            paths.append(folder)
+    paths += [Path(sysconfig.get_path("stdlib")).resolve(), python()]
+    own_libraries = Path(sys.base_prefix).resolve() / "lib"
+    if own_libraries not in LIBRARIES:
+        paths += [path for path in sorted(own_libraries.glob("*.so*")) if path.is_file()]
+    return paths
+
+
+def hidden(paths: Iterable[Path]) -> list[Path]:
+    """The folders at or below `paths` that must not be seen: installed packages, the project and the home folder.
+
+    Raises UserError where one of `paths` is the project or the home folder itself.
+    """
+    private = [Path.cwd(), Path(os.environ.get("HOME") or "/").resolve()]
+    found: set[Path] = set()
+    for path in paths:
+        found.update(path.glob("*-packages"), path.glob("python*/*-packages"))
+        real = path.resolve()
+        if real in private:
+            raise UserError(
+                f"score.run_generated_code = true, but generated code can read {path}, where Python's libraries are, "
+                "and it is also the project's or your home folder: move the project, or set it to false"
+            )
+        found.update(path / folder.relative_to(real) for folder in private if folder.is_relative_to(real))
+    return [path for path in sorted(found) if not path.is_symlink() and found.isdisjoint(path.parents)]

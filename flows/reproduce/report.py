@@ -6,23 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.reproduce.commands import Commands
-from flows.reproduce.compare.verdict import BIT_IDENTICAL, EQUAL, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
 from flows.reproduce.prepare.environment import Interpreter
 from flows.reproduce.revision import Revision
 from stages.formats.html import filled_template
-from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.model_folder import MODEL, weight_files, weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
+from stages.formats.revision.layout import RECORDED_LOCK
 from stages.formats.revision.segment import SegmentReport
 from stages.runtime.entry import UserError
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
-
-EXPLANATIONS = {
-    BIT_IDENTICAL: "every output that was computed has the bytes of the recorded one",
-    EQUAL: "the bytes differ, and bits per byte agree with the published ones within 95 % intervals (of the same "
-    "weights but for rounding); benchmarks of other weights are listed and not judged",
-    NOT_REPRODUCED: "the result is not the published one",
-}
 
 NOTHING = "-"
 """In a table: not known."""
@@ -63,7 +57,10 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     for one in verdict.sets:
         ends = f" [{one.published_interval[0]:g}, {one.published_interval[1]:g}]" if one.published_interval else ""
         lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")
-    lines += ["", f"{verdict.result}: {EXPLANATIONS[verdict.result]}"]
+    lines += ["", f"{verdict.result}: {verdict.explanation}"]
+    if verdict.restored:
+        lines.append(f"restored by their hashes, not computed: {', '.join(verdict.restored)}")
+    lines += [f"not compared: {one}" for one in verdict.not_compared]
     if verdict.first is not None:
         stage, difference = verdict.first
         what = f"{stage.name}: {difference}" if difference else f"{stage.name} did not run"
@@ -80,7 +77,8 @@ def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, verdict
         interpreter,
         verdict=verdict,
         result=verdict.result,
-        explanation=EXPLANATIONS[verdict.result],
+        explanation=verdict.explanation,
+        not_compared=verdict.not_compared,
         segment=None,
         found_weights=found_weights(checkout),
     )
@@ -95,9 +93,21 @@ def segment_page(story: Story, checkout: Path, interpreter: Interpreter, segment
         verdict=None,
         result=BIT_IDENTICAL if segment.verdict == "equal" else NOT_REPRODUCED,
         explanation=segment.reason,
+        not_compared=outside_of_segment(story.revision),
         segment=segment,
         found_weights=None,
     )
+
+
+def outside_of_segment(revision: Revision) -> list[str]:
+    """What of a revision the check of a segment says nothing of."""
+    weights = [file.name for file in weight_files(revision.folder)]
+    made = [path for path in revision.published if path not in weights]
+    said = [path for path in revision.provenance.files if path not in revision.published and path not in weights]
+    return [
+        f"computed by no step of this segment, and compared with {RECORDED_LOCK} alone: {', '.join(made)}",
+        f"compared with the rest of the record alone: {', '.join(said)}",
+    ]
 
 
 def page(story: Story, checkout: Path, interpreter: Interpreter, **values: Any) -> str:

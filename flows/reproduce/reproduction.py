@@ -20,13 +20,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.commands import Commands, only_reproduction_in, without_credentials
+from flows.reproduce.compare.card import rendered_card
 from flows.reproduce.compare.verdict import judge
 from flows.reproduce.prepare.checkout import check_code, check_out, write_back
 from flows.reproduce.prepare.data import restore_data, supply_inputs
 from flows.reproduce.prepare.environment import Interpreter, choose_interpreter
 from flows.reproduce.prepare.execution import environment_of
 from flows.reproduce.prepare.fetch import check_signature, keep, opened, work_folder
-from flows.reproduce.report import WIDTH, Story, segment_page, verdict_lines, verdict_page
+from flows.reproduce.report import WIDTH, Story, outside_of_segment, segment_page, verdict_lines, verdict_page
 from flows.reproduce.revision import Revision
 from flows.reproduce.segment import (
     DIFFERENT,
@@ -135,7 +136,8 @@ def reproduce(request: Request) -> int:
             return check_segment(request, segment, checkpoints, checkout, interpreter, environment, story)
         run_stages(list(revision.stages), checkout, interpreter, environment, commands)
 
-        verdict = judge(revision, checkout, prepared.restored, interpreter.different, notes)
+        rendered = rendered_card(revision, checkout, interpreter.python, environment)
+        verdict = judge(revision, checkout, prepared.restored, interpreter.different, notes, rendered)
         story.seconds = time.monotonic() - began
         for line in verdict_lines(verdict):
             print(line, flush=True)
@@ -234,6 +236,8 @@ def check_segment(
     story.seconds += time.monotonic() - began
     outcome = "bit-identical" if found.verdict == "equal" else "not reproduced"
     print(f"\n{outcome}: steps {segment.first} to {segment.last} of the training", flush=True)
+    for one in outside_of_segment(revision):
+        print(f"not compared: {one}", flush=True)
     if request.report:
         atomic_write(request.report, segment_page(story, checkout, interpreter, found))
         print(f"report: {request.report}", flush=True)

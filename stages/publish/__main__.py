@@ -11,10 +11,9 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
+from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
 from stages.formats.revision.receipt import Receipt, read_receipt, write_receipt
-from stages.publish.card.curves import draw_curves
-from stages.publish.card.page import write_card
+from stages.publish.card.render import render_card
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import Inputs, read_inputs
@@ -77,11 +76,9 @@ def gathered(params: PublishParams, inputs: Inputs) -> Iterator[Revision]:
     The card and a new record are in a temporary folder, which is deleted afterwards.
     """
     with TemporaryDirectory() as temporary:
-        card, picture = Path(temporary) / CARD, Path(temporary) / CURVES
-        drawn = {CURVES: picture} if draw_curves(picture) else {}
-        card.write_text(write_card(params, inputs, with_curves=bool(drawn)), encoding="utf-8")
+        card = render_card(params, inputs, Path(temporary))
         measured = {EVALUATION: EVALUATE_REPORT, EVALUATION_RECEIPT: EVALUATE_RECEIPT}
-        revision = name_revision(model_files(MODEL) | {CARD: card} | drawn | measured)
+        revision = name_revision(model_files(MODEL) | card | measured)
         kept = Path(params.folder) / params.name / REVISIONS / revision.name
         yield with_kept_record(revision, kept) or gather_record(revision, params, Path(temporary))
 

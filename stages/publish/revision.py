@@ -4,13 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.formats.model_folder import weight_files
-from stages.formats.revision.layout import PROVENANCE, SIGNATURE, STATEMENT, is_observed, revision_name
+from stages.formats.revision.layout import PROVENANCE, SIGNATURE, is_observed, is_shipped, revision_name
 from stages.formats.revision.provenance import read_provenance
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-
-SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
-"""Of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
                 f"{folder / path}: differs from what was published with this revision; delete {folder} and run "
                 "`dvc repro -f -s publish`"
             )
-    attested = [path for path in (PROVENANCE, STATEMENT, SIGNATURE) if (folder / path).is_file()]
+    attested = [path for path in (PROVENANCE, SIGNATURE) if (folder / path).is_file()]
     return Revision(
         revision.name, revision.files | {path: folder / path for path in (*record, *attested)}, revision.sha256
     )
@@ -60,5 +57,4 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
     weight_files(model)
-    found = (path for pattern in SHIPPED for path in model.glob(pattern))
-    return {path.name: path for path in found if not is_observed(path.name)}
+    return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and is_shipped(path.name)}

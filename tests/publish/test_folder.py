@@ -56,7 +56,6 @@ def test_a_revision_is_laid_out_as_the_hub_would_have_it_and_loads_by_path(proje
         "model.safetensors",
         "provenance.json",
         "record",
-        "statement.json",
         "tokenizer.json",
         "tokenizer_config.json",
     ]

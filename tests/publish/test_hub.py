@@ -67,7 +67,7 @@ def published(hub: Hub, **changes: str) -> dict[str, str]:
 
 def named(tree: Iterable[str]) -> set[str]:
     """The files of a commit without those that are observed, such as the record, of which there must be some."""
-    assert {"provenance.json", "statement.json", "record/params.yaml"} <= set(tree)
+    assert {"provenance.json", "record/params.yaml"} <= set(tree)
     return {path for path in tree if not is_observed(path)}
 
 

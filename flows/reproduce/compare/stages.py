@@ -1,14 +1,15 @@
 """Stage by stage, in the order of the DAG: the new dvc.lock against the recorded one, then the files themselves."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ruamel.yaml import YAML
 
 from flows.reproduce.compare.fields import FieldDifference, first_difference
-from flows.reproduce.revision import Entry, Revision, hash_of, overlaps
+from flows.reproduce.revision import Revision
+from stages.formats.revision.lock import Entry, hash_of, overlaps
 
 LOCK = Path("dvc.lock")
 
@@ -42,6 +43,8 @@ class ComparedStage:
     """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
     differences: list[FileDifference]
     """Of its outputs."""
+    not_as_made: list[str] = field(default_factory=list)
+    """Of the differing files those whose stage made the recorded output here: the published file is another one."""
 
 
 def compare_stages(revision: Revision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
@@ -58,19 +61,21 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
     if found is None:
         return ComparedStage(stage, "not run", 0, [], [])
     differences = list(different_files(revision, checkout, stage))
-    named = {difference.file for difference in differences}
+    named = [difference.file for difference in differences]
     new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
     for out in outs:
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
             differences.append(FileDifference(path, FieldDifference("", f"md5 {old}", f"md5 {new.get(path)}")))
     state: Literal["identical", "restored", "different"] = "restored" if restored else "identical"
+    as_recorded = [out["path"] for out in outs if hash_of(out) == new.get(out["path"])]
     return ComparedStage(
         stage,
         "different" if differences else state,
         len(outs),
         list(different_inputs(revision, recorded, found)),
         differences,
+        [file for file in named if any(overlaps(path, file) for path in as_recorded)],
     )
 
 

@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from flows.reproduce.compare.card import STAGE as PUBLISHING
+from flows.reproduce.compare.card import compare_card
 from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations, same_weights
 from flows.reproduce.compare.stages import ComparedStage, FileDifference, compare_stages
 from flows.reproduce.revision import Revision, ancestors
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
+from stages.formats.revision.layout import CARD, CURVES, EXECUTION, INPUTS, PROVENANCE
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
-Kind = Literal["data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
+Kind = Literal["publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
 
 KINDS: dict[str, Kind] = {
     "device": "hardware",
@@ -55,6 +58,28 @@ class Verdict:
     sets: list[ComparedSet]
     causes: list[Cause] = field(default_factory=list)
     """The most likely first; empty where nothing differs."""
+    not_compared: list[str] = field(default_factory=list)
+    """What of the revision was not computed again or compared, in words."""
+
+    @property
+    def restored(self) -> list[str]:
+        """The stages whose recorded outputs were pulled by their hash, and not computed."""
+        return [stage.name for stage in self.stages if stage.state == "restored"]
+
+    @property
+    def explanation(self) -> str:
+        """The result in a sentence."""
+        match self.result:
+            case "bit-identical":
+                computed = ", ".join(stage.name for stage in self.stages if stage.state != "restored")
+                return f"every output of {computed or 'no stage'} was computed and has the bytes of the recorded one"
+            case "equal within intervals":
+                return (
+                    "the bytes differ, and bits per byte agree with the published ones within 95 % intervals (of the "
+                    "same weights but for rounding); benchmarks of other weights are listed and not judged"
+                )
+            case "not reproduced":
+                return "the result is not the published one"
 
     @property
     def first(self) -> tuple[ComparedStage, FileDifference | None] | None:
@@ -69,24 +94,52 @@ class Verdict:
 
 
 def judge(
-    revision: Revision, checkout: Path, restored: list[str], libraries: dict[str, tuple[str, str]], notes: list[str]
+    revision: Revision,
+    checkout: Path,
+    restored: list[str],
+    libraries: dict[str, tuple[str, str]],
+    notes: list[str],
+    rendered: Path | str,
 ) -> Verdict:
-    """Compare everything. `libraries`: those of other versions than locked; `notes`: facts that this machine lacks."""
-    stages = compare_stages(revision, checkout, restored)
+    """Compare everything.
+
+    `libraries`: those of other versions than locked; `notes`: facts that this machine lacks; `rendered`: the folder of
+    the card that was rendered again, or why there is none.
+    """
+    stages, same = compare_stages(revision, checkout, restored), same_weights(revision, checkout)
+    if isinstance(rendered, Path):
+        stages.append(compare_card(revision, rendered, same_weights=same))
+    left_out = list(not_compared(revision, rendered))
     sets = compare_evaluations(revision, checkout)
     if all(stage.state in ("identical", "restored") for stage in stages):
-        if stages and same_weights(revision, checkout):
-            return Verdict("bit-identical", stages, sets)
+        if stages and same:
+            return Verdict("bit-identical", stages, sets, not_compared=left_out)
         cause = Cause("unknown", "dvc.lock has the recorded outputs, and the weights are not the published ones")
-        return Verdict("not reproduced", stages, sets, [cause])
+        return Verdict("not reproduced", stages, sets, [cause], left_out)
     ran = all(stage.state != "not run" for stage in stages)
-    equal = ran and bool(sets) and all(one.equal for one in sets)
-    if same_weights(revision, checkout):  # then no interval applies, to no number of any report
+    equal = ran and bool(sets) and all(one.equal for one in sets) and not any(contradictions(stages))
+    if same:  # then no interval applies, to no number of any report
         equal = equal and not any(unexplained(revision, stages, libraries))
     verdict = Verdict("equal within intervals" if equal else "not reproduced", stages, sets)
     assert verdict.first is not None
     causes = find_causes(revision, checkout, stages, verdict.first[0], libraries)
-    return Verdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)])
+    return Verdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)], left_out)
+
+
+def not_compared(revision: Revision, rendered: Path | str) -> Iterator[str]:
+    """What of a revision its reproduction says nothing of."""
+    if isinstance(rendered, str):
+        files = ", ".join(path for path in (CARD, CURVES, INPUTS) if path in revision.provenance.files)
+        yield f"{files}: {rendered}"
+    if EXECUTION in revision.provenance.files:
+        yield f"{EXECUTION}: on what the training ran is the publisher's word; nothing recorded contradicts it"
+    yield f"{PROVENANCE}: when and by whom, likewise"
+
+
+def contradictions(stages: list[ComparedStage]) -> Iterator[FileDifference]:
+    """What publish said of the model and the record does not say."""
+    publishing = (stage for stage in stages if stage.name == PUBLISHING)
+    yield from (one for stage in publishing for one in stage.differences if one.difference.weight == "content")
 
 
 def unexplained(
@@ -115,6 +168,14 @@ def find_causes(
     """What was not as recorded when the first differing stage ran, the most direct first."""
     if first.state == "not run":
         return [Cause("unknown", f"stage {first.name} did not run to its end; its messages are above")]
+    if first.not_as_made or first.name == PUBLISHING:
+        files = first.not_as_made or [difference.file for difference in first.differences]
+        by = (
+            f"the output of stage {first.name} is the recorded one"
+            if first.not_as_made
+            else "the record says otherwise"
+        )
+        return [Cause("publication", f"{file}: the published file is not what the stage made: {by}") for file in files]
     found = list(causes_in_inputs(first))
     named = {name for values in revision.stages[first.name].get("params", {}).values() for name in values}
     found += [

@@ -9,9 +9,10 @@ from ruamel.yaml import YAML
 
 from flows.reproduce.commands import OF_THE_HUB, run_quietly, without_credentials, without_secrets
 from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
-from flows.reproduce.revision import Revision, hash_of, md5
+from flows.reproduce.revision import Revision
 from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
+from stages.formats.revision.lock import file_md5, hash_of
 from stages.runtime.entry import UserError
 
 LOCK = "dvc.lock"
@@ -115,7 +116,7 @@ def pulled(revision: Revision, checkout: Path) -> list[str]:
     for stage in stages:
         for out in revision.stages[stage].get("outs", []):
             for report in (revision.folder / record_path(out["path"]), Path.cwd() / out["path"]):
-                if not (checkout / out["path"]).exists() and report.is_file() and md5(report) == hash_of(out):
+                if not (checkout / out["path"]).exists() and report.is_file() and file_md5(report) == hash_of(out):
                     copied(report, checkout, out["path"])
     differing = dvc_status(checkout, stages)
     return [stage for stage in stages if stage not in differing]

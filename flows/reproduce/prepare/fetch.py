@@ -1,7 +1,6 @@
 """A published revision -> `WORK/revision`: from a folder, an archive, or the Hugging Face Hub."""
 
 import lzma
-import os
 import re
 import shutil
 import tarfile
@@ -13,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.environment import STATE_DIR
-from flows.reproduce.revision import Revision, read_revision, require_consistent
-from stages.formats.revision.layout import MAIN, PROVENANCE, SIGNATURE
+from flows.reproduce.revision import Revision, read_revision, require_made
+from stages.formats.revision.layout import MAIN, PROVENANCE
 from stages.formats.revision.provenance import read_provenance
-from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
+from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError, first_line
@@ -35,8 +34,8 @@ NOT_UNPACKED = (
 )
 """What an archive that is damaged or of another kind is found by, besides OSError."""
 
-OF_THE_CLIENT = ".cache"
-"""What the Hub's client leaves in a folder."""
+OF_THE_HUB = (".gitattributes", ".cache")
+"""What the Hub and its client add to the files of a revision."""
 
 
 def work_folder(asked: str, found: Path, given: Path | None) -> Path:
@@ -64,7 +63,7 @@ def keep(asked: str, found: Path, work: Path) -> Revision:
         )
     require_intact(asked, kept)
     revision = read_revision(asked, kept)
-    require_consistent(revision)
+    require_made(revision)
     return revision
 
 
@@ -79,13 +78,11 @@ def require_intact(asked: str, folder: Path) -> None:
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:
     """What is known of the signature, in words.
 
-    Raises UserError where a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is not signed by it.
+    Raises UserError where it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
+    not signed by it.
     """
-    if key is None and not os.environ.get(TRUSTED_KEY):
-        there = (folder / SIGNATURE).is_file()
-        return "there, not checked: name the publisher's public key with --key" if there else "none"
     found = verify_signature(folder, key)
-    if found.state != "valid":
+    if not found.is_acceptable(key):
         raise UserError(f"{asked}: {found}")
     return str(found)
 
@@ -133,5 +130,7 @@ def downloaded(repository: str, revision: str, folder: Path) -> Path:
             snapshot_download(repository, revision=revision, local_dir=folder)
     except UserError as error:
         raise type(error)(f"{error}; and there is no such folder here") from None
-    shutil.rmtree(folder / OF_THE_CLIENT, ignore_errors=True)
+    for added in OF_THE_HUB:
+        shutil.rmtree(folder / added, ignore_errors=True)
+        (folder / added).unlink(missing_ok=True)
     return folder

@@ -10,8 +10,7 @@
         source.tar.gz                              the code, where the commit alone does not have it
         data/...                                   inputs, only where `publish.include_data` asks for them
     provenance.json                                `Provenance`: the index, with the sha256 of every file above
-    statement.json                                 an in-toto statement with an SLSA provenance
-    model.sig                                      a signature, only where a key is named
+    provenance.json.sig                            the signature of the index, only where a key is named
 
 A revision's name follows from the files that are not observed (`is_observed`): the same model with the same card and
 evaluation has the same name, whoever publishes it, wherever. The record of the first publication is kept.
@@ -30,6 +29,7 @@ names the commit of the model, `step_tag` that of a step.
 
 import hashlib
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 CARD = "README.md"
@@ -37,8 +37,7 @@ CURVES = "curves.png"
 EVALUATION = "evaluation.json"
 EVALUATION_RECEIPT = "evaluation_receipt.json"
 PROVENANCE = "provenance.json"
-STATEMENT = "statement.json"
-SIGNATURE = "model.sig"
+SIGNATURE = "provenance.json.sig"
 
 RECORD = "record"
 RECORDED_PARAMS = "record/params.yaml"
@@ -53,8 +52,11 @@ EXECUTION = "record/execution.json"
 INPUTS = "record/inputs.json"
 SOURCE_ARCHIVE = "record/source.tar.gz"
 
-NOT_INDEXED = frozenset({PROVENANCE, STATEMENT, SIGNATURE})
+NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE})
 """Files whose hashes the provenance does not have: itself, and what is made from it."""
+
+SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+"""Of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
 
 REVISIONS = "revisions"
 RUNS = "runs"
@@ -74,6 +76,11 @@ def revision_name(sha256: Mapping[str, str]) -> str:
 def is_observed(path: str) -> bool:
     """Whether a file of a revision says how it was made or published, so that another publication may differ in it."""
     return path in NOT_INDEXED or path.startswith(f"{RECORD}/")
+
+
+def is_shipped(path: str) -> bool:
+    """Whether a file of the model folder is published, by its path there. An exported step is not of the revision."""
+    return "/" not in path and not is_observed(path) and any(fnmatchcase(path, pattern) for pattern in SHIPPED)
 
 
 def record_path(path: Path | str) -> str:

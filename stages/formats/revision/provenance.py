@@ -1,11 +1,13 @@
 """The index of a revision: `provenance.json`. What it was made from, and the hash of every file."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stages.formats.reports import write_json
+from stages.runtime.hashes import file_sha256
 
 
 class GitState(BaseModel):
@@ -58,7 +60,12 @@ class Provenance(BaseModel):
 
     revision: str
     files: dict[str, str]
-    """File of the revision -> sha256, without this file, the statement and the signature."""
+    """File of the revision -> sha256, without this file and the signature."""
+    folders: dict[str, dict[str, str]] = {}
+    """Folder of the project that a stage made -> its files' md5, by their paths in it. DVC names the folder by the hash
+    of this listing, so it also has what the revision does not hold: exported steps."""
+    checksum: str = ""
+    """sha256 of this file as it is with an empty checksum: a damaged byte is found without a signature too."""
     weights_sha256: str
     git: GitState | None
     """None outside a git repository."""
@@ -83,13 +90,21 @@ class Provenance(BaseModel):
 
 
 def write_provenance(path: Path, provenance: Provenance) -> None:
-    """Write `provenance.json`."""
-    write_json(path, provenance.model_dump(mode="json"))
+    """Write `provenance.json` with its checksum."""
+    values = provenance.model_dump(mode="json") | {"checksum": ""}
+    write_json(path, values)
+    write_json(path, values | {"checksum": file_sha256(path)})
+
+
+def is_undamaged(path: Path, provenance: Provenance) -> bool:
+    """Whether the checksum of a `provenance.json` is that of its bytes."""
+    content = path.read_bytes().replace(f'"checksum": "{provenance.checksum}"'.encode(), b'"checksum": ""', 1)
+    return hashlib.sha256(content).hexdigest() == provenance.checksum
 
 
 def read_provenance(path: Path) -> Provenance | None:
     """Read `provenance.json`; None where there is none of this format."""
     try:
         return Provenance.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return None

@@ -1,34 +1,43 @@
-"""Signs a revision's statement, and verifies the signature: `model.sig`.
+"""Signs a revision's index, and verifies the signature: `provenance.json.sig`, by `ssh-keygen -Y`.
 
-A DSSE envelope (https://github.com/secure-systems-lab/dsse/blob/master/envelope.md) around the bytes of statement.json,
-made by securesystemslib with a key in a PEM file: Ed25519, ECDSA or RSA. The statement lists every file of the revision
-with its hash, so the signature is of all of them. Nothing here needs a network.
+The format is OpenSSH's (PROTOCOL.sshsig, namespace `parrotflow`). The index has the sha256 of every other file, so one
+signature is of the whole revision. Nothing here needs a network.
 """
 
-import json
 import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
+from typing import Literal
 
-from stages.formats.revision.layout import PROVENANCE, SIGNATURE, STATEMENT
-from stages.formats.revision.provenance import read_provenance
-from stages.formats.revision.statement import differing_subjects, read_statement
+from stages.formats.revision.layout import PROVENANCE, SIGNATURE
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 SIGNING_KEY = "PARROTFLOW_SIGNING_KEY"
-"""Names the file with the private key (PEM, PKCS #8); unset: nothing is signed."""
+"""Names the file with the private key, or with the public one of a key that ssh-agent has; unset: nothing is signed."""
 
 PASSPHRASE = "PARROTFLOW_SIGNING_PASSPHRASE"
 """Of the private key, where it is encrypted."""
 
 TRUSTED_KEY = "PARROTFLOW_TRUSTED_KEY"
-"""Names the file with the public key (PEM) that revisions are verified with."""
+"""Names the file that revisions are verified with: a public key, or an allowed-signers file (ssh-keygen(1))."""
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-"""Of an in-toto statement in an envelope (in-toto v1, envelope.md)."""
+NAMESPACE = "parrotflow"
+"""A signature that was made for another purpose with the same key is not valid here."""
+
+PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-\S+ \S+")
+"""How a file with a public key begins; a line of an allowed-signers file begins with names."""
+
+SIGNER = "signer"
+"""The name of the one key of such a file."""
+
+ASK = f'#!/bin/sh\nprintf "%s\\n" "${PASSPHRASE}"\n'
+"""Answers for the user: ssh-keygen would ask in the terminal, which nobody may watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +47,13 @@ class Verdict:
     state: Literal["unsigned", "unchecked", "valid", "invalid"]
     """`unchecked`: there is a signature, and no public key to check it with."""
     reason: str = ""
-    """Why it is invalid."""
-    key: str | None = None
-    """The id of the key that the signature names: the sha256 of the public key, as securesystemslib writes it."""
+    """Why it is invalid, or was not checked."""
+    signer: str = ""
+    """The fingerprint of the key, after its name in the allowed-signers file."""
+
+    def is_acceptable(self, key: Path | None) -> bool:
+        """Whether the signature is what a user can expect who names a key, or none."""
+        return self.state == "valid" or (trusted_key(key) is None and self.state != "invalid")
 
     def __str__(self) -> str:
         """In words."""
@@ -48,99 +61,104 @@ class Verdict:
             case "unsigned":
                 return "not signed"
             case "unchecked":
-                return f"signed by key {(self.key or '')[:16]}, which was not checked: name its public key"
+                return f"signature not checked: {self.reason}"
             case "valid":
-                return f"signed by key {(self.key or '')[:16]}"
+                return f"signed by {self.signer}"
             case "invalid":
                 return f"the signature is not valid: {self.reason}"
 
 
-def require_library() -> None:
-    """Raise UserError where the library for signatures is not installed: it is optional."""
-    if find_spec("securesystemslib") is None:
-        raise UserError("signatures need the library securesystemslib: `pip install parrotflow[signing]`")
-
-
-def sign(statement: Path, signature: Path, key_file: Path) -> None:
-    """Write a signature of a statement. Raises UserError if the key cannot be read."""
-    require_library()
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from securesystemslib.dsse import Envelope
-    from securesystemslib.signer import CryptoSigner
-
-    passphrase = os.environ.get(PASSPHRASE)
-    try:
-        key: Any = load_pem_private_key(key_file.read_bytes(), passphrase.encode() if passphrase else None)
-        signer = CryptoSigner(key)
-    except OSError as error:
-        raise UserError(f"{SIGNING_KEY}: cannot read the private key ({error.strerror}); correct the path") from None
-    except (TypeError, ValueError) as error:
+def sign(provenance: Path, key: Path) -> None:
+    """Write the signature of an index, in its folder. Raises UserError where the key cannot sign."""
+    if not key.is_file():
+        raise UserError(f"{SIGNING_KEY}: {key} is no file; it names a private key, e.g. ~/.ssh/id_ed25519")
+    signature = provenance.with_name(SIGNATURE)
+    signature.unlink(missing_ok=True)  # ssh-keygen asks before it overwrites
+    done = ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(provenance))
+    if done.returncode or not signature.is_file():
         raise UserError(
-            f"{SIGNING_KEY}: no private key in PEM that can sign ({error}); make one with `openssl genpkey -algorithm "
-            f"ed25519`, or set {PASSPHRASE}"
-        ) from None
-    envelope = Envelope(statement.read_bytes(), PAYLOAD_TYPE, {})
-    envelope.sign(signer)
-    signature.write_text(json.dumps(envelope.to_dict(), sort_keys=True) + "\n", encoding="utf-8")
+            f"{SIGNING_KEY}: {key} cannot sign ({last_line(done)}); make a key with `ssh-keygen -t ed25519`, and give "
+            f"the passphrase of an encrypted one in {PASSPHRASE}"
+        )
 
 
-def verify_signature(folder: Path, public_key: Path | None = None) -> Verdict:
+def verify_signature(folder: Path, key: Path | None = None) -> Verdict:
     """Verify the signature of the revision in `folder`.
 
-    Without `public_key` the one that PARROTFLOW_TRUSTED_KEY names is used. `valid` means: the holder of the key signed
-    this statement, and it gives every file of the index, and the index itself, the hash that the index gives. That the
-    files have these hashes is for `verify_files` to say. Raises UserError if the public key cannot be read.
+    `key` is a public key or an allowed-signers file; without it the one that PARROTFLOW_TRUSTED_KEY names is used.
+    `valid` means: the holder of a key that is named there signed this index. That the files have the hashes that the
+    index gives is for `verify_files` to say. Without a key a damaged signature is `invalid`, any other `unchecked`.
+    Raises UserError if the file cannot be read, or ssh-keygen is missing and there is a key to check with.
     """
-    if not (folder / SIGNATURE).is_file():
+    key = trusted_key(key)
+    signature, content = folder / SIGNATURE, folder / PROVENANCE
+    if key is not None and not key.is_file():
+        raise UserError(f"{key}: no such file; name a public key (key.pub) or an allowed-signers file")
+    if not signature.is_file() or not content.is_file():
         return Verdict("unsigned")
-    require_library()
+    if key is None and shutil.which("ssh-keygen") is None:
+        return Verdict("unchecked", "ssh-keygen is not installed")
+    common = ("-n", NAMESPACE, "-s", str(signature))
+    intact = ssh_keygen("check-novalidate", *common, reads=content)
+    if intact.returncode:
+        return Verdict("invalid", f"{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
+    fingerprint = intact.stdout.split()[-1]  # Good "parrotflow" signature with ED25519 key SHA256:...
+    if key is None:
+        return Verdict("unchecked", f"made with the key {fingerprint}; name the publisher's public key with --key")
+    with allowed_signers(key) as allowed:
+        found = ssh_keygen("find-principals", "-f", str(allowed), "-s", str(signature))
+        for name in found.stdout.splitlines():
+            if ssh_keygen("verify", "-f", str(allowed), "-I", name, *common, reads=content).returncode == 0:
+                return Verdict("valid", signer=fingerprint if name == SIGNER else f"{name}, {fingerprint}")
+    return Verdict("invalid", f"made with the key {fingerprint}, which {key} does not name for {NAMESPACE}")
+
+
+def trusted_key(key: Path | None) -> Path | None:
+    """The file to verify with: that of `--key`, else the one that PARROTFLOW_TRUSTED_KEY names."""
     named = os.environ.get(TRUSTED_KEY)
-    if public_key is None and named:
-        public_key = Path(named)
+    return key or (Path(named).expanduser() if named else None)
+
+
+@contextmanager
+def allowed_signers(key: Path) -> Iterator[Path]:
+    """The allowed-signers file that a user names, or one with the public key that a user names."""
     try:
-        envelope, key = _read_envelope(folder)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Verdict("invalid", f"{SIGNATURE} cannot be read ({type(error).__name__})")
-    if public_key is None:
-        return Verdict("unchecked", key=key)
-    return _verified(folder, envelope, key, public_key)
+        text = key.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{key}: cannot be read ({error}); name a public key or an allowed-signers file") from None
+    if "PRIVATE KEY" in text:
+        raise UserError(f"{key}: is a private key; name the public one, {key}.pub")
+    if not PUBLIC_KEY.match(text):
+        yield key
+        return
+    with TemporaryDirectory() as temporary:
+        allowed = Path(temporary) / "allowed_signers"
+        allowed.write_text(f'{SIGNER} namespaces="{NAMESPACE}" {text}\n', encoding="utf-8")
+        yield allowed
 
 
-def _read_envelope(folder: Path) -> tuple[Any, str]:
-    from securesystemslib.dsse import Envelope
-
-    envelope = Envelope.from_dict(json.loads((folder / SIGNATURE).read_bytes()))
-    return envelope, next(iter(envelope.signatures), "")
-
-
-def _verified(folder: Path, envelope: Any, key: str, public_key: Path) -> Verdict:
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from securesystemslib.exceptions import VerificationError
-    from securesystemslib.signer import SSlibKey
-
-    try:
-        trusted = SSlibKey.from_crypto(load_pem_public_key(public_key.read_bytes()))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{public_key}: no public key in PEM ({error}); make one with `openssl pkey -pubout`") from None
-    try:
-        envelope.verify([trusted], threshold=1)
-    except VerificationError:
-        reason = "made with another key" if key != trusted.keyid else "the statement was changed after it was signed"
-        return Verdict("invalid", reason, key)
-    if envelope.payload_type != PAYLOAD_TYPE or envelope.payload != _bytes(folder / STATEMENT):
-        return Verdict("invalid", f"{STATEMENT} is not what was signed", key)
-    reason = _unsaid(folder)
-    return Verdict("invalid", reason, key) if reason else Verdict("valid", key=key)
+def ssh_keygen(action: str, *options: str, reads: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run `ssh-keygen -Y`. Raises UserError where it is not installed."""
+    with TemporaryDirectory() as temporary:
+        ask = Path(temporary) / "ask"
+        ask.write_text(ASK, encoding="utf-8")
+        ask.chmod(0o700)
+        try:
+            return subprocess.run(
+                ["ssh-keygen", "-Y", action, *options],
+                input=reads.read_text(encoding="utf-8", errors="surrogateescape") if reads else "",
+                env=os.environ | {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "LC_ALL": "C"},
+                capture_output=True,
+                check=False,
+                encoding="utf-8",
+                errors="surrogateescape",
+            )
+        except FileNotFoundError:
+            raise UserError(
+                "signatures need ssh-keygen (OpenSSH 8.2 or newer): `apt-get install openssh-client`"
+            ) from None
 
 
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
-def _unsaid(folder: Path) -> str:
-    """What the index says and the statement does not; empty where they agree."""
-    statement, provenance = read_statement(folder / STATEMENT), read_provenance(folder / PROVENANCE)
-    if statement is None or provenance is None:
-        return f"{STATEMENT} or {PROVENANCE} cannot be read"
-    differing = differing_subjects(statement, provenance, file_sha256(folder / PROVENANCE))
-    return f"the statement has another hash of {', '.join(differing[:3])}" if differing else ""
+def last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    """The last thing that a program said."""
+    return (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]

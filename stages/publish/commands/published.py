@@ -10,15 +10,17 @@ else `publish.folder` and `publish.name`); `--hub owner/name` or `--folder PATH`
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from stages.formats.evaluation.report import read_published_totals
-from stages.formats.revision.layout import EVALUATION
-from stages.formats.revision.signature import TRUSTED_KEY, Verdict, verify_signature
+from stages.formats.revision.consistency import unmade
+from stages.formats.revision.layout import EVALUATION, PROVENANCE
+from stages.formats.revision.lock import read_recorded_lock
+from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
@@ -30,11 +32,6 @@ from stages.publish.registry.local import Folder
 from stages.publish.registry.registry import Registry, full_name, main_revision, newest_first
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
-
-INVALID = str(Verdict("invalid"))
-"""How an invalid signature is said."""
-
-UNSIGNED = str(Verdict("unsigned"))
 
 
 def main() -> None:
@@ -95,14 +92,17 @@ def path(registry: Registry, arguments: argparse.Namespace) -> None:
 
 
 def verify(registry: Registry, arguments: argparse.Namespace) -> None:
-    """Read every file, compare it with its hash, and check the signature. Raises UserError where anything is wrong."""
+    """Read every file, compare it with its hash and the record, and check the signature.
+
+    Raises UserError where anything is wrong.
+    """
     names = [full_name(registry, arguments.revision)] if arguments.revision else list(newest_first(registry))
-    wrong, by_key = 0, arguments.key is not None or TRUSTED_KEY in os.environ
+    wrong = 0
     for name in names:
         folder = registry.folder(name)
-        faults, signature = verify_files(folder), signature_of(folder, arguments.key)
-        wrong += bool(faults) or signature.startswith(INVALID) or (by_key and signature == UNSIGNED)
-        print(f"{name}  {'; '.join(map(str, faults)) if faults else 'intact'}, {signature}")
+        faults, signature = verify_files(folder), verify_signature(folder, arguments.key)
+        wrong += bool(faults) or not signature.is_acceptable(arguments.key)
+        print(f"{name}  {'; '.join(map(str, faults)) if faults else f'intact{unrecorded(folder)}'}, {signature}")
     if wrong:
         raise UserError(
             f"{registry.location}: {wrong} of {len(names)} revisions are not as they were published, or not signed "
@@ -110,14 +110,12 @@ def verify(registry: Registry, arguments: argparse.Namespace) -> None:
         )
 
 
-def signature_of(folder: Path, key: Path | None) -> str:
-    """What is known of a revision's signature. Without a key nothing has to be installed."""
-    try:
-        return str(verify_signature(folder, key))
-    except UserError as error:
-        if key is not None or TRUSTED_KEY in os.environ:
-            raise
-        return f"signature not checked ({error})"
+def unrecorded(folder: Path) -> str:
+    """The files of an intact revision that its dvc.lock has no hash of, in words; nothing where it has all."""
+    provenance = read_provenance(folder / PROVENANCE)
+    files = unmade(provenance, read_recorded_lock(folder)) if provenance else []
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    return f" (no stage is recorded for {', '.join(files[:3])}{more})" if files else ""
 
 
 def rollback(registry: Registry, _: argparse.Namespace) -> None:
@@ -225,7 +223,11 @@ def parse_arguments() -> argparse.Namespace:
     of_path.add_argument("--step", type=int, help="an exported step of the revision's run instead")
     of_verify = command("verify", verify, "read every file, compare it with its hash, and check the signature")
     of_verify.add_argument("revision", nargs="?", help="default: all")
-    of_verify.add_argument("--key", type=Path, help=f"the public key (PEM); default: the file that {TRUSTED_KEY} names")
+    of_verify.add_argument(
+        "--key",
+        type=Path,
+        help=f"a public key or an allowed-signers file of ssh-keygen; default: the file that {TRUSTED_KEY} names",
+    )
     command("rollback", rollback, "lead main to where it led before")
     of_promote = command("promote", promote, "lead main to a revision, or to what an experiment made")
     of_promote.add_argument("revision", nargs="?")

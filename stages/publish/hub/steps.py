@@ -7,9 +7,9 @@ from pathlib import Path
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.execution import read_execution
-from stages.formats.revision.layout import revision_name, run_name, step_name
+from stages.formats.revision.layout import SHIPPED, revision_name, run_name, step_name
 from stages.formats.tokenizer_folder import TOKENIZER
-from stages.publish.revision import SHIPPED, Revision, model_files
+from stages.publish.revision import Revision, model_files
 from stages.runtime.hashes import file_sha256
 
 STEP = re.compile(r"step-(\d+)")

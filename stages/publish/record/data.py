@@ -1,7 +1,6 @@
 """Lists the data that a revision was made from: sources of documents, and the files that stages depend on."""
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser, Error
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.revision.inputs import MOST_FILES, Amount, Dependency, InputListing, Place, Source
+from stages.formats.revision.lock import folder_md5
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import Stages, outside_deps, recorded_section
 from stages.publish.record.git import files_of_dvc, printable, public_url
-from stages.publish.record.source import md5_of
 
 DVC_CONFIGS = (Path(".dvc/config"), Path(".dvc/config.local"))
 """Later ones win."""
@@ -142,12 +141,13 @@ def md5_of_dvc(path: Path) -> str:
 
 
 def name_of(path: Path, hashes: Mapping[Path, Hashes]) -> str:
-    """Of a file its md5, of a folder the md5 of its listing in JSON with `.dir` (dvc_data.hashfile.tree.Tree)."""
-    if path in hashes:
-        return hashes[path].md5
-    listing = [{"md5": found.md5, "relpath": file.relative_to(path).as_posix()} for file, found in hashes.items()]
-    listing.sort(key=lambda entry: entry["relpath"])
-    return f"{md5_of(json.dumps(listing, sort_keys=True).encode())}.dir"
+    """Of a file its md5, of a folder that of its listing."""
+    return hashes[path].md5 if path in hashes else folder_md5(listing_of(path, hashes))
+
+
+def listing_of(folder: Path, hashes: Mapping[Path, Hashes]) -> dict[str, str]:
+    """File of a folder -> its md5, by its path there."""
+    return {file.relative_to(folder).as_posix(): found.md5 for file, found in hashes.items()}
 
 
 def dvc_remote() -> str | None:

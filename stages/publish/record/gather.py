@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
-from ruamel.yaml import YAML
 
-from stages.formats.model_folder import weights_sha256
+from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, write_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, write_execution
 from stages.formats.revision.inputs import InputListing, Place, write_inputs
 from stages.formats.revision.layout import (
     EXECUTION,
@@ -22,21 +21,18 @@ from stages.formats.revision.layout import (
     PROVENANCE,
     RECORD,
     RECORDED_DATA,
-    RECORDED_PARAMS,
     RECORDED_VERSIONS,
     SIGNATURE,
     SOURCE_ARCHIVE,
-    STATEMENT,
     record_path,
 )
 from stages.formats.revision.provenance import GitState, Provenance, write_provenance
 from stages.formats.revision.signature import SIGNING_KEY, sign
-from stages.formats.revision.statement import make_statement, write_statement
 from stages.publish import inputs
 from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock
 from stages.publish.params import PublishParams
 from stages.publish.record import git
-from stages.publish.record.data import list_inputs, md5_of_dvc
+from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import settings, stages_of_another_pipeline
 from stages.publish.record.source import Source, archive_source, has_private_name
@@ -79,6 +75,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     provenance = Provenance(
         revision=revision.name,
         files=revision.sha256 | {path: file_sha256(files[path]) for path in sorted(files)},
+        folders=dict(folders_of(stages)),
         weights_sha256=weights_sha256(),
         git=state,
         source=source.archive,
@@ -102,9 +99,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     )
     write_provenance(folder / PROVENANCE, provenance)
     require_no_secret({PROVENANCE: folder / PROVENANCE})
-    return Revision(
-        revision.name, revision.files | files | attested(folder, provenance, listing, execution), revision.sha256
-    )
+    return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 
 
 def places(state: GitState | None, source: Source) -> dict[str, Place]:
@@ -129,6 +124,13 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
         files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
         reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
     return reports, edited
+
+
+def folders_of(stages: Stages) -> Iterator[tuple[str, dict[str, str]]]:
+    """(folder, its files' md5) of those folders of the stages' outputs that a revision has files of."""
+    for path in (Path(out["path"]) for stage in stages.values() for out in stage.get("outs", [])):
+        if path.is_dir() and (path == MODEL or path.is_relative_to(REPORTS)):
+            yield path.as_posix(), listing_of(path, hashes_of(path))
 
 
 def require_no_secret(files: dict[str, Path]) -> None:
@@ -160,21 +162,9 @@ def read_versions(path: Path) -> dict[str, str]:
     return versions
 
 
-def attested(
-    folder: Path, provenance: Provenance, listing: InputListing, execution: Execution | None
-) -> dict[str, Path]:
-    """The index, the statement and, where a key is named, the signature; the last two are written here."""
-    params = YAML(typ="safe").load(folder / RECORDED_PARAMS)
-    statement = make_statement(
-        provenance,
-        file_sha256(folder / PROVENANCE),
-        params={name: section for name, section in params.items() if name != "publish"},
-        libraries=provenance.versions,
-        inputs=listing,
-        execution=execution,
-    )
-    write_statement(folder / STATEMENT, statement)
-    if key := os.environ.get(SIGNING_KEY):
-        sign(folder / STATEMENT, folder / SIGNATURE, Path(key))
-    written = (PROVENANCE, STATEMENT, *([SIGNATURE] if key else []))
-    return {path: folder / path for path in written}
+def attested(index: Path) -> dict[str, Path]:
+    """The index and, where a key is named, its signature, which is made here."""
+    if not (key := os.environ.get(SIGNING_KEY)):
+        return {PROVENANCE: index}
+    sign(index, Path(key).expanduser())
+    return {PROVENANCE: index, SIGNATURE: index.with_name(SIGNATURE)}

@@ -136,5 +136,6 @@ def lock_of(stages: Stages) -> bytes:
     writer = YAML(typ="safe")
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.representer.ignore_aliases = lambda *_: True
     writer.dump({"schema": "2.0", "stages": stages}, stream)
     return stream.getvalue().encode("utf-8")

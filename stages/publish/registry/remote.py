@@ -127,8 +127,9 @@ class Repository:
         return self.snapshot(self.revisions[name])
 
     def snapshot(self, commit: str) -> Path:
-        """All files of a commit."""
-        return Path(self.asked(lambda api: api.snapshot_download(self.location, revision=commit)))
+        """All files of a commit, without what the Hub itself adds."""
+        options = {"revision": commit, "ignore_patterns": ".gitattributes"}
+        return Path(self.asked(lambda api: api.snapshot_download(self.location, **options)))
 
     def steps(self, name: str) -> Mapping[int, str]:
         """The tags of the run's exported steps."""

@@ -15,17 +15,23 @@ from stages.formats.revision.layout import (
     EVALUATION_RECEIPT,
     EXECUTION,
     INPUTS,
+    NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     RECORDED_VERSIONS,
+    is_shipped,
     revision_name,
 )
+from stages.formats.revision.lock import file_md5, read_recorded_lock
 from stages.formats.revision.provenance import GitState, Provenance, SourceArchive, write_provenance
 from stages.runtime.hashes import file_sha256
 from tests.flows.small_pipeline import run
+
+MEASURED = (EVALUATION, EVALUATION_RECEIPT)
+CURVES = "record/reports/curves"
 
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_VERSIONS, RECORDED_REQUIREMENTS)
 
@@ -57,16 +63,21 @@ def write_revision(
 def seal(folder: Path, git: GitState | None, source: SourceArchive | None = None) -> None:
     """Write the provenance over the files as they are now: whoever forges a file can do this too."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name != PROVENANCE}
+    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name not in NOT_INDEXED}
+    model, curves = [path for path in hashes if is_shipped(path) and path not in MEASURED], folder / CURVES
     write_provenance(
         folder / PROVENANCE,
         Provenance(
             revision=revision_name(hashes),
             files=hashes,
+            folders={
+                "model": {path: file_md5(folder / path) for path in model},
+                "reports/curves": {path.name: file_md5(path) for path in sorted(curves.glob("*"))},
+            },
             weights_sha256=weights_sha256(folder),
             git=git,
             source=source,
-            pipeline=[],
+            pipeline=[{"stage": name} | entry for name, entry in read_recorded_lock(folder).items()],
             not_in_lock=[],
             publish={"name": "tiny"},
             versions={},

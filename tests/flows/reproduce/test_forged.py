@@ -16,9 +16,10 @@ from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, unexplained
 from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
 from flows.reproduce.prepare.data import copied, pull
 from flows.reproduce.report import verdict_lines
-from flows.reproduce.revision import Revision, is_outside
+from flows.reproduce.revision import Revision
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.layout import RECORDED_PARAMS
+from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import GitState, Provenance
 from stages.runtime.entry import UserError
 

@@ -5,7 +5,7 @@ import pytest
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import write_execution
 from stages.formats.revision.layout import EXECUTION, record_path
-from tests.formats.revision.records import execution, write_attested
+from tests.formats.revision.records import execution, write_index, write_lock
 
 
 @pytest.fixture
@@ -17,5 +17,6 @@ def revision(tmp_path: Path) -> Path:
     (folder / "config.json").write_text("{}")
     (folder / record_path("reports/train.json")).write_text("{}")
     write_execution(execution(weights_sha256(folder)), folder / EXECUTION)
-    write_attested(folder)
+    write_lock(folder)
+    write_index(folder)
     return folder

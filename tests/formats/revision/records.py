@@ -1,13 +1,23 @@
 """Small records of a revision."""
 
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution, Session
 from stages.formats.revision.inputs import Amount, Dependency, InputListing, Place, Source
-from stages.formats.revision.layout import NOT_INDEXED, PROVENANCE, STATEMENT, revision_name
+from stages.formats.revision.layout import (
+    NOT_INDEXED,
+    PROVENANCE,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+    is_shipped,
+    revision_name,
+)
+from stages.formats.revision.lock import DamagedError, file_md5, folder_md5, read_recorded_lock
 from stages.formats.revision.provenance import GitState, Provenance, write_provenance
-from stages.formats.revision.statement import Statement, make_statement, write_statement
 from stages.runtime.hashes import file_sha256
 
 SESSION = Session(
@@ -65,38 +75,45 @@ def execution(weights: str) -> Execution:
     return Execution(weights_sha256=weights, fingerprint="f", sessions=[SESSION], checkpoints={10: "c" * 64})
 
 
-def write_index(folder: Path) -> Provenance:
-    """provenance.json of the files that are there."""
+def write_lock(folder: Path) -> None:
+    """record/dvc.lock and record/params.yaml: one stage has made the files that are there."""
+    model = {path.name: file_md5(path) for path in sorted(folder.iterdir()) if is_shipped(path.name)}
+    reports = sorted((folder / "record/reports").glob("*"))
+    stage = {
+        "cmd": "python -m stages.train",
+        "params": {"params.yaml": {"train": {"max_steps": 3}}},
+        "outs": [
+            {"path": "model", "hash": "md5", "md5": folder_md5(model)},
+            *({"path": f"reports/{path.name}", "hash": "md5", "md5": file_md5(path)} for path in reports),
+        ],
+    }
+    (folder / RECORDED_PARAMS).write_text("train: {max_steps: 3}\npublish: {name: tiny}\n")
+    YAML(typ="safe").dump({"schema": "2.0", "stages": {"train": stage}}, folder / RECORDED_LOCK)
+
+
+def write_index(folder: Path, **changes: Any) -> Provenance:
+    """provenance.json of the files that are there, as a forger can write it too."""
     files = {
         path.relative_to(folder).as_posix(): file_sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in NOT_INDEXED
     }
+    try:
+        lock = read_recorded_lock(folder)
+    except DamagedError:
+        lock = {}
     provenance = Provenance(
         revision=revision_name(files),
         files=files,
+        folders={"model": {path: file_md5(folder / path) for path in files if is_shipped(path)}},
         weights_sha256=weights_sha256(folder),
         git=GITSTATE,
-        pipeline=[],
+        pipeline=[{"stage": name} | entry for name, entry in lock.items()],
         versions={},
         not_in_lock=[],
         publish={"name": "tiny"},
         training=None,
         published_from={},
-    )
+    ).model_copy(update=changes)
     write_provenance(folder / PROVENANCE, provenance)
     return provenance
-
-
-def write_attested(folder: Path) -> Statement:
-    """The index, and the statement about it."""
-    statement = make_statement(
-        write_index(folder),
-        file_sha256(folder / PROVENANCE),
-        params={"train": {"max_steps": 3}},
-        libraries={"torch": "2.13.0", "lm_eval": "0.4.13"},
-        inputs=INPUTS,
-        execution=execution(weights_sha256(folder)),
-    )
-    write_statement(folder / STATEMENT, statement)
-    return statement

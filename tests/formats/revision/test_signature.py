@@ -1,109 +1,150 @@
-"""Keys are made by openssl, as the documentation says; nothing needs a network."""
+"""Keys are made by ssh-keygen, as the documentation says; nothing needs a network."""
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from stages.formats.revision.layout import SIGNATURE, STATEMENT
+from stages.formats.revision.layout import PROVENANCE, SIGNATURE
 from stages.formats.revision.signature import PASSPHRASE, TRUSTED_KEY, sign, verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
-from tests.formats.revision.records import write_attested, write_index
+from tests.formats.revision.records import write_index
 
 
-def make_keys(folder: Path, name: str = "key", *options: str) -> tuple[Path, Path]:
-    """The files of a private and a public key."""
-    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
-    run("genpkey", *(options or ("-algorithm", "ed25519")), "-out", str(private))
-    run("pkey", "-in", str(private), "-passin", "pass:secret", "-pubout", "-out", str(public))
-    return private, public
+def make_key(folder: Path, name: str = "key", *options: str, passphrase: str = "") -> Path:
+    """The file of a private key; the public one is next to it."""
+    command = [
+        "ssh-keygen",
+        "-q",
+        *(options or ("-t", "ed25519")),
+        "-N",
+        passphrase,
+        "-C",
+        "",
+        "-f",
+        str(folder / name),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / name
 
 
-def run(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+def public(key: Path) -> Path:
+    return key.with_name(f"{key.name}.pub")
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> tuple[Path, Path]:
-    return make_keys(tmp_path)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (PASSPHRASE, TRUSTED_KEY):
+        monkeypatch.delenv(name, raising=False)
+    return make_key(tmp_path)
 
 
 @pytest.fixture
-def signed(revision: Path, keys: tuple[Path, Path]) -> Path:
-    sign(revision / STATEMENT, revision / SIGNATURE, keys[0])
+def signed(revision: Path, key: Path) -> Path:
+    sign(revision / PROVENANCE, key)
     return revision
 
 
-def test_a_signature_is_verified_with_the_public_key(
-    signed: Path, keys: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert verify_signature(signed, keys[1]).state == "valid"
+def test_a_signature_is_verified_with_the_public_key(signed: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify_signature(signed, public(key)).state == "valid"
     assert verify_files(signed) == []
-    assert verify_signature(signed).state == "unchecked"
+    unchecked = verify_signature(signed)
+    assert unchecked.state == "unchecked"
+    assert unchecked.is_acceptable(None)
 
-    monkeypatch.setenv(TRUSTED_KEY, str(keys[1]))
-    verdict = verify_signature(signed)
-    assert verdict.state == "valid"
-    assert str(verdict) == f"signed by key {(verdict.key or '')[:16]}"
+    monkeypatch.setenv(TRUSTED_KEY, str(public(key)))
+    assert str(verify_signature(signed)).startswith("signed by SHA256:")
 
 
-@pytest.mark.parametrize(
-    "options", [("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"), ("-algorithm", "RSA")]
-)
+def test_openssh_itself_verifies_it(signed: Path, key: Path, tmp_path: Path) -> None:
+    (tmp_path / "allowed").write_text(f"me@example.com {public(key).read_text()}")
+
+    names = ["-f", tmp_path / "allowed", "-I", "me@example.com", "-n", "parrotflow"]
+    command = ["ssh-keygen", "-Y", "verify", *names, "-s", signed / SIGNATURE]
+    subprocess.run(command, input=(signed / PROVENANCE).read_bytes(), check=True)
+
+
+def test_an_allowed_signers_file_names_who_signed_and_for_what(signed: Path, key: Path, tmp_path: Path) -> None:
+    other = public(make_key(tmp_path, "other")).read_text()
+    (tmp_path / "allowed").write_text(f"you@example.com {other}# us\nme@example.com {public(key).read_text()}")
+    (tmp_path / "for-git").write_text(f'me@example.com namespaces="git" {public(key).read_text()}')
+
+    assert verify_signature(signed, tmp_path / "allowed").signer.startswith("me@example.com, SHA256:")
+    assert verify_signature(signed, tmp_path / "for-git").state == "invalid"
+
+
+@pytest.mark.parametrize("options", [("-t", "ecdsa"), ("-t", "rsa", "-b", "2048")])
 def test_keys_of_other_kinds_work_too(revision: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    private, public = make_keys(tmp_path, "other", *options)
+    key = make_key(tmp_path, "other", *options)
 
-    sign(revision / STATEMENT, revision / SIGNATURE, private)
+    sign(revision / PROVENANCE, key)
 
-    assert verify_signature(revision, public).state == "valid"
+    assert verify_signature(revision, public(key)).state == "valid"
 
 
 def test_a_key_may_have_a_passphrase(revision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    private, public = make_keys(tmp_path, "locked", "-algorithm", "ed25519", "-aes256", "-pass", "pass:secret")
-    with pytest.raises(UserError, match=f"no private key in PEM that can sign.*set {PASSPHRASE}"):
-        sign(revision / STATEMENT, revision / SIGNATURE, private)
+    key = make_key(tmp_path, "locked", passphrase="it's secret")
+    monkeypatch.delenv(PASSPHRASE, raising=False)
+    with pytest.raises(UserError, match=rf"cannot sign \(.*passphrase.*in {PASSPHRASE}"):
+        sign(revision / PROVENANCE, key)
 
-    monkeypatch.setenv(PASSPHRASE, "secret")
-    sign(revision / STATEMENT, revision / SIGNATURE, private)
+    monkeypatch.setenv(PASSPHRASE, "it's secret")
+    sign(revision / PROVENANCE, key)
 
-    assert verify_signature(revision, public).state == "valid"
-
-
-def test_a_revision_without_a_signature_is_unsigned(revision: Path, keys: tuple[Path, Path]) -> None:
-    assert verify_signature(revision, keys[1]).state == "unsigned"
+    assert verify_signature(revision, public(key)).state == "valid"
 
 
-def test_whoever_writes_a_revision_anew_cannot_sign_it(signed: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_revision_without_a_signature_is_unsigned_and_refused_where_a_key_is_named(revision: Path, key: Path) -> None:
+    assert verify_signature(revision, public(key)).state == "unsigned"
+    assert not verify_signature(revision, public(key)).is_acceptable(public(key))
+    assert verify_signature(revision).is_acceptable(None)
+
+
+def test_whoever_writes_a_revision_anew_cannot_sign_it(signed: Path, key: Path, tmp_path: Path) -> None:
     (signed / "model.safetensors").write_bytes(b"other weights")
     write_index(signed)
-    assert verify_signature(signed, keys[1]).reason.startswith("the statement has another hash of model.safetensors, ")
+    assert verify_signature(signed, public(key)).reason.startswith(f"{PROVENANCE} is not what was signed")
+    assert verify_signature(signed).state == "invalid"
 
-    write_attested(signed)
-    assert verify_signature(signed, keys[1]).reason == f"{STATEMENT} is not what was signed"
-
-    sign(signed / STATEMENT, signed / SIGNATURE, make_keys(tmp_path, "forger")[0])
-    assert verify_signature(signed, keys[1]).reason == "made with another key"
+    sign(signed / PROVENANCE, make_key(tmp_path, "forger"))
+    assert verify_signature(signed, public(key)).reason.endswith("key.pub does not name for parrotflow")
 
 
-def test_a_signature_of_other_bytes_is_not_valid(signed: Path, keys: tuple[Path, Path]) -> None:
-    envelope = json.loads((signed / SIGNATURE).read_text())
-    envelope["payload"] = "e30="
-    (signed / SIGNATURE).write_text(json.dumps(envelope))
+def test_a_signature_that_was_made_for_something_else_is_not_valid(revision: Path, key: Path) -> None:
+    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "git", revision / PROVENANCE]
+    subprocess.run(command, check=True, capture_output=True)
 
-    assert verify_signature(signed, keys[1]).reason == "the statement was changed after it was signed"
+    assert verify_signature(revision, public(key)).state == "invalid"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"payload": 1, "payloadType": "", "signatures": [{}]}'])
-def test_a_damaged_signature_is_not_valid(signed: Path, keys: tuple[Path, Path], text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{}", "-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n"])
+def test_a_damaged_signature_is_not_valid_with_a_key_or_without(signed: Path, key: Path, text: str) -> None:
     (signed / SIGNATURE).write_text(text)
 
-    assert verify_signature(signed, keys[1]).state == "invalid"
+    assert verify_signature(signed, public(key)).state == "invalid"
+    assert not verify_signature(signed).is_acceptable(None)
 
 
-def test_a_key_that_cannot_be_read_is_named(signed: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"PARROTFLOW_SIGNING_KEY: cannot read the private key \(No such file"):
-        sign(signed / STATEMENT, signed / SIGNATURE, tmp_path / "none.pem")
-    with pytest.raises(UserError, match=r"none.pub: no public key in PEM"):
+def test_a_key_that_cannot_be_used_is_named(signed: Path, key: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"PARROTFLOW_SIGNING_KEY: .*none is no file"):
+        sign(signed / PROVENANCE, tmp_path / "none")
+    with pytest.raises(UserError, match=r"none.pub: no such file; name a public key"):
         verify_signature(signed, tmp_path / "none.pub")
+    with pytest.raises(UserError, match=r"is a private key; name the public one"):
+        verify_signature(signed, key)
+    (tmp_path / "text").write_text("no key")
+    with pytest.raises(UserError, match=r"cannot sign"):
+        sign(signed / PROVENANCE, tmp_path / "text")
+
+
+def test_without_ssh_keygen_a_signature_is_not_checked_and_a_key_is_an_error(
+    signed: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert str(verify_signature(signed)) == "signature not checked: ssh-keygen is not installed"
+    with pytest.raises(UserError, match="apt-get install openssh-client"):
+        verify_signature(signed, public(key))
+    with pytest.raises(UserError, match="apt-get install openssh-client"):
+        sign(signed / PROVENANCE, key)

@@ -1,4 +1,6 @@
 import hashlib
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,12 @@ from stages.formats.revision.execution import read_execution, write_execution
 from stages.formats.revision.layout import (
     EXECUTION,
     PROVENANCE,
-    STATEMENT,
     is_observed,
     record_path,
     revision_name,
 )
 from stages.formats.revision.verify import verify_files
-from tests.formats.revision.records import execution, write_attested, write_index
+from tests.formats.revision.records import execution, write_index
 
 SHA256 = hashlib.sha256(b"").hexdigest()
 
@@ -28,12 +29,27 @@ def test_an_intact_revision_has_no_fault(revision: Path) -> None:
     assert verify_files(revision) == []
 
 
-def test_what_the_hub_and_its_client_add_is_no_fault(revision: Path) -> None:
-    (revision / ".gitattributes").write_text("")
-    (revision / ".cache/huggingface").mkdir(parents=True)
-    (revision / ".cache/huggingface/config.json.metadata").write_text("")
+@pytest.mark.parametrize("path", [".gitattributes", ".cache/evil.py", "sub/modeling_evil.py", "empty/"])
+def test_a_file_that_is_not_listed_is_named_wherever_it_is(revision: Path, path: str) -> None:
+    (revision / path).parent.mkdir(exist_ok=True)
+    (revision / path).mkdir() if path.endswith("/") else (revision / path).write_text("")
 
-    assert verify_files(revision) == []
+    assert faults(revision) == [(path.rstrip("/"), "unlisted")]
+
+
+def test_links_and_special_files_are_named_and_nothing_is_read_through_them(revision: Path) -> None:
+    (revision / "loop").symlink_to(".")
+    (revision / "passwords").symlink_to("/etc/passwd")
+    os.mkfifo(revision / "pipe")
+
+    assert faults(revision) == [("loop", "link"), ("passwords", "link"), ("pipe", "link")]
+
+
+def test_a_changed_byte_of_the_index_is_found_without_a_signature(revision: Path) -> None:
+    index = (revision / PROVENANCE).read_bytes()
+    for at in range(len(index)):
+        (revision / PROVENANCE).write_bytes(index[:at] + bytes([index[at] ^ 1]) + index[at + 1 :])
+        assert {path for path, _ in faults(revision)} == {PROVENANCE}, at
 
 
 def test_every_changed_missing_and_additional_file_is_named(revision: Path) -> None:
@@ -46,41 +62,37 @@ def test_every_changed_missing_and_additional_file_is_named(revision: Path) -> N
         ("record/reports/train.json", "missing"),
         ("record/reports/more.json", "unlisted"),
     ]
-    assert str(verify_files(revision)[0]).startswith("config.json differs from what was published: expected 44136fa3")
+    assert str(verify_files(revision)[0]).startswith("config.json: differs from what was published: expected 44136fa3")
 
 
 def test_execution_facts_of_other_weights_are_named(revision: Path) -> None:
     write_execution(execution("0" * 64), revision / EXECUTION)
-    write_attested(revision)
+    write_index(revision)
 
     assert faults(revision) == [(EXECUTION, "unbound")]
 
 
 def test_an_index_that_was_written_for_other_files_does_not_fit_the_name(revision: Path) -> None:
-    name = write_index(revision).revision
-    index = (revision / PROVENANCE).read_text()
-    (revision / PROVENANCE).write_text(index.replace(f'"revision": "{name}"', f'"revision": "{name[::-1]}"'))
-    (revision / STATEMENT).unlink()
+    write_index(revision, revision="0" * 16)
 
     assert faults(revision) == [(PROVENANCE, "differs")]
 
 
-def test_a_statement_of_another_index_is_named(revision: Path) -> None:
-    (revision / "config.json").write_text('{"n_layer": 2}')
-    write_index(revision)
+def test_an_index_of_an_older_version_is_said_to_be_one(revision: Path) -> None:
+    index = json.loads((revision / PROVENANCE).read_text())
+    index.pop("checksum")
+    (revision / PROVENANCE).write_text(json.dumps(index))
 
-    assert faults(revision) == [(STATEMENT, "differs")]
-
-    (revision / STATEMENT).write_text("{}")
-    assert faults(revision) == [(STATEMENT, "unreadable")]
+    assert "an older version of parrotflow; publish the model again" in str(verify_files(revision)[0])
 
 
-def test_an_index_that_names_files_outside_the_revision_is_not_followed(revision: Path) -> None:
+@pytest.mark.parametrize("path", ["../private.txt", "record/reports/../../../private.txt", "/etc/passwd"])
+def test_an_index_that_names_files_outside_the_revision_is_not_followed(revision: Path, path: str) -> None:
     (revision.parent / "private.txt").write_text("mine")
-    index = (revision / PROVENANCE).read_text()
-    (revision / PROVENANCE).write_text(index.replace('"config.json"', '"../private.txt"'))
+    files = write_index(revision).files | {path: "0" * 64}
+    write_index(revision, files=files)
 
-    assert ("../private.txt", "missing") in faults(revision)
+    assert faults(revision) == [(path, "missing")]
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[1]"])

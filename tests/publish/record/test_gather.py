@@ -12,10 +12,10 @@ from stages.formats.reports import write_json
 from stages.formats.revision.execution import read_execution, write_execution
 from stages.formats.revision.inputs import read_inputs
 from stages.formats.revision.layout import EXECUTION, INPUTS, RECORDED_LOCK, RECORDED_PARAMS, SOURCE_ARCHIVE
-from stages.formats.revision.statement import read_statement
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.lock import ancestors, overlaps, read_lock
+from stages.publish.record.data import md5_of_dvc
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from tests.formats.revision.records import execution
@@ -98,7 +98,7 @@ def test_a_revision_is_complete_in_itself(locked: Path) -> None:
 
     assert verify_files(REVISION) == []
     files = {path.relative_to(REVISION).as_posix() for path in REVISION.rglob("*") if path.is_file()}
-    assert files == {*provenance["files"], "provenance.json", "statement.json"}
+    assert files == {*provenance["files"], "provenance.json"}
     recorded = {path for path in files if path.startswith("record/")}
     assert recorded == {
         *("record/dvc.lock", "record/inputs.json", "record/params.yaml", "record/versions.yaml"),
@@ -115,9 +115,7 @@ def test_a_revision_is_complete_in_itself(locked: Path) -> None:
         "folder": "",
     }
     assert provenance["not_recorded"] == ["how the training was executed"]
-    statement = read_statement(REVISION / "statement.json")
-    assert statement is not None
-    assert set(statement.sha256()) == files - {"statement.json"}
+    assert provenance["folders"]["model"]["config.json"] == md5_of_dvc(MODEL / "config.json")
 
 
 def test_of_a_tree_that_differs_from_its_commit_the_code_is_kept(locked: Path) -> None:

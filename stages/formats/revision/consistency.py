@@ -1,0 +1,227 @@
+"""Does a revision agree with itself? Its files with the hashes that its dvc.lock has of them, and what it says twice.
+
+Whoever edits a file can write its new sha256 into the index too. The outputs of each stage are also named in dvc.lock,
+a folder by the hash of its listing; evaluation and execution are told in several files. Nothing is run to compare them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
+from stages.formats.model_folder import MODEL
+from stages.formats.reports import REPORTS
+from stages.formats.revision.execution import read_execution
+from stages.formats.revision.faults import Fault
+from stages.formats.revision.inputs import InputListing, read_inputs
+from stages.formats.revision.layout import (
+    CARD,
+    CURVES,
+    EVALUATION,
+    EVALUATION_RECEIPT,
+    EXECUTION,
+    INPUTS,
+    PROVENANCE,
+    RECORD,
+    RECORDED_ACCEPTED,
+    RECORDED_DATA,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+    RECORDED_PIPELINE,
+    RECORDED_REQUIREMENTS,
+    RECORDED_VERSIONS,
+    SOURCE_ARCHIVE,
+    is_shipped,
+)
+from stages.formats.revision.lock import (
+    DamagedError,
+    Stages,
+    file_md5,
+    folder_md5,
+    hash_of,
+    maker_of,
+    makers_of,
+    outs_of,
+    overlaps,
+    read_recorded_lock,
+    read_yaml,
+)
+from stages.formats.revision.model_index import contradictions
+from stages.formats.revision.provenance import Provenance
+from stages.runtime.dotted import value_at
+
+NOT_OF_A_STAGE = frozenset(
+    {
+        *(CARD, CURVES, EXECUTION, INPUTS, SOURCE_ARCHIVE, RECORDED_ACCEPTED, RECORDED_LOCK),
+        *(RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS, RECORDED_VERSIONS),
+    }
+)
+"""Files of a revision that publish itself writes or copies."""
+
+OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")
+"""Facts of the last session that `training` in the index has too."""
+
+
+def inconsistencies(folder: Path, provenance: Provenance) -> list[Fault]:
+    """What in a revision contradicts itself. The hashes of the index are for `verify_files` to compare."""
+    unreadable = list(damaged(folder, provenance))
+    if unreadable:
+        return unreadable
+    lock = read_recorded_lock(folder)
+    listing = read_inputs(folder / INPUTS)
+    return [
+        *unknown_files(provenance, lock, listing),
+        *edited_outputs(folder, provenance, lock),
+        *edited_inputs(folder, provenance, lock, listing),
+        *broken_chain(lock),
+        *edited_settings(folder, provenance, lock),
+        *edited_execution(folder, provenance),
+        *(Fault(CARD, "contradicts", why) for why in contradictions(folder)),
+    ]
+
+
+def unmade(provenance: Provenance, lock: Stages) -> list[str]:
+    """The files of the model and its evaluation that no stage is recorded for: nothing can be said of them."""
+    made = makers_of(lock)
+    return [path for path in provenance.files if (file := project_path(path)) and maker_of(made, file) is None]
+
+
+def project_path(path: str) -> str | None:
+    """The file of the project that a file of a revision is a copy of, if a stage makes that; None of all others."""
+    if path in NOT_OF_A_STAGE or path.startswith(f"{RECORDED_DATA}/"):
+        return None
+    if path in (EVALUATION, EVALUATION_RECEIPT):
+        return (EVALUATE_REPORT if path == EVALUATION else EVALUATE_RECEIPT).as_posix()
+    if path.startswith(f"{RECORD}/{REPORTS}/"):
+        return path.removeprefix(f"{RECORD}/")
+    return f"{MODEL}/{path}" if is_shipped(path) else None
+
+
+def damaged(folder: Path, provenance: Provenance) -> Iterator[Fault]:
+    """Files that are not of their kind."""
+    for path in sorted(provenance.files):
+        if not (folder / path).is_file() or path.startswith(f"{RECORDED_DATA}/"):
+            continue
+        try:
+            if path == RECORDED_LOCK:
+                read_recorded_lock(folder)
+            elif path.startswith(f"{RECORD}/") and path.endswith(".yaml"):
+                read_yaml(folder, path)
+            elif path.endswith(".json"):
+                json.loads((folder / path).read_bytes())
+        except DamagedError as error:
+            yield Fault(path, "unreadable", error.why)
+        except (ValueError, RecursionError) as error:
+            yield Fault(path, "unreadable", f"is no JSON ({type(error).__name__})")
+    if INPUTS in provenance.files and (folder / INPUTS).is_file() and read_inputs(folder / INPUTS) is None:
+        yield Fault(INPUTS, "unreadable", "is no list of inputs")
+
+
+def unknown_files(provenance: Provenance, lock: Stages, listing: InputListing | None) -> Iterator[Fault]:
+    """Files that are neither made by a stage, nor written by publish, nor data that the record names."""
+    made = makers_of(lock)
+    data = {f"{RECORDED_DATA}/{path}" for dep in (listing.dependencies if listing else ()) for path in dep.files}
+    for path in sorted(provenance.files.keys() - NOT_OF_A_STAGE - data):
+        file = project_path(path)
+        recorded = file is not None and maker_of(made, file) is not None
+        if not recorded and not (file and any(overlaps(file, known) for known in provenance.not_in_lock)):
+            yield Fault(path, "unknown")
+
+
+def edited_outputs(folder: Path, provenance: Provenance, lock: Stages) -> Iterator[Fault]:
+    """Files that are not what their stage made, by the hashes in dvc.lock."""
+    makers = makers_of(lock)
+    copies = {path: file for path in provenance.files if (file := project_path(path)) and (folder / path).is_file()}
+    for out in outs_of(lock):
+        name, recorded = out["path"], str(hash_of(out))
+        within = {path: file for path, file in copies.items() if file == name or file.startswith(f"{name}/")}
+        by = f"{RECORDED_LOCK} has another hash (stage {makers[name]})"
+        if not recorded.endswith(".dir"):
+            yield from (Fault(path, "edited", by) for path in within if file_md5(folder / path) != recorded)
+            continue
+        files = provenance.folders.get(name, {})
+        if within and folder_md5(files) != recorded:
+            yield Fault(PROVENANCE, "contradicts", f"its listing of {name}/ is not the folder of stage {makers[name]}")
+        for path, file in within.items():
+            md5 = files.get(file.removeprefix(f"{name}/"))
+            if md5 != file_md5(folder / path):
+                yield Fault(path, "edited", f"stage {makers[name]} made {'another' if md5 else 'no such'} file")
+        if name == MODEL.as_posix():
+            lacking = sorted(path for path in files if is_shipped(path) and path not in provenance.files)
+            yield from (Fault(path, "missing", f"stage {makers[name]} made it") for path in lacking)
+
+
+def edited_inputs(folder: Path, provenance: Provenance, lock: Stages, listing: InputListing | None) -> Iterator[Fault]:
+    """Input data whose recorded hash is not the one that the stages read, or that is in the revision and is another."""
+    read = {dep["path"]: hash_of(dep) for entry in lock.values() for dep in entry.get("deps", [])}
+    for dep in listing.dependencies if listing else ():
+        if dep.path in read and "://" not in dep.path and dep.md5 != read[dep.path]:
+            yield Fault(INPUTS, "contradicts", f"{RECORDED_LOCK} has another hash of {dep.path}")
+        inside = {
+            path: f"{RECORDED_DATA}/{path}" for path in dep.files if f"{RECORDED_DATA}/{path}" in provenance.files
+        }
+        yield from (
+            Fault(held, "edited", f"{INPUTS} has another hash of {path}")
+            for path, held in inside.items()
+            if provenance.files[held] != dep.files[path]
+        )
+        files = {path.removeprefix(f"{dep.path}/"): folder / held for path, held in inside.items()}
+        if inside and not dep.not_listed and all(file.is_file() for file in files.values()):
+            hashes = {path: file_md5(file) for path, file in files.items()}
+            if dep.md5 not in (folder_md5(hashes), hashes.get(dep.path)):
+                yield Fault(f"{RECORDED_DATA}/{dep.path}", "edited", f"{RECORDED_LOCK} has another hash of {dep.path}")
+
+
+def broken_chain(lock: Stages) -> Iterator[Fault]:
+    """Stages that read another version of an output than the one that was made."""
+    made = {out["path"]: hash_of(out) for out in outs_of(lock)}
+    for stage, entry in lock.items():
+        for dep in entry.get("deps", []):
+            if dep["path"] in made and hash_of(dep) != made[dep["path"]]:
+                yield Fault(RECORDED_LOCK, "contradicts", f"stage {stage} read another {dep['path']} than was made")
+
+
+def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Iterator[Fault]:
+    """Parameters, versions and stages that the record tells twice, and otherwise."""
+    if provenance.pipeline != [{"stage": name} | entry for name, entry in lock.items()]:
+        yield Fault(RECORDED_LOCK, "contradicts", f"{PROVENANCE} has other stages")
+    recorded = {
+        Path(path).name: read_yaml(folder, path)
+        for path in (RECORDED_PARAMS, RECORDED_VERSIONS)
+        if (folder / path).is_file()
+    }
+    for stage, entry in lock.items():
+        for name, values in entry.get("params", {}).items():
+            edited = [key for key, value in values.items() if name in recorded and at(recorded[name], key) != value]
+            if edited:
+                yield Fault(f"{RECORD}/{name}", "contradicts", f"stage {stage} ran with another {edited[0]}")
+    section = value_at(recorded.get("params.yaml"), "publish")
+    if isinstance(section, Mapping) and provenance.publish != section:
+        yield Fault(RECORDED_PARAMS, "contradicts", f"{PROVENANCE} has other values of the section publish")
+    versions = {name: str(version) for name, version in (recorded.get("versions.yaml") or {}).items()}
+    if any(versions.get(name, version) != version for name, version in provenance.versions.items()):
+        yield Fault(RECORDED_VERSIONS, "contradicts", f"{PROVENANCE} has other versions")
+
+
+def at(values: Any, key: str) -> Any:
+    """The value of a key that may itself have dots, as names of libraries do."""
+    return values[key] if isinstance(values, Mapping) and key in values else value_at(values, key)
+
+
+def edited_execution(folder: Path, provenance: Provenance) -> Iterator[Fault]:
+    """Facts of the training's execution that other files tell otherwise."""
+    execution = read_execution(folder / EXECUTION) if EXECUTION in provenance.files else None
+    if execution is None or not execution.sessions:
+        return
+    last, observed = execution.sessions[-1].model_dump(), provenance.training or {}
+    for fact in OBSERVED_TWICE:
+        if fact in observed and observed[fact] != last[fact]:
+            yield Fault(EXECUTION, "contradicts", f"{PROVENANCE} has another {fact}: {observed[fact]}")
+    for session in execution.sessions:
+        for name, version in session.versions.items():
+            if provenance.versions.get(name, version).split("+")[0] != version.split("+")[0]:
+                yield Fault(EXECUTION, "contradicts", f"{RECORDED_VERSIONS} has another version of {name}")
+    firsts = [session.first_step for session in execution.sessions]
+    if firsts != [1, *(session.last_step + 1 for session in execution.sessions[:-1])]:
+        yield Fault(EXECUTION, "contradicts", "its sessions do not follow one another from step 1")

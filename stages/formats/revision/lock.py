@@ -1,0 +1,137 @@
+"""`record/dvc.lock` of a revision: what each stage read and wrote, by the hashes that DVC gives files and folders."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from stages.formats.revision.layout import RECORDED_LOCK
+from stages.runtime.entry import UserError, first_line
+
+Entry: TypeAlias = dict[str, Any]
+"""Of a stage in dvc.lock: cmd, deps, params, outs."""
+
+Stages: TypeAlias = dict[str, Entry]
+
+NO_YAML = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What ruamel.yaml raises for a damaged file."""
+
+
+class DamagedError(UserError):
+    """A file of a revision that is not what it should be."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"damaged: {path}: {why}")
+        self.path, self.why = path, why
+
+
+class _Item(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    path: str
+    md5: str | None = None
+
+
+class _Stage(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    cmd: str | list[str]
+    deps: list[_Item] = []
+    outs: list[_Item] = []
+    params: dict[str, dict[str, Any]] = {}
+
+
+class _Lock(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    stages: dict[str, _Stage] = {}
+
+
+def read_recorded_lock(folder: Path) -> Stages:
+    """The stages of a revision's dvc.lock; empty where it has none. Raises DamagedError."""
+    if not (folder / RECORDED_LOCK).is_file():
+        return {}
+    # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
+    content = read_yaml(folder, RECORDED_LOCK)
+    if refers_to_itself(content):
+        raise DamagedError(RECORDED_LOCK, "has YAML aliases, which publish does not write")
+    try:
+        _Lock.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise DamagedError(RECORDED_LOCK, f"is no dvc.lock ({where}: {first['msg']})") from None
+    stages: Stages = content.get("stages", {})
+    for path in (out["path"] for out in outs_of(stages)):
+        if is_outside(path):
+            raise DamagedError(RECORDED_LOCK, f"has the output {path}, which is outside of the project")
+    return stages
+
+
+def read_yaml(folder: Path, path: str) -> Any:
+    """A YAML file of a revision. Raises DamagedError where it is none."""
+    try:
+        return YAML(typ="safe", pure=True).load(folder / path)
+    except (*NO_YAML, OSError) as error:
+        raise DamagedError(path, f"is no YAML ({first_line(error)})") from None
+
+
+def refers_to_itself(content: Any) -> bool:
+    """Whether parts of a YAML file are aliases of others: a short file can be an endless structure."""
+    seen: set[int] = set()
+    left = [content]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list):
+            if id(value) in seen:
+                return True
+            seen.add(id(value))
+            left += value.values() if isinstance(value, dict) else value
+    return False
+
+
+def outs_of(stages: Stages) -> Iterator[dict[str, Any]]:
+    """All outputs."""
+    return (out for entry in stages.values() for out in entry.get("outs", []))
+
+
+def makers_of(stages: Stages) -> dict[str, str]:
+    """Output -> the stage that makes it."""
+    return {out["path"]: stage for stage, entry in stages.items() for out in entry.get("outs", [])}
+
+
+def maker_of(makers: Mapping[str, str], path: str) -> str | None:
+    """The stage that makes a file of the project; None where no recorded one does."""
+    return next((stage for out, stage in makers.items() if overlaps(out, path)), None)
+
+
+def overlaps(path: str, other: str) -> bool:
+    """Whether the paths are equal, or one contains the other."""
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+
+
+def is_outside(path: str) -> bool:
+    """Whether a path that should be relative to the project may lead out of it."""
+    return Path(path).is_absolute() or ".." in Path(path).parts
+
+
+def hash_of(entry: Entry) -> str | None:
+    """The hash that dvc.lock has of a dependency or output."""
+    return entry.get(entry.get("hash", "md5"))
+
+
+def folder_md5(files: Mapping[str, str]) -> str:
+    """What DVC names a folder by, from its files' md5 by their paths in it (dvc_data.hashfile.tree.Tree)."""
+    listing = [{"md5": files[path], "relpath": path} for path in sorted(files)]
+    return f"{hashlib.md5(json.dumps(listing, sort_keys=True).encode(), usedforsecurity=False).hexdigest()}.dir"
+
+
+def file_md5(path: Path) -> str:
+    """As DVC hashes a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

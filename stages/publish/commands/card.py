@@ -1,0 +1,32 @@
+"""Write what publish says of a model, and publish nothing: `python -m stages.publish.commands.card FOLDER`.
+
+Writes the card (`README.md`, `curves.png`) and the sources of the data with their licences (`inputs.json`).
+`parrotflow reproduce` compares them with what was published.
+"""
+
+import argparse
+from pathlib import Path
+
+from stages.formats.revision.inputs import InputListing, write_inputs
+from stages.publish.card.render import render_card
+from stages.publish.inputs import read_inputs
+from stages.publish.lock import read_lock, recorded_section
+from stages.publish.params import PublishParams
+from stages.publish.record.data import sources
+from stages.runtime.entry import run_stage
+from stages.runtime.section import read_section
+
+
+def main() -> None:
+    """Render into the folder that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    render_card(read_section("publish", PublishParams), read_inputs(), folder)
+    asked = recorded_section(read_lock(), "collect").get("sources", [])
+    write_inputs(folder / "inputs.json", InputListing(sources=list(sources(asked)), dependencies=[]))
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,231 @@
+"""Forged revisions of the real pipeline: each is refused before anything runs, or named after a reproduction.
+
+Their hashes are recomputed as far as a forger can: whoever can edit a file can edit the index.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.reproduce.compare.card import rendered_card
+from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
+from flows.reproduce.prepare.fetch import check_signature
+from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.revision import read_revision
+from stages.formats.revision.layout import (
+    CARD,
+    CURVES,
+    EVALUATION,
+    EXECUTION,
+    INPUTS,
+    PROVENANCE,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+)
+from stages.formats.revision.signature import sign
+from stages.formats.revision.verify import verify_files
+from stages.runtime.entry import UserError
+from tests.flows.reproduce.forger import Forger, copy_of
+from tests.flows.small_pipeline import environment
+from tests.formats.revision.test_signature import make_key, public
+
+
+@pytest.fixture(scope="module")
+def project(up_to_date: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("forgeries") / "project"
+    shutil.copytree(up_to_date, folder, symlinks=True)
+    return folder
+
+
+@pytest.fixture
+def forger(project: Path, tmp_path: Path) -> Forger:
+    return copy_of(project / "published/tiny/main", tmp_path / "main")
+
+
+def swap_tokens(tokenizer: Any) -> None:
+    vocabulary = tokenizer["model"]["vocab"]
+    one, other = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+
+
+def lower(report: Any) -> None:
+    report["bits_per_byte"] = 0.5
+
+
+def tokenizer(forger: Forger) -> None:
+    forger.json("tokenizer.json", swap_tokens)
+
+
+def config(forger: Forger) -> None:
+    forger.json("config.json", lambda values: values.update(auto_map={"AutoConfig": "modeling_evil.Config"}))
+
+
+def evaluation(forger: Forger) -> None:
+    forger.json(EVALUATION, lower)
+
+
+def measured(forger: Forger) -> str:
+    """Bits per byte, as the head of the card has it."""
+    card = (forger.folder / CARD).read_text().splitlines()
+    return card[next(at for at, line in enumerate(card) if "type: bits_per_byte" in line) + 2 :][0].split()[-1]
+
+
+def h100(forger: Forger) -> dict[str, Any]:
+    """Another processor in the facts of execution; what the index has to say then."""
+    forger.json(EXECUTION, lambda values: [one.update(device="NVIDIA H100") for one in values["sessions"]])
+    return {"training": {**(forger.provenance().training or {}), "device": "NVIDIA H100"}}
+
+
+def relicense(values: Any) -> None:
+    for source in values["sources"]:
+        source["licenses"] = {"MIT": next(iter(source["licenses"].values()))}
+
+
+BEFORE: dict[str, tuple[Callable[[Forger], Any], dict[str, Any], str]] = {
+    "a tokenizer": (tokenizer, {}, "tokenizer.json"),
+    "a tokenizer, and the listing of its folder": (tokenizer, {"listing": True}, PROVENANCE),
+    "a configuration that loads code": (config, {}, "config.json"),
+    "a configuration, and the listing of its folder": (config, {"listing": True}, PROVENANCE),
+    "a module": (lambda forger: forger.add("modeling_evil.py", "import os\n"), {"lock": True}, "modeling_evil.py"),
+    "pickled weights": (lambda forger: forger.add("pytorch_model.bin", "x"), {"lock": True}, "pytorch_model.bin"),
+    "a module in a folder": (lambda forger: forger.add("sub/evil.py", ""), {"lock": True}, "sub/evil.py"),
+    "weights in a folder": (lambda f: f.add("sub/model.safetensors", ""), {"lock": True}, "sub/model.safetensors"),
+    "a file for git": (lambda forger: forger.add(".gitattributes", "* filter=x\n"), {}, ".gitattributes"),
+    "a file of a cache": (lambda forger: forger.add(".cache/evil.py", ""), {}, ".cache/evil.py"),
+    "a further configuration": (lambda forger: forger.add("adapter.json", "{}"), {}, "adapter.json"),
+    "a report that no stage wrote": (lambda f: f.add("record/reports/x.json", "{}"), {}, "record/reports/x.json"),
+    "a note in the record": (lambda forger: forger.add("record/note.txt", ""), {}, "record/note.txt"),
+    "a file that is gone": (lambda f: (f.folder / "tokenizer.json").unlink(), {}, "tokenizer.json"),
+    "an evaluation": (evaluation, {}, EVALUATION),
+    "an evaluation, and the recorded hashes": (evaluation, {"lock": True}, CARD),
+    "a number at the head of the card": (lambda f: f.text(CARD, f"value: {measured(f)}", "value: 0.5"), {}, CARD),
+    "a parameter": (lambda forger: forger.text(RECORDED_PARAMS, "max_steps: 6", "max_steps: 9"), {}, RECORDED_PARAMS),
+    "a stage in dvc.lock": (lambda f: f.text(RECORDED_LOCK, "stages.train\n", "x\n"), {"pipeline": []}, RECORDED_LOCK),
+    "the processor": (h100, {}, EXECUTION),
+}
+"""What was forged -> how, what the forger also wrote, and the file that is named before anything runs."""
+
+
+@pytest.mark.parametrize("what", BEFORE)
+@pytest.mark.parametrize("signed", [False, True])
+def test_what_the_record_alone_contradicts_is_refused_before_anything_runs(
+    forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, signed: bool
+) -> None:
+    forge, also, named = BEFORE[what]
+    assert verify_files(forger.folder) == []
+    forge(forger)
+    forger.seal(**also)
+    if signed:  # by the forger; his key says nothing of the content
+        sign(forger.folder / PROVENANCE, make_key(tmp_path, "forger"))
+    monkeypatch.chdir(tmp_path)
+
+    assert named in {fault.path for fault in verify_files(forger.folder)}
+    with pytest.raises(UserError, match="is damaged: "):
+        reproduce(Request("main", segment="2"))
+    assert not Path(".parrotflow").exists()
+
+
+def card(old: str, new: str) -> Callable[[Forger], dict[str, Any]]:
+    def forge(forger: Forger) -> dict[str, Any]:
+        forger.text(CARD, old, new)
+        return {}
+
+    return forge
+
+
+def everywhere(forge: Callable[[Forger], None]) -> Callable[[Forger], dict[str, Any]]:
+    def forged(forger: Forger) -> dict[str, Any]:
+        forge(forger)
+        return {"lock": True}
+
+    return forged
+
+
+def evaluation_everywhere(forger: Forger) -> dict[str, Any]:
+    forger.text(CARD, measured(forger), "0.5")
+    evaluation(forger)
+    return {"lock": True}
+
+
+def picture(forger: Forger) -> dict[str, Any]:
+    content = (forger.folder / CURVES).read_bytes()
+    (forger.folder / CURVES).write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
+    return {}
+
+
+def licences(forger: Forger) -> dict[str, Any]:
+    forger.json(INPUTS, relicense)
+    return {}
+
+
+AFTER: dict[str, tuple[Callable[[Forger], dict[str, Any]], str]] = {
+    "a tokenizer, and all that is recorded of it": (everywhere(tokenizer), "model/tokenizer.json"),
+    "a configuration, and all that is recorded of it": (everywhere(config), "model/config.json"),
+    "an evaluation, and all that is recorded of it": (evaluation_everywhere, "reports/evaluate.json"),
+    "the prose of the card": (card("A model for tests.", "The best model."), CARD),
+    "a table of the card": (card("documents were collected", "documents of experts were collected"), CARD),
+    "the picture": (picture, CURVES),
+    "the licences": (licences, INPUTS),
+    "the processor, and what the index says of it": (h100, CARD),
+}
+
+
+@pytest.fixture(scope="module")
+def rebuilt(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkout of an honest reproduction, which is bit-identical."""
+    work = tmp_path_factory.mktemp("rebuilt") / "work"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(project)
+        assert reproduce(Request("published/tiny", folder=work, report=work.parent / "report.html")) == 0
+    return work / "checkout"
+
+
+def test_of_an_honest_revision_the_card_is_compared_and_the_rest_is_named(rebuilt: Path) -> None:
+    page = (rebuilt.parents[1] / "report.html").read_text(encoding="utf-8")
+
+    assert '<td>publish</td><td class="identical">identical</td>' in page
+    assert "<li>restored by their hashes, not computed: collect, clean, tokenizer, tokenize</li>" in page
+    assert "every output of train, evaluate, generate, harness, score, publish was computed" in page.replace("\n", " ")
+    assert f"<li>{EXECUTION}: on what the training ran is the publisher" in page
+    assert "<td>equal</td>" in page
+
+
+@pytest.mark.parametrize("what", AFTER)
+def test_what_only_a_reproduction_can_find_is_named_by_it(
+    forger: Forger, tmp_path: Path, project: Path, rebuilt: Path, what: str
+) -> None:
+    forge, named = AFTER[what]
+    forger.seal(**forge(forger))
+    shutil.move(forger.folder, tmp_path / "work/revision")
+    assert verify_files(tmp_path / "work/revision") == []
+    revision = read_revision("main", tmp_path / "work/revision")
+
+    rendered = rendered_card(revision, rebuilt, Path(sys.executable), environment(rebuilt))
+    verdict = judge(revision, rebuilt, [], {}, [], rendered)
+
+    assert isinstance(rendered, Path), rendered
+    assert verdict.result == NOT_REPRODUCED
+    assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
+
+
+@pytest.mark.parametrize("what", [*BEFORE, *AFTER])
+def test_with_the_publishers_key_every_forgery_is_refused(forger: Forger, tmp_path: Path, what: str) -> None:
+    key, others = make_key(tmp_path, "publisher"), make_key(tmp_path, "forger")
+    sign(forger.folder / PROVENANCE, key)
+    assert check_signature("main", forger.folder, public(key)).startswith("signed by SHA256:")
+    if what in BEFORE:
+        forge, also, _ = BEFORE[what]
+        forge(forger)
+        forger.seal(**also)
+    else:
+        forger.seal(**AFTER[what][0](forger))
+
+    with pytest.raises(UserError, match="the signature is not valid"):
+        check_signature("main", forger.folder, public(key))
+    sign(forger.folder / PROVENANCE, others)
+    with pytest.raises(UserError, match="does not name for parrotflow"):
+        check_signature("main", forger.folder, public(key))

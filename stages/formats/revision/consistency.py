@@ -106,8 +106,10 @@ def damaged(folder: Path, provenance: Provenance) -> Iterator[Fault]:
         try:
             if path == RECORDED_LOCK:
                 read_recorded_lock(folder)
-            elif path.startswith(f"{RECORD}/") and path.endswith(".yaml"):
-                read_yaml(folder, path)
+            elif path in (RECORDED_PARAMS, RECORDED_VERSIONS, RECORDED_PIPELINE, RECORDED_ACCEPTED):
+                content = read_yaml(folder, path)
+                if path != RECORDED_ACCEPTED and not isinstance(content, dict):
+                    yield Fault(path, "unreadable", "is no mapping of names to values")
             elif path.endswith(".json"):
                 json.loads((folder / path).read_bytes())
         except DamagedError as error:
@@ -199,7 +201,7 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     section = value_at(recorded.get("params.yaml"), "publish")
     if isinstance(section, Mapping) and provenance.publish != section:
         yield Fault(RECORDED_PARAMS, "contradicts", f"{PROVENANCE} has other values of the section publish")
-    versions = {name: str(version) for name, version in (recorded.get("versions.yaml") or {}).items()}
+    versions = {name: str(version) for name, version in recorded.get("versions.yaml", {}).items()}
     if any(versions.get(name, version) != version for name, version in provenance.versions.items()):
         yield Fault(RECORDED_VERSIONS, "contradicts", f"{PROVENANCE} has other versions")
 

@@ -33,7 +33,7 @@ def contradictions(folder: Path) -> Iterator[str]:
     reports = [read_json(folder / path) for path in BENCHMARKS if (folder / path).is_file()]
     for data_set, metric, value in results:
         if data_set == HELD_OUT:
-            expected = evaluation.get(metric)
+            expected = evaluation.get(metric) if isinstance(evaluation, dict) else None
             if value != expected:
                 yield f"{metric} {value}, {EVALUATION} has {expected}"
         elif not any(value in numbers(report) for report in reports):
@@ -56,8 +56,10 @@ def results_of(values: Any) -> Iterator[tuple[str, str, float]]:
 
 def numbers(report: Any) -> Iterator[float]:
     """All numbers in a report."""
-    if isinstance(report, dict | list):
-        for value in report.values() if isinstance(report, dict) else report:
-            yield from numbers(value)
-    elif isinstance(report, int | float):
-        yield report
+    left = [report]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int | float):
+            yield value

@@ -244,7 +244,7 @@ def reproduce(
     settings
         An execution setting other than the recorded one, e.g. OMP_NUM_THREADS=4; may be given several times.
     key
-        The publisher's public key: the revision must be signed by it.
+        The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it.
     """
     from flows.reproduce.reproduction import Request
     from flows.reproduce.reproduction import reproduce as rebuild

@@ -123,8 +123,8 @@ def picture_differences(published: Path, rendered: Path) -> Iterator[FileDiffere
     if not published.is_file() and not rendered.is_file():
         return
     if not published.is_file() or not rendered.is_file():
-        there = ["a picture" if path.is_file() else "none" for path in (published, rendered)]
-        yield FileDifference(CURVES, FieldDifference("", *there))
+        recorded, found = ("a picture" if path.is_file() else "none" for path in (published, rendered))
+        yield FileDifference(CURVES, FieldDifference("", recorded, found))
     elif published.read_bytes() != rendered.read_bytes() and not same_pixels(published, rendered):
         yield FileDifference(CURVES, FieldDifference("", "another picture", "that of the recorded curves"))
 

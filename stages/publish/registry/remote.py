@@ -128,8 +128,10 @@ class Repository:
 
     def snapshot(self, commit: str) -> Path:
         """All files of a commit, without what the Hub itself adds."""
-        options = {"revision": commit, "ignore_patterns": ".gitattributes"}
-        return Path(self.asked(lambda api: api.snapshot_download(self.location, **options)))
+        without = ".gitattributes"
+        return Path(
+            self.asked(lambda api: api.snapshot_download(self.location, revision=commit, ignore_patterns=without))
+        )
 
     def steps(self, name: str) -> Mapping[int, str]:
         """The tags of the run's exported steps."""

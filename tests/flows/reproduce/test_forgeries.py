@@ -3,6 +3,7 @@
 Their hashes are recomputed as far as a forger can: whoever can edit a file can edit the index.
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -69,9 +70,8 @@ def evaluation(forger: Forger) -> None:
 
 
 def measured(forger: Forger) -> str:
-    """Bits per byte, as the head of the card has it."""
-    card = (forger.folder / CARD).read_text().splitlines()
-    return card[next(at for at, line in enumerate(card) if "type: bits_per_byte" in line) + 2 :][0].split()[-1]
+    """Bits per byte, as the card has it."""
+    return str(json.loads((forger.folder / EVALUATION).read_bytes())["bits_per_byte"])
 
 
 def h100(forger: Forger) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def h100(forger: Forger) -> dict[str, Any]:
 
 def relicense(values: Any) -> None:
     for source in values["sources"]:
-        source["licenses"] = {"MIT": next(iter(source["licenses"].values()))}
+        source["licenses"] = {"CC0-1.0": next(iter(source["licenses"].values()))}
 
 
 BEFORE: dict[str, tuple[Callable[[Forger], Any], dict[str, Any], str]] = {
@@ -189,7 +189,7 @@ def test_of_an_honest_revision_the_card_is_compared_and_the_rest_is_named(rebuil
 
     assert '<td>publish</td><td class="identical">identical</td>' in page
     assert "<li>restored by their hashes, not computed: collect, clean, tokenizer, tokenize</li>" in page
-    assert "every output of train, evaluate, generate, harness, score, publish was computed" in page.replace("\n", " ")
+    assert "output of train, evaluate, generate, harness, score, publish was computed and has the bytes" in page
     assert f"<li>{EXECUTION}: on what the training ran is the publisher" in page
     assert "<td>equal</td>" in page
 
@@ -210,6 +210,24 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     assert isinstance(rendered, Path), rendered
     assert verdict.result == NOT_REPRODUCED
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
+
+
+def test_where_the_stage_made_the_recorded_output_the_published_file_is_the_cause(
+    forger: Forger, tmp_path: Path, rebuilt: Path
+) -> None:
+    tokenizer(forger)
+    forger.seal()
+    shutil.move(forger.folder, tmp_path / "work/revision")
+
+    verdict = judge(read_revision("main", tmp_path / "work/revision"), rebuilt, [], {}, [], "not asked for")
+
+    assert [(cause.kind, cause.fact) for cause in verdict.causes] == [
+        (
+            "publication",
+            "model/tokenizer.json: the published file is not what the stage train made, whose output here is the "
+            "recorded one",
+        )
+    ]
 
 
 @pytest.mark.parametrize("what", [*BEFORE, *AFTER])

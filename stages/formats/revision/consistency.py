@@ -110,12 +110,15 @@ def damaged(folder: Path, provenance: Provenance) -> Iterator[Fault]:
                 content = read_yaml(folder, path)
                 if path != RECORDED_ACCEPTED and not isinstance(content, dict):
                     yield Fault(path, "unreadable", "is no mapping of names to values")
+            elif path == RECORDED_REQUIREMENTS:
+                (folder / path).read_text(encoding="utf-8")
             elif path.endswith(".json"):
                 json.loads((folder / path).read_bytes())
         except DamagedError as error:
             yield Fault(path, "unreadable", error.why)
         except (ValueError, RecursionError) as error:
-            yield Fault(path, "unreadable", f"is no JSON ({type(error).__name__})")
+            kind = "JSON" if path.endswith(".json") else "text"
+            yield Fault(path, "unreadable", f"is no {kind} ({type(error).__name__})")
     if INPUTS in provenance.files and (folder / INPUTS).is_file() and read_inputs(folder / INPUTS) is None:
         yield Fault(INPUTS, "unreadable", "is no list of inputs")
 
@@ -188,6 +191,9 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     """Parameters, versions and stages that the record tells twice, and otherwise."""
     if provenance.pipeline != [{"stage": name} | entry for name, entry in lock.items()]:
         yield Fault(RECORDED_LOCK, "contradicts", f"{PROVENANCE} has other stages")
+    archive = provenance.source.sha256 if provenance.source else None
+    if provenance.files.get(SOURCE_ARCHIVE) != archive:
+        yield Fault(SOURCE_ARCHIVE, "contradicts", f"{PROVENANCE} has {'another' if archive else 'no'} archive")
     recorded = {
         Path(path).name: read_yaml(folder, path)
         for path in (RECORDED_PARAMS, RECORDED_VERSIONS)

@@ -33,6 +33,9 @@ NAMESPACE = "parrotflow"
 PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-\S+ \S+")
 """How a file with a public key begins; a line of an allowed-signers file begins with names."""
 
+ARMOR = re.compile(rb"[!-~ \n]*")
+"""The characters of a signature. ssh-keygen ignores other white space, in which a changed byte would be unnoticed."""
+
 SIGNER = "signer"
 """The name of the one key of such a file."""
 
@@ -100,7 +103,7 @@ def verify_signature(folder: Path, key: Path | None = None) -> Verdict:
         return Verdict("unchecked", "ssh-keygen is not installed")
     common = ("-n", NAMESPACE, "-s", str(signature))
     intact = ssh_keygen("check-novalidate", *common, reads=content)
-    if intact.returncode:
+    if intact.returncode or not ARMOR.fullmatch(signature.read_bytes()):
         return Verdict("invalid", f"{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
     fingerprint = intact.stdout.split()[-1]  # Good "parrotflow" signature with ED25519 key SHA256:...
     if key is None:

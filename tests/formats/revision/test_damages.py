@@ -20,6 +20,7 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
+    RECORDED_REQUIREMENTS,
     RECORDED_VERSIONS,
 )
 from stages.formats.revision.lock import DamagedError, read_recorded_lock
@@ -63,6 +64,7 @@ FILES = (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_VERSIONS,
+    RECORDED_REQUIREMENTS,
     EXECUTION,
     INPUTS,
     EVALUATION,

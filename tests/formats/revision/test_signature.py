@@ -148,3 +148,15 @@ def test_without_ssh_keygen_a_signature_is_not_checked_and_a_key_is_an_error(
         verify_signature(signed, public(key))
     with pytest.raises(UserError, match="apt-get install openssh-client"):
         sign(signed / PROVENANCE, key)
+
+
+def test_a_changed_byte_of_any_file_is_named(signed: Path, key: Path) -> None:
+    for path in sorted(path for path in signed.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        some = {0, len(content) // 2, len(content) - 1} if content else set()
+        for at in range(len(content)) if path.name == SIGNATURE else some:
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            unsigned = verify_files(signed) or verify_signature(signed).state == "invalid"
+            assert unsigned, f"{path}, byte {at}"
+            assert path.name == SIGNATURE or path.name in str(verify_files(signed))
+        path.write_bytes(content)

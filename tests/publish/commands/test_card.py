@@ -1,0 +1,26 @@
+"""The card alone: what publish says of a model, written to a folder and not published."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.formats.revision.inputs import read_inputs
+from stages.formats.revision.layout import CARD, INPUTS
+from stages.publish.__main__ import main as publish
+from stages.publish.commands.card import main
+
+MAIN = Path("published/tiny/main")
+
+
+def test_it_writes_what_was_published(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish()
+    monkeypatch.setattr(sys, "argv", ["card", "rendered"])
+
+    main()
+
+    assert Path("rendered", CARD).read_bytes() == (MAIN / CARD).read_bytes()
+    published, rendered = read_inputs(MAIN / INPUTS), read_inputs(Path("rendered/inputs.json"))
+    assert published is not None
+    assert rendered is not None
+    assert rendered.sources == published.sources

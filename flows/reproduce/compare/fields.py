@@ -10,6 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors import SafetensorError
+
 from stages.runtime.entry import first_line
 
 ROUNDING = 1e-4
@@ -20,6 +22,9 @@ NEXT_TO_ZERO = 1e-6
 
 VERSIONS = "versions"
 """The key of a receipt under which it names the libraries that computed."""
+
+NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
+"""What reading a damaged file raises."""
 
 Weight = Literal["rounding", "versions", "content"]
 
@@ -47,7 +52,7 @@ def first_difference(recorded: Path, found: Path) -> FieldDifference | None:
     compare = COMPARISONS.get(recorded.suffix, whole)
     try:
         return compare(recorded, found) or whole(recorded, found)
-    except (ValueError, OSError) as error:  # a file that is not of its kind
+    except NOT_OF_ITS_KIND as error:
         return FieldDifference("", "readable", first_line(error))
 
 

@@ -96,3 +96,14 @@ def test_a_file_that_is_not_of_its_kind_is_no_traceback(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.recorded == "readable"
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.tsv", "a.csv", "a.safetensors", "a.txt"])
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff", b"[" * 9999, b'"\x00', b"a\tb\n\n1"])
+def test_a_file_that_is_not_of_its_kind_differs(tmp_path: Path, name: str, content: bytes) -> None:
+    recorded, found = tmp_path / f"recorded-{name}", tmp_path / f"found-{name}"
+    recorded.write_bytes(content)
+    found.write_bytes(b"step\tloss\n1\t2\n")
+
+    assert first_difference(recorded, found) is not None
+    assert first_difference(found, recorded) is not None

@@ -6,10 +6,16 @@ set already are left alone.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
-STATE_DIR = Path(".parrotflow")
+from stages.runtime.entry import STATE_DIR, private_state_dir
+
+SECRET = re.compile(
+    "TOKEN|SECRET|PASS|PWD|CREDENTIAL|KEY|AUTH|COOKIE|DSN|DATABASE_URL|CONNECTION", re.IGNORECASE
+)
+"""In the names of variables that may hold a secret."""
 
 
 def dvc_state_within(project: Path) -> dict[str, str]:
@@ -19,6 +25,8 @@ def dvc_state_within(project: Path) -> dict[str, str]:
 
 def prepare_environment() -> None:
     """Set what is not set yet, for this process and its children."""
+    if Path(".dvc").is_dir():
+        private_state_dir()
     home = STATE_DIR.absolute()
     values = {
         "DVC_NO_ANALYTICS": "1",

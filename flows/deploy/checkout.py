@@ -15,11 +15,10 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.environment import STATE_DIR
 from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.stored import RECORD
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import STATE_DIR, UnavailableError, UserError
 from stages.runtime.section import PARAMS_FILE
 
 WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")

@@ -23,7 +23,6 @@ from dvc.exceptions import DvcException
 
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE
-from flows.environment import STATE_DIR
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import (
     EXPERIMENTS,
@@ -37,7 +36,7 @@ from flows.experiments.runs import CELLS, RUN_FILE
 from flows.experiments.stored import TABLES
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 OWN_OF_A_CELL = {str(PARAMS_FILE), LOCK_FILE, str(EXPERIMENTS)}

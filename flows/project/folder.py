@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-STATE_DIR = Path(".parrotflow")
-"""What runs leave on this machine; it is not shared."""
+from stages.runtime.entry import private_state_dir
 
 
 def enter_project() -> None:
@@ -14,7 +13,6 @@ def enter_project() -> None:
     if root is None:
         return
     os.chdir(root)
-    ignore = STATE_DIR / ".gitignore"
+    ignore = private_state_dir() / ".gitignore"
     if not ignore.exists():
-        STATE_DIR.mkdir(exist_ok=True)
         ignore.write_text("*\n", encoding="utf-8")

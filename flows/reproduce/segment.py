@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.environment import STATE_DIR
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import EXECUTION
-from stages.runtime.entry import UserError
+from stages.runtime.entry import STATE_DIR, UserError
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
 

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.environment import STATE_DIR
 from flows.show.address import ServerAddress, announced, own_server
-from stages.runtime.entry import UserError
+from stages.runtime.entry import STATE_DIR, UserError
 
 PREFECT_HOME = STATE_DIR / "prefect"
 KEY = PREFECT_HOME / "key"

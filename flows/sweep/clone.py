@@ -23,13 +23,13 @@ from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import DVC_FILE
 from flows.dvc_repo.repair import repair_after_kill
 from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
-from flows.environment import STATE_DIR, dvc_state_within
+from flows.environment import dvc_state_within
 from flows.project import yaml_text
 from flows.sweep.git import git, own_environment
 from flows.sweep.ignored import IgnoredInputs, is_below
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
-from stages.runtime.entry import UserError
+from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def _share(folder: Path, cache: str, own_cache: Path | None) -> None:
     if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
         # Data that no stage makes (`dvc add`, `dvc import`) comes from the project's cache in any case.
         _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
-    (folder / STATE_DIR).mkdir(exist_ok=True)
-    (folder / STATE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
+    (private_state_dir(folder) / ".gitignore").write_text("*\n", encoding="utf-8")
     if own_cache:
         _use_cache(folder, str(own_cache))
         return

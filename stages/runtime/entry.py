@@ -7,6 +7,10 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+STATE_DIR = Path(".parrotflow")
+"""What runs leave on this machine, in the project's folder; it is not shared."""
 
 EXIT_USER_ERROR = 2
 """The input or the parameters are wrong: a retry cannot help."""
@@ -77,10 +81,12 @@ def run_stage(main: Callable[[], None]) -> None:
 
     A stage of dvc.yaml fails where its inputs changed meanwhile, or where it loaded code that dvc.yaml does not list.
     """
-    from stages.runtime.inputs import inputs_of_this_stage  # which imports this module
+    from stages.runtime.inputs import DVC_FILE, inputs_of_this_stage  # which imports this module
 
     try:
         inputs = inputs_of_this_stage()
+        if DVC_FILE.is_file() or STATE_DIR.is_dir():
+            private_state_dir()
         if inputs is not None:
             inputs.require_unedited_code()
             inputs.require_listed()
@@ -109,6 +115,21 @@ def run_stage(main: Callable[[], None]) -> None:
             f"a database of DVC cannot be written ({first_line(error)}), as on a full disk; {_FREE_SPACE}",
             EXIT_DISK_FULL,
         )
+
+
+def private_state_dir(project: Path = Path()) -> Path:
+    """A project's `.parrotflow`, which only its owner can enter; made where it is missing.
+
+    DVC makes folders in it that all users may write (mode 0777), and decides by them which files have changed. A folder
+    of another user is left as it is, and so is the target of a link, of which only DVC's part is closed.
+    """
+    home = project / STATE_DIR
+    private = home / "dvc" if home.is_symlink() else home
+    private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = private.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+        private.chmod(0o700)
+    return home
 
 
 def fail(message: str, code: int) -> None:

@@ -1,12 +1,16 @@
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from stages.runtime.entry import UnavailableError, UserError, run_stage
+from stages.runtime.entry import UnavailableError, UserError, private_state_dir, run_stage
+from tests.flows.toy import make_toy, repro
+from tests.small_project import ROOT
 
 
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,3 +94,61 @@ def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert left.value.code == 130
     assert "starts where this left off" in capsys.readouterr().err
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+STAGE = """\
+stages:
+  one:
+    cmd: python one.py
+    outs: [one.txt]
+"""
+
+PROGRAM = """\
+from pathlib import Path
+from stages.runtime.entry import run_stage
+
+run_stage(lambda: Path("one.txt").touch())
+"""
+
+
+@pytest.mark.parametrize("begin", ["dvc repro", "a worker", "parrotflow why", "a flow of Prefect"])
+@pytest.mark.parametrize("before", [None, 0o777])
+def test_whatever_starts_first_closes_the_folder_of_states_to_other_users(
+    tmp_path: Path, begin: str, before: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_toy(tmp_path / "toy", STAGE)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (project / "one.py").write_text(PROGRAM)
+    if before is not None:
+        (project / ".parrotflow").mkdir()
+        (project / ".parrotflow").chmod(before)
+    umask = os.umask(0)
+    try:
+        match begin:
+            case "dvc repro":
+                repro(project)
+            case "a worker":
+                subprocess.run([sys.executable, "one.py"], cwd=project, check=True)
+            case "parrotflow why":
+                subprocess.run([sys.executable, "-m", "flows.cli", "why"], cwd=project, check=True)
+            case _:
+                subprocess.run([sys.executable, "-c", "import flows.pipeline"], cwd=project, check=True)
+    finally:
+        os.umask(umask)
+
+    assert mode(project / ".parrotflow") == 0o700
+
+
+def test_the_target_of_a_link_is_left_as_it_is_and_dvcs_part_of_it_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    (tmp_path / ".parrotflow").symlink_to(tmp_path / "shared")
+
+    private_state_dir(tmp_path)
+
+    assert mode(tmp_path / "shared") == 0o777
+    assert mode(tmp_path / "shared/dvc") == 0o700

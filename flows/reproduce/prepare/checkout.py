@@ -12,7 +12,6 @@ from typing import Any
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from flows.environment import STATE_DIR
 from flows.reproduce.commands import output, run_quietly, without_credentials
 from flows.reproduce.prepare.fetch import NOT_UNPACKED
 from flows.reproduce.revision import Revision
@@ -26,7 +25,7 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
 )
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, first_line
 
 CHECKOUT = "checkout"
 

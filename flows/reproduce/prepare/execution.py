@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flows.environment import STATE_DIR
 from flows.reproduce.prepare.environment import Interpreter, Machine
 from flows.reproduce.revision import Revision
 from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import STATE_DIR
 
 LAUNCH = "launch.yaml"
 

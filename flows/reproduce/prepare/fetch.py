@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.environment import STATE_DIR
 from flows.reproduce.revision import Revision, read_revision, require_made
 from stages.formats.revision.layout import MAIN, PROVENANCE
 from stages.formats.revision.provenance import read_provenance
 from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.entry import STATE_DIR, UserError, first_line
 from stages.runtime.hub import explained
 
 WORK = STATE_DIR / "reproduce"

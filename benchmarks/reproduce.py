@@ -130,7 +130,7 @@ def reproduced(folder: Path, source: Path, case: Case, model: str) -> Measuremen
     work = folder / "work"
     options = ["--folder", str(work), "--source", str(source), "--from-scratch", *case.options]
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "reproduce", str(revision), *options],
+        [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", *options],
         cwd=folder,
         env=environment(ROOT, PARROTFLOW_WORKERS=str(CORES)),
         stdout=subprocess.PIPE,

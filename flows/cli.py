@@ -211,9 +211,13 @@ def reproduce(
     python: Path | None = None,
     this_environment: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     settings: Annotated[list[str] | None, cyclopts.Parameter(name="--set", negative="")] = None,
+    token: Annotated[list[str] | None, cyclopts.Parameter(negative="")] = None,
+    yes: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     key: Path | None = None,
 ) -> None:
     """Rebuild a published revision from what it records, and say whether the result is the same.
+
+    This runs the code of the revision on this machine: whose it is, is said, and asked, before any of it runs.
 
     Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
     difference and its likely cause. Exit code 2: it could not be tried, e.g. the revision is damaged. The same
@@ -238,11 +242,16 @@ def reproduce(
     data_folder
         A folder with input data that the revision does not carry, or the one file that is missing.
     python
-        The interpreter to compute with; it must have the locked versions.
+        The interpreter to compute with, if it has the locked versions; else an environment is made with it.
     this_environment
         Compute with this interpreter (or that of --python) although its versions are not the locked ones.
     settings
         An execution setting other than the recorded one, e.g. OMP_NUM_THREADS=4; may be given several times.
+    token
+        A variable of this shell, e.g. HF_TOKEN, that the revision's code gets; no other with a secret reaches it. May
+        be given several times.
+    yes
+        Run someone else's code without a question; needed where there is no terminal.
     key
         The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it.
     """
@@ -263,6 +272,8 @@ def reproduce(
                 python=python,
                 this_environment=this_environment,
                 settings=pairs,
+                token=tuple(token or ()),
+                yes=yes,
                 key=key,
                 segment=segment,
                 checkpoints=checkpoints,

@@ -6,16 +6,10 @@ set already are left alone.
 """
 
 import os
-import re
 import sys
 from pathlib import Path
 
 from stages.runtime.entry import STATE_DIR, private_state_dir
-
-SECRET = re.compile(
-    "TOKEN|SECRET|PASS|PWD|CREDENTIAL|KEY|AUTH|COOKIE|DSN|DATABASE_URL|CONNECTION", re.IGNORECASE
-)
-"""In the names of variables that may hold a secret."""
 
 
 def dvc_state_within(project: Path) -> dict[str, str]:

@@ -6,22 +6,39 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.runtime.entry import EXIT_TERMINATED, UserError
+from stages.runtime.entry import EXIT_TERMINATED, UserError, private_state_dir
 
 LOCK = "parrotflow-reproduce.lock"
 """Its name is no common one: a folder that has it is one of a reproduction."""
 
-SECRET = re.compile("TOKEN|SECRET|PASSWORD|API_KEY", re.IGNORECASE)
-"""In the names of variables."""
+KEPT = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|TERM|COLUMNS|LINES|NO_COLOR|TMPDIR|TEMP|TMP|"
+    "CC|CXX|CPATH|LIBRARY_PATH|LD_.*|DYLD_.*|CUDA_.*|ROCM_.*|HIP_.*|HSA_.*|"
+    "(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL|AWS)_CA_BUNDLE|XDG_.*_(HOME|DIRS?)|"
+    "GIT_(SSL_.*|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM))|PYENV_ROOT|PYTHON(PATH|UNBUFFERED|DONTWRITEBYTECODE)|"
+    "HF_(HOME|HUB_CACHE|DATASETS_CACHE|ENDPOINT|HUB_OFFLINE|HUB_DISABLE_.*)|"
+    "DO_NOT_TRACK|DVC_(NO_ANALYTICS|SITE_CACHE_DIR)|"
+    "PARROTFLOW_(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB|RESTARTS|GRACE_SECONDS)",
+    re.IGNORECASE,
+)
+"""The variables of this shell that code and programs of a revision get. A list of those that it does not get would miss
+some: a secret may have any name."""
 
-OF_THE_HUB = re.compile("^(HF|HUGGING).*TOKEN", re.IGNORECASE)
-"""The same, of those of the Hub alone: a DVC remote needs the others."""
+HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+
+OF_A_USER = re.compile(r"://[^/\s]+@")
+"""The name and password in a URL."""
+
+SSH = "ssh -oBatchMode=yes -oConnectTimeout=30"
+
+SHOWN_LINES = 20
+"""Of what a program that failed has printed."""
 
 
 @dataclass
@@ -65,12 +82,16 @@ class Commands:
         return code
 
 
-def output(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """What a short program prints. Raises UserError with its own last line where it fails."""
+def output(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, *, lines: int = 1
+) -> str:
+    """What a short program prints. Raises UserError with its own last lines where it fails."""
     done = run_quietly(command, folder, environment)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
-        raise UserError(without_credentials(f"{shlex.join(command[:4])} ... in {folder}: {said[-1]}"))
+        shown = "\n".join(said[-lines:])
+        separator = "\n" if lines > 1 else " "
+        raise UserError(without_credentials(f"{shlex.join(command[:4])} ... in {folder}:{separator}{shown}"))
     return done.stdout
 
 
@@ -86,14 +107,18 @@ def run_quietly(
 
 def without_credentials(text: str) -> str:
     """A text without the names and passwords in its URLs."""
-    return re.sub(r"://[^/\s]+@", "://", text)
+    return OF_A_USER.sub("://", text)
 
 
-def without_secrets(pattern: re.Pattern[str] = SECRET) -> dict[str, str]:
-    """This shell's variables without those whose names say that they hold a secret. Git asks for no password."""
-    values = {name: value for name, value in os.environ.items() if not pattern.search(name)}
-    ssh = values.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oConnectTimeout=30")
-    return values | {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": ssh}
+def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, str]:
+    """The variables of this shell that hold no secret, those that the user grants, and those that begin with `also`.
+
+    Git asks for no password, and the Hub's client takes none from the user's home.
+    """
+    values = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name) and not OF_A_USER.search(value)}
+    values |= {name: value for name, value in os.environ.items() if name in granted or (also and name.startswith(also))}
+    values = {"GIT_SSH_COMMAND": SSH} | values | {"GIT_TERMINAL_PROMPT": "0"}
+    return values if HUB_TOKENS & set(granted) else values | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
 @contextmanager
@@ -106,7 +131,8 @@ def only_reproduction_in(work: Path) -> Iterator[Commands]:
         raise UserError(
             f"{work}: is there, and is no folder of a reproduction; choose a new or an empty one with --folder"
         )
-    work.mkdir(parents=True, exist_ok=True)
+    private_state_dir()  # in which DVC keeps what it knows of the checkout's files
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

@@ -23,8 +23,9 @@ from flows.reproduce.commands import Commands, only_reproduction_in, without_cre
 from flows.reproduce.compare.card import rendered_card
 from flows.reproduce.compare.verdict import judge
 from flows.reproduce.prepare.checkout import check_code, check_out, write_back
-from flows.reproduce.prepare.data import restore_data, supply_inputs
-from flows.reproduce.prepare.environment import Interpreter, choose_interpreter
+from flows.reproduce.prepare.consent import require_consent
+from flows.reproduce.prepare.data import keep_restored, pulled, supply_inputs
+from flows.reproduce.prepare.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.prepare.execution import environment_of
 from flows.reproduce.prepare.fetch import check_signature, keep, opened, work_folder
 from flows.reproduce.report import WIDTH, Story, outside_of_segment, segment_page, verdict_lines, verdict_page
@@ -37,6 +38,7 @@ from flows.reproduce.segment import (
     find_segment,
     segment_command,
 )
+from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
@@ -56,6 +58,10 @@ class Request:
     python: Path | None = None
     this_environment: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    token: tuple[str, ...] = ()
+    """Variables of this shell, e.g. HF_TOKEN, that the revision's code and DVC get; others with secrets they do not."""
+    yes: bool = False
+    """Whether someone else's code may run without a question."""
     key: Path | None = None
     segment: str | None = None
     checkpoints: Path | None = None
@@ -68,6 +74,8 @@ class Request:
             value, name = getattr(self, option.name), f"--{option.name.replace('_', '-')}"
             if option.name == "settings":
                 words += [word for variable, text in value.items() for word in ("--set", f"{variable}={text}")]
+            elif option.name == "token":
+                words += [word for variable in value for word in (name, variable)]
             elif value is True:
                 words.append(name)
             elif value:
@@ -83,6 +91,8 @@ class Prepared(BaseModel):
     settings: dict[str, str]
     from_scratch: bool
     python: str
+    version: str = ""
+    """Of Python."""
     different: dict[str, tuple[str, str]]
     """Library -> (locked version, version here), of those that differ."""
     restored: list[str]
@@ -97,6 +107,8 @@ def reproduce(request: Request) -> int:
     began = time.monotonic()
     if request.report is not None:
         require_writable(request.report)
+    if unset := [name for name in request.token if name not in os.environ]:
+        raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
     with ExitStack() as held:
         with opened(request.revision) as found:
             work = work_folder(request.revision, found, request.folder)
@@ -105,7 +117,9 @@ def reproduce(request: Request) -> int:
         story = Story(revision, commands)
         commands.shown.append(request.command_line())
         story.say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
-        story.say("signature", check_signature(request.revision, revision.folder, request.key))
+        signature = check_signature(request.revision, revision.folder, request.key)
+        story.say("signature", signature)
+        require_pins(request.revision, revision.folder / RECORDED_REQUIREMENTS)
 
         segment = None
         if request.segment is not None:
@@ -114,19 +128,25 @@ def reproduce(request: Request) -> int:
 
         checkout = check_out(revision, request.source)
         before = read_prepared(revision)
-        wanted = list[str]()
+        wanted = dict[str, list[str]]()
         if before is None:  # afterwards dvc.lock is that of this reproduction, which does not say what the code was
             write_back(revision, checkout)
             wanted = check_code(revision, checkout)
         story.say("code", describe_code(revision, begun=before is not None))
         print(f"{'':<{WIDTH}} in {checkout}", flush=True)
+        if before is None:  # a start that got this far had its yes
+            require_consent(revision, checkout, signature, yes=request.yes)
+            restored = prepare_data(request, revision, checkout, wanted, story)
+        else:
+            restored = before.restored
         interpreter = choose_interpreter(
             revision, checkout, commands, python=request.python, this_environment=request.this_environment
         )
         story.say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
-        prepared = prepare_data(request, revision, checkout, interpreter, before, wanted, story)
+        prepared = remember(request, revision, interpreter, before, restored)
+        story.say("data", describe_data(revision, restored))
 
-        environment, notes = environment_of(revision, interpreter, checkout, request.settings)
+        environment, notes = environment_of(revision, interpreter, checkout, request.settings, request.token)
         story.say("execution", describe_execution(revision))
         for note in notes:
             story.note(note)
@@ -161,28 +181,34 @@ def read_prepared(revision: Revision) -> Prepared | None:
 
 
 def prepare_data(
-    request: Request,
-    revision: Revision,
-    checkout: Path,
-    interpreter: Interpreter,
-    before: Prepared | None,
-    wanted: list[str],
-    story: Story,
+    request: Request, revision: Revision, checkout: Path, wanted: Mapping[str, list[str]], story: Story
+) -> list[str]:
+    """Bring the data that can be pulled into the checkout, and of the `wanted` inputs those that are still needed.
+
+    They are looked for before an environment is made, which takes minutes. The names of the restored stages.
+    """
+    restored = [] if request.from_scratch else pulled(revision, checkout, wanted, request.token)
+    computed = {revision.training, *revision.data_stages} if request.segment else set(revision.stages)
+    needed = [path for path, readers in wanted.items() if computed.intersection(readers).difference(restored)]
+    for line in supply_inputs(revision, checkout, needed, request.data, request.token):
+        story.note(line)
+    lacking = {stage for path, readers in wanted.items() if path not in needed for stage in readers}
+    keep_restored(revision, checkout, restored, lacking.intersection(restored))
+    return restored
+
+
+def remember(
+    request: Request, revision: Revision, interpreter: Interpreter, before: Prepared | None, restored: list[str]
 ) -> Prepared:
-    """Bring the `wanted` inputs and the data that can be pulled into the checkout, the first time.
+    """Write down how the folder was prepared.
 
     Raises UserError where an earlier start had other options: its results would be taken for those of this one.
     """
-    if before is None:
-        for line in supply_inputs(revision, checkout, wanted, request.data):
-            story.note(line)
-        restored = restore_data(revision, checkout, from_scratch=request.from_scratch)
-    else:
-        restored = before.restored
     now = Prepared(
         settings=dict(request.settings),
         from_scratch=request.from_scratch,
         python=str(interpreter.python),
+        version=interpreter.machine.python,
         different=interpreter.different,
         restored=restored,
     )
@@ -192,7 +218,6 @@ def prepare_data(
             "interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     atomic_write(revision.work / PREPARED, now.model_dump_json(indent=2) + "\n")
-    story.say("data", describe_data(revision, restored))
     return now
 
 

@@ -5,6 +5,7 @@ it serves itself, and only with the project's key, which its owner alone can rea
 """
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -22,8 +23,8 @@ PREFECT_HOME = STATE_DIR / "prefect"
 KEY = PREFECT_HOME / "key"
 START_SECONDS = 120.0
 
-CREDENTIALS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""A server of pages needs none of these."""
+CREDENTIAL = re.compile("TOKEN|SECRET|PASS|CREDENTIAL|API_?KEY|ACCESS_?KEY|SSH_AUTH_SOCK", re.IGNORECASE)
+"""In the names of variables that a server of pages does not need. Prefect's own it does: its database's password."""
 
 
 @contextmanager
@@ -62,7 +63,9 @@ def server(port: int) -> Iterator[ServerAddress]:
 
 def server_environment(address: str, auth: str) -> dict[str, str]:
     """The environment of the server: no credentials of others, its own pages as the only origin, and the key."""
-    kept = {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
+    kept = {
+        name: value for name, value in os.environ.items() if name.startswith("PREFECT_") or not CREDENTIAL.search(name)
+    }
     return kept | {
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": address,

@@ -5,15 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from flows.reproduce.commands import output, run_quietly, without_credentials
-from flows.reproduce.prepare.fetch import NOT_UNPACKED
+from flows.reproduce.commands import output, run_quietly, without_credentials, without_secrets
+from flows.reproduce.prepare.archive import unpack
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import (
     RECORDED_ACCEPTED,
@@ -110,7 +109,9 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
         if place is None or (place == str(Path.cwd()) and not has_commit(Path(place), git.commit)):
             looked += [place] if place else []
             continue
-        done = _try_git(checkout, "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit)
+        own = own_access() if place == source or place in remotes_of_this_project() else without_secrets()
+        fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit]
+        done = run_quietly(fetch, checkout, own)
         if done.returncode == 0:
             _git(checkout, "checkout", "--quiet", "--detach", git.commit)
             return
@@ -121,6 +122,17 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
         f"{revision.asked}: commit {git.commit} was not found in {without_credentials(places)}{pushed}; "
         "name a clone or a URL that has it with --source"
     )
+
+
+def own_access() -> dict[str, str]:
+    """The variables of git at a place that is the user's own: with the keys of the SSH agent, which no other gets."""
+    return without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND"))
+
+
+def remotes_of_this_project() -> set[str]:
+    """The URLs of the remotes of the repository around this folder, without credentials, as a record has them."""
+    said = _try_git(Path.cwd(), "config", "--get-regexp", r"^remote\..*\.url$").stdout
+    return {without_credentials(line.partition(" ")[2]) for line in said.splitlines()}
 
 
 def address(place: str) -> str:
@@ -138,11 +150,7 @@ def lay_over(revision: Revision, checkout: Path) -> None:
     archive = revision.provenance.source
     if archive is None:
         return
-    try:
-        with tarfile.open(revision.folder / SOURCE_ARCHIVE) as packed:
-            packed.extractall(checkout, filter="data")
-    except (*NOT_UNPACKED, OSError) as error:
-        raise UserError(f"{revision.asked}: {SOURCE_ARCHIVE} cannot be unpacked ({first_line(error)})") from None
+    unpack(revision.folder / SOURCE_ARCHIVE, checkout, f"{revision.asked}: {SOURCE_ARCHIVE}")
     for path in archive.deleted:
         inside(checkout, path).unlink(missing_ok=True)
 
@@ -191,17 +199,17 @@ def cache_of_this_project() -> str | None:
         return None
 
 
-def check_code(revision: Revision, checkout: Path) -> list[str]:
-    """Compare all that no stage makes with the record; the paths of input data that are missing or others.
+def check_code(revision: Revision, checkout: Path) -> dict[str, list[str]]:
+    """Compare all that no stage makes with the record; input data that is missing or other -> the stages that read it.
 
     The checkout's dvc.lock is the recorded one then (`write_back`). Raises UserError that names the first file of code
     or parameter that differs: then anything may differ.
     """
     data = {dep.path for dep in revision.inputs.dependencies} if revision.inputs else set[str]()
-    wanted: list[str] = []
+    wanted: dict[str, list[str]] = {}
     for stage, path, how in differing_inputs(revision, checkout):
         if path in data:
-            wanted.append(path)
+            wanted.setdefault(path, []).append(stage)
             continue
         left_out = next((left.reason for left in revision.provenance.left_out if left.path == path), None)
         raise UserError(
@@ -209,7 +217,7 @@ def check_code(revision: Revision, checkout: Path) -> list[str]:
             + (f"; the record left it out: {left_out}" if left_out else "")
             + "; the recorded commit does not hold the code that made this revision"
         )
-    return list(dict.fromkeys(wanted))
+    return wanted
 
 
 def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str, str]]:

@@ -2,23 +2,29 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from dvc.exceptions import OutputNotFoundError
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.reproduce.commands import OF_THE_HUB, run_quietly, without_credentials, without_secrets
+from flows.reproduce.commands import run_quietly, without_credentials, without_secrets
 from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
 from flows.reproduce.revision import Revision
 from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
 from stages.formats.revision.lock import file_md5, hash_of
 from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
 
-LOCK = "dvc.lock"
+LOCK, DVC_FILE = "dvc.lock", "dvc.yaml"
 
 
-def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: Path | None) -> list[str]:
+def supply_inputs(
+    revision: Revision, checkout: Path, wanted: list[str], given: Path | None, granted: Collection[str] = ()
+) -> list[str]:
     """Bring input data into the checkout, each file checked by its hash; a line for each.
 
     It is looked for in the revision itself, in the current folder, in `given`, and in the DVC remote. Raises UserError
@@ -26,7 +32,7 @@ def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: 
     """
     lines = []
     for path in wanted:
-        for place, copied in suppliers(revision, checkout, path, given):
+        for place, copied in suppliers(revision, checkout, path, given, granted):
             if copied and not differs(revision, checkout, path):
                 lines.append(f"{path}: from {place}")
                 break
@@ -35,7 +41,9 @@ def supply_inputs(revision: Revision, checkout: Path, wanted: list[str], given: 
     return lines
 
 
-def suppliers(revision: Revision, checkout: Path, path: str, given: Path | None) -> Iterator[tuple[str, bool]]:
+def suppliers(
+    revision: Revision, checkout: Path, path: str, given: Path | None, granted: Collection[str]
+) -> Iterator[tuple[str, bool]]:
     """Each place that may have an input, and whether something was copied from there into the checkout."""
     yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout, path)
     if Path.cwd() != checkout:
@@ -43,7 +51,8 @@ def suppliers(revision: Revision, checkout: Path, path: str, given: Path | None)
     if given is not None:
         inside = given / path
         yield str(given), copied(inside if inside.exists() else given, checkout, path)
-    yield "the DVC remote", pull(checkout, [path]) and (checkout / path).exists()
+    if is_tracked(checkout, path):
+        yield "the DVC remote", pull(checkout, [path], granted) and (checkout / path).exists()
 
 
 def copied(source: Path, checkout: Path, path: str) -> bool:
@@ -84,33 +93,36 @@ def missing_input(revision: Revision, path: str, given: Path | None) -> str:
     known = f"; the record names {', '.join(places)}" if places else ""
     if given is not None:
         return f"{path}{hashes}: {given} does not hold it with the recorded content{known}"
+    here = f"; {difference}" if dep and (difference := difference_here(dep)) else ""
     return (
-        f"{path}{hashes}: this input is neither in the revision nor in a DVC remote{known}; "
+        f"{path}{hashes}: this input is neither in the revision nor in a DVC remote{here}{known}; "
         f"name a folder that holds {path}, or the file itself, with --data"
     )
 
 
-def restore_data(revision: Revision, checkout: Path, *, from_scratch: bool) -> list[str]:
-    """Let the checkout's dvc.lock have only the data stages whose results a DVC remote has; their names.
+def difference_here(dep: Dependency) -> str:
+    """How an input in this project differs from the recorded one; empty where there is none, or no file is recorded."""
+    if not Path(dep.path).exists() or not dep.files:
+        return ""
+    here = {path.as_posix() for path in Path(dep.path).rglob("*") if path.is_file()} | (
+        {dep.path} if Path(dep.path).is_file() else set()
+    )
+    changed = [path for path in here & dep.files.keys() if file_sha256(Path(path)) != dep.files[path]]
+    added = len(here - dep.files.keys()) if not dep.not_listed else 0
+    counts = ((len(changed), "changed"), (added, "new"), (len(dep.files.keys() - here), "missing"))
+    parts = [f"{count} {'file' if count == 1 else 'files'} {how}" for count, how in counts if count]
+    return f"{dep.path} here differs: {', '.join(parts)}" if parts else ""
 
-    All other stages count as never run, so that they are computed.
+
+def pulled(
+    revision: Revision, checkout: Path, wanted: Mapping[str, list[str]], granted: Collection[str] = ()
+) -> list[str]:
+    """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull` from each remote.
+
+    The `wanted` inputs that only these read are not needed: the recorded dvc.lock says what was made from them.
     """
-    restored = [] if from_scratch else pulled(revision, checkout)
-    lock = checkout / LOCK
-    if restored:
-        with lock.open("w", encoding="utf-8") as file:
-            YAML(typ="safe").dump(
-                {"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in restored}}, file
-            )
-    else:
-        lock.unlink()
-    return restored
-
-
-def pulled(revision: Revision, checkout: Path) -> list[str]:
-    """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull` from each remote."""
     stages = revision.data_stages
-    if not stages or not pull(checkout, stages):
+    if not stages or not pull(checkout, stages, granted):
         return []
     # Reports are in no cache of DVC: the revision has most, this project may have the others.
     for stage in stages:
@@ -118,17 +130,59 @@ def pulled(revision: Revision, checkout: Path) -> list[str]:
             for report in (revision.folder / record_path(out["path"]), Path.cwd() / out["path"]):
                 if not (checkout / out["path"]).exists() and report.is_file() and file_md5(report) == hash_of(out):
                     copied(report, checkout, out["path"])
-    differing = dvc_status(checkout, stages)
-    return [stage for stage in stages if stage not in differing]
+    status = dvc_status(checkout, stages)
+    return [stage for stage in stages if lacks_only(status.get(stage, []), wanted if is_plain(stage) else ())]
 
 
-def pull(checkout: Path, targets: list[str]) -> bool:
+def is_plain(stage: str) -> bool:
+    """Whether dvc.yaml has a stage by its own name: not one of `foreach` or `matrix`, nor of another folder."""
+    return not {"@", ":"} & set(stage)
+
+
+def lacks_only(changes: list[Any], paths: Collection[str]) -> bool:
+    """Whether a stage is up to date but for these inputs."""
+    return all(
+        isinstance(change, dict) and change.keys() == {"changed deps"} and change["changed deps"].keys() <= set(paths)
+        for change in changes
+    )
+
+
+def keep_restored(revision: Revision, checkout: Path, restored: list[str], lacking: Collection[str]) -> None:
+    """Let the checkout's dvc.lock have only the stages that were restored: all others count as never run.
+
+    Those in `lacking`, whose inputs are not there, are frozen: DVC would else compute them because an input is missing.
+    """
+    lock, pipeline = checkout / LOCK, checkout / DVC_FILE
+    if not restored:
+        lock.unlink()
+        return
+    with lock.open("w", encoding="utf-8") as file:
+        YAML(typ="safe").dump({"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in restored}}, file)
+    if lacking:
+        yaml = YAML()
+        content = yaml.load(pipeline)
+        for stage in lacking:
+            content["stages"][stage]["frozen"] = True
+        with pipeline.open("w", encoding="utf-8") as file:
+            yaml.dump(content, file)
+
+
+def is_tracked(checkout: Path, path: str) -> bool:
+    """Whether DVC tracks a file or folder, so that a remote may have it."""
+    with Repo(str(checkout)) as repo:
+        try:
+            return bool(repo.find_outs_by_path(str(checkout / path)))
+        except OutputNotFoundError:
+            return False
+
+
+def pull(checkout: Path, targets: list[str], granted: Collection[str] = ()) -> bool:
     """`dvc pull` of files or stages from each remote that is known; False where none is."""
     default, known = dvc_remotes(checkout)
     remotes = [name for name in (THIS_PROJECT, default, RECORDED) if name is not None and name in known]
     for remote in remotes:
         command = ["pull", "--allow-missing", "--remote", remote, *targets]
-        done = run_quietly([sys.executable, "-P", "-m", "dvc", *command], checkout, without_secrets(OF_THE_HUB))
+        done = run_quietly([sys.executable, "-P", "-m", "dvc", *command], checkout, without_secrets(granted))
         if done.returncode and (said := done.stderr.strip()):  # what is missing is looked for elsewhere, or computed
             print(f"note: dvc pull from {remote}: {without_credentials(said.splitlines()[-1])}", flush=True)
     return bool(remotes)

@@ -1,6 +1,7 @@
 """The interpreter that computes: this one if it has the locked versions, else a virtual environment made from them."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -11,14 +12,19 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from flows.project.versions import groups, locked_versions, normalised
-from flows.reproduce.commands import Commands, output
+from flows.reproduce.commands import SHOWN_LINES, Commands, output, run_quietly, without_secrets
 from flows.reproduce.prepare.probe import probe as probed
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS, RECORDED_VERSIONS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 
-VENV, READY = "venv", "ready"
+VENV, READY, MADE_WITH = "venv", "ready", "made-with"
+
+REQUIREMENTS = "requirements.txt"
+
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*")
+"""A line of a lock that is obeyed. Others can name an index, a URL or a folder from which code would be run."""
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -59,10 +65,8 @@ class Interpreter:
 def choose_interpreter(
     revision: Revision, checkout: Path, commands: Commands, *, python: Path | None, this_environment: bool
 ) -> Interpreter:
-    """The interpreter; a virtual environment is made only where it is needed.
-
-    Raises UserError where `python` has other versions than the locked ones, unless `this_environment` allows it.
-    """
+    """The interpreter, `python` or this one; if it has other versions than the locked ones, a virtual environment is
+    made, unless `this_environment` is to be used as it is."""
     locked = needed_versions(revision, checkout)
     # Absolute, as it starts in other folders; a link stays one: that of a virtual environment is what it is found by.
     own = Path(shutil.which(python) or python).absolute() if python else Path(sys.executable)
@@ -74,15 +78,28 @@ def choose_interpreter(
     if this_environment:
         require_present_versions(checkout, different)
         return Interpreter(own, machine, different, f"{named}, as asked, although it differs: {in_words(different)}")
-    if python:
-        raise UserError(
-            f"{python} has other versions than the revision's lock: {in_words(different)}; "
-            "leave --python away for an environment with the locked ones, or use it as it is with --this-environment"
-        )
-    made = make_environment(revision, commands)
+    made = make_environment(revision, own if python else interpreter_for(revision, machine), commands)
     machine = probe(made)
     return Interpreter(
         made, machine, differing(locked, machine.versions), f"{revision.work / VENV}, made from the lock"
+    )
+
+
+def interpreter_for(revision: Revision, here: Machine) -> Path:
+    """The interpreter to make an environment with: of the recorded minor version of Python.
+
+    Raises UserError where there is none: the locked libraries were built for that version.
+    """
+    sessions = revision.execution.sessions if revision.execution else []
+    recorded = sessions[0].versions.get("python") if sessions else revision.provenance.published_from.get("python")
+    minor = re.match(r"\d+\.\d+", str(recorded))
+    if minor is None or here.python.startswith(f"{minor[0]}."):
+        return Path(sys.executable)
+    if found := shutil.which(f"python{minor[0]}"):
+        return Path(found)
+    raise UserError(
+        f"{revision.asked}: was made with Python {recorded}; this is {here.python}, and PATH has no python{minor[0]}: "
+        "install it, or name one with --python; --this-environment uses the libraries that are here"
     )
 
 
@@ -118,22 +135,49 @@ def in_words(different: Mapping[str, tuple[str, str]]) -> str:
     return ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN]) + more
 
 
-def make_environment(revision: Revision, commands: Commands) -> Path:
+def require_pins(asked: str, lock: Path) -> None:
+    """Raise UserError where a lock holds anything but `name==version` lines and remarks."""
+    for number, line in enumerate(lock.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#") and not PIN.fullmatch(line.strip()):
+            raise UserError(
+                f"{asked}: {RECORDED_REQUIREMENTS}, line {number}: `{line.strip()[:200]}` is no `name==version`: "
+                "options, URLs and paths of a lock are not obeyed; nothing was installed"
+            )
+
+
+def make_environment(revision: Revision, base: Path, commands: Commands) -> Path:
     """A virtual environment with the locked versions; the same command completes one that was left half made."""
     folder = revision.work / VENV
-    python = folder / "bin" / "python"
+    python, made_with = folder / "bin" / "python", folder / MADE_WITH
+    if folder.exists() and not (made_with.exists() and made_with.read_text(encoding="utf-8") == str(base)):
+        shutil.rmtree(folder)
     if not (folder / READY).exists():
         print(
             "      installing the revision's requirements.lock into an environment of its own (minutes, once)",
             flush=True,
         )
-        lock = revision.folder / RECORDED_REQUIREMENTS
-        output([sys.executable, "-m", "venv", str(folder)], revision.work)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(lock)]
-        commands.shown.append("python -m venv venv && venv/bin/python -m pip install -r requirements.lock")
-        output(install, revision.work)
+        output([str(base), "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
+        made_with.write_text(str(base), encoding="utf-8")
+        install_locked(revision, python)
+        commands.shown.append("python -m venv venv && venv/bin/python -m pip install --no-deps -r requirements.lock")
         (folder / READY).touch()
     return python
+
+
+def install_locked(revision: Revision, python: Path) -> None:
+    """Install the pins of the lock and nothing else, from the indexes of the user's own configuration of pip.
+
+    Wheels where all have one: what has none runs its own code when it is built. Raises UserError with pip's last lines.
+    """
+    pins = locked_versions(revision.folder / RECORDED_REQUIREMENTS)
+    requirements = revision.work / REQUIREMENTS
+    # Written anew: pip might read the recorded file in another encoding than it was checked in.
+    atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins.items()))
+    own = without_secrets(also="PIP_")
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    if run_quietly([*pip, "--only-binary", ":all:", "-r", str(requirements)], revision.work, own).returncode:
+        print("      not every library could be installed from a wheel: trying to build those from source", flush=True)
+        output([*pip, "-r", str(requirements)], revision.work, own, lines=SHOWN_LINES)
 
 
 def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, str]]) -> None:

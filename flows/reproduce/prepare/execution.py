@@ -2,9 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from flows.reproduce.commands import without_secrets
 from flows.reproduce.prepare.environment import Interpreter, Machine
 from flows.reproduce.revision import Revision
 from stages.formats.revision.execution import Session
@@ -17,14 +18,7 @@ COMPUTING = (
     *("PARROTFLOW_", "OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "TORCH", "PYTORCH_"),
     *("CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "ACCELERATE_"),
 )
-"""How variables begin that may change a result. Those of this shell do not count, only the recorded ones."""
-
-HARMLESS = {
-    f"PARROTFLOW_{name}" for name in ("WORKERS", "STAGES_AT_ONCE", "SHARD_CACHE_GB", "RESTARTS", "GRACE_SECONDS")
-}
-"""These change how long it takes, nothing else."""
-
-SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""How the variables begin that may change a result; a record may set no others. Those of this shell do not count."""
 
 ISA_LEVELS = (
     ("AVX512_CORE_AMX", "amx_bf16"),
@@ -39,13 +33,14 @@ Control")."""
 
 
 def environment_of(
-    revision: Revision, interpreter: Interpreter, checkout: Path, settings: Mapping[str, str]
+    revision: Revision,
+    interpreter: Interpreter,
+    checkout: Path,
+    settings: Mapping[str, str],
+    granted: Collection[str] = (),
 ) -> tuple[dict[str, str], list[str]]:
     """The variables for the stages, and a line for each recorded fact that this machine lacks or the user changes."""
-    values = neutral_environment(interpreter, checkout)
-    if not needs_token(revision):
-        for name in SECRETS:
-            values.pop(name, None)
+    values = neutral_environment(interpreter, checkout, granted)
     sessions = revision.execution.sessions if revision.execution else []
     if not sessions:
         notes = ["the record does not say how the training was executed: this machine's defaults are used"]
@@ -59,14 +54,11 @@ def environment_of(
     return values, notes
 
 
-def neutral_environment(interpreter: Interpreter, checkout: Path) -> dict[str, str]:
-    """This shell's variables without those that may change a result, and without this project's own folders."""
+def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Collection[str] = ()) -> dict[str, str]:
+    """This shell's variables without secrets, without those that may change a result, and without this project's own
+    folders."""
     home = str(STATE_DIR.absolute())
-    values = {
-        name: value
-        for name, value in os.environ.items()
-        if (not name.startswith(COMPUTING) or name in HARMLESS) and not value.startswith(home)
-    }
+    values = {name: value for name, value in without_secrets(granted).items() if not value.startswith(home)}
     own = str(interpreter.python.absolute().parent)
     path = [own, *(part for part in values.get("PATH", "").split(os.pathsep) if part != own)]
     # The trackers that the parameters name get nothing sent: a reproduction is not one of the runs.
@@ -74,16 +66,11 @@ def neutral_environment(interpreter: Interpreter, checkout: Path) -> dict[str, s
     return values | {"PATH": os.pathsep.join(path), "PYTHONPATH": str(checkout)}
 
 
-def needs_token(revision: Revision) -> bool:
-    """Whether the data comes from the Hub: else the recorded code, which is someone else's, gets no token."""
-    sources = revision.inputs.sources if revision.inputs else []
-    return any(place.kind == "hub" for source in sources for place in source.places)
-
-
 def recorded_settings(session: Session, machine: Machine, work: Path) -> tuple[dict[str, str], list[str]]:
     """The variables that let the training run as recorded, and what they cannot do here."""
     notes: list[str] = []
-    values = session.environment | session.isa_limits
+    values = {name: value for name, value in session.environment.items() if name.startswith(COMPUTING)}
+    values |= session.isa_limits
     values["OMP_NUM_THREADS"] = str(session.threads_per_process)
     if session.device_type != "cpu":  # there it follows from the memory that was free
         values["PARROTFLOW_MICRO_BATCH"] = str(session.micro_batch_size)

@@ -1,23 +1,20 @@
 """A published revision -> `WORK/revision`: from a folder, an archive, or the Hugging Face Hub."""
 
-import lzma
 import re
 import shutil
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from flows.reproduce.prepare.archive import unpacked_revision
 from flows.reproduce.revision import Revision, read_revision, require_made
-from stages.formats.revision.layout import MAIN, PROVENANCE
+from stages.formats.revision.layout import MAIN, NOT_INDEXED, PROVENANCE
 from stages.formats.revision.provenance import read_provenance
 from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import STATE_DIR, UserError, first_line
+from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
 
 WORK = STATE_DIR / "reproduce"
@@ -26,12 +23,6 @@ WORK = STATE_DIR / "reproduce"
 FETCHED = "revision"
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
-
-NOT_UNPACKED = (
-    *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError),
-    *(RuntimeError, NotImplementedError),  # a .zip with a password, or of another compression
-)
-"""What an archive that is damaged or of another kind is found by, besides OSError."""
 
 OF_THE_HUB = (".gitattributes", ".cache")
 """What the Hub and its client add to the files of a revision."""
@@ -60,10 +51,22 @@ def keep(asked: str, found: Path, work: Path) -> Revision:
             f"{work}: another revision, or another publication of this one, is reproduced there; "
             "choose another folder with --folder, or delete that one"
         )
+    else:
+        take_signature(found, kept)
     require_intact(asked, kept)
     revision = read_revision(asked, kept)
     require_made(revision)
     return revision
+
+
+def take_signature(found: Path, kept: Path) -> None:
+    """Let the copy of an earlier start have what the revision has now besides its indexed files: a signature may have
+    been added or removed since."""
+    for name in NOT_INDEXED - {PROVENANCE}:
+        if (found / name).is_file():
+            shutil.copyfile(found / name, kept / name)
+        else:
+            (kept / name).unlink(missing_ok=True)
 
 
 def require_intact(asked: str, folder: Path) -> None:
@@ -95,29 +98,12 @@ def opened(asked: str) -> Iterator[Path]:
         yield path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN
     elif path.is_file():
         with TemporaryDirectory() as temporary:
-            yield unpacked(path, Path(temporary))
+            yield unpacked_revision(path, Path(temporary))
     elif found := HUB_NAME.fullmatch(asked):
         with TemporaryDirectory() as temporary:
             yield downloaded(found["repository"], found["revision"] or MAIN, Path(temporary))
     else:
         raise UserError(f"{asked}: no folder, no archive, and no owner/name@revision of the Hub")
-
-
-def unpacked(archive: Path, folder: Path) -> Path:
-    """The folder of the revision in an archive. Members that would be written elsewhere are refused."""
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as packed:
-                packed.extractall(folder)  # leaves out `..` and roots by itself
-        else:
-            with tarfile.open(archive) as packed_tar:
-                packed_tar.extractall(folder, filter="data")
-    except (*NOT_UNPACKED, OSError) as error:
-        raise UserError(f"{archive}: no .tar.gz or .zip that can be unpacked ({first_line(error)})") from None
-    found = sorted(folder.rglob(PROVENANCE), key=lambda path: len(path.parts))
-    if not found:
-        raise UserError(f"{archive}: holds no {PROVENANCE}, so it is no revision of parrotflow")
-    return found[0].parent
 
 
 def downloaded(repository: str, revision: str, folder: Path) -> Path:

@@ -61,6 +61,7 @@ def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> Non
         entry = tarfile.TarInfo("../outside.txt")
         entry.size = 1
         packed.addfile(entry, io.BytesIO(b"x"))
+        packed.addfile(tarfile.TarInfo(PROVENANCE))
 
     with (
         pytest.raises(UserError, match=r"bad\.tar\.gz: no \.tar\.gz or \.zip that can be unpacked"),

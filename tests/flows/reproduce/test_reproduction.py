@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def git_state(revision: Path) -> GitState:
 def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_nothing_more_to_compute(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    request = Request(str(revision), source=str(project), report=Path("report.html"))
+    request = Request(str(revision), yes=True, source=str(project), report=Path("report.html"))
 
     assert reproduce(request) == 0
     said = capfd.readouterr().out
@@ -77,7 +78,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     page = Path("report.html").read_text(encoding="utf-8")
     assert "bit-identical" in page
     assert f"commit <code>{git_state(revision).commit}</code>" in page
-    assert f"parrotflow reproduce {revision} --source {project} --report report.html\npython -m dvc repro" in page
+    assert f"parrotflow reproduce {revision} --source {project} --yes --report report.html\npython -m dvc repro" in page
 
     assert reproduce(request) == 0
     said = capfd.readouterr().out
@@ -90,7 +91,12 @@ def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     python = Path(os.path.relpath(sys.executable))
-    assert reproduce(Request(str(revision), source=str(project), python=python, settings={"OMP_NUM_THREADS": "7"})) == 0
+    assert (
+        reproduce(
+            Request(str(revision), yes=True, source=str(project), python=python, settings={"OMP_NUM_THREADS": "7"})
+        )
+        == 0
+    )
 
     said = capfd.readouterr().out
     assert "note: as asked: OMP_NUM_THREADS=7 (recorded: 2)" in said
@@ -126,7 +132,7 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
     seal(revision, git_state(revision), source)
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(Request("main", source=str(project), folder=tmp_path / "work")) == 0
+    assert reproduce(Request("main", yes=True, source=str(project), folder=tmp_path / "work")) == 0
 
     assert "\nbit-identical: " in capfd.readouterr().out
     assert not (tmp_path / "work/checkout/notes.txt").exists()
@@ -144,16 +150,22 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     execution["sessions"][0]["versions"]["numpy"] = "1.0.1"
     (revision / EXECUTION).write_text(json.dumps(execution))
     seal(revision, git_state(revision))
-    request = Request(str(revision), source=str(project), python=Path(sys.executable))
-
-    with pytest.raises(UserError, match=r"has other versions than the revision's lock: numpy 1\.0\.1 -> 2\.4\.6"):
-        reproduce(request)
-    reproduce(Request(str(revision), source=str(project), this_environment=True))
+    reproduce(Request(str(revision), yes=True, source=str(project), this_environment=True))
 
     said = capfd.readouterr().out
     assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
     assert "\nequal within intervals: " in said
     assert "likely cause: library: versions.yaml: numpy: 1.0.1 -> 2.4.6" in said
+
+
+def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(project: Path, revision: Path) -> None:
+    for path in (RECORDED_VERSIONS, RECORDED_LOCK):
+        (revision / path).write_text((revision / path).read_text().replace("2.4.6", "1.0.1"))
+    (revision / RECORDED_REQUIREMENTS).write_text("numpy==1.0.1\n")
+    seal(revision, git_state(revision))
+
+    with pytest.raises(UserError, match=r"(?s)pip install .*\n.*No matching distribution found for numpy==1\.0\.1"):
+        reproduce(Request(str(revision), yes=True, source=str(project)))
 
 
 def test_a_damaged_file_ends_it_by_name(revision: Path) -> None:
@@ -210,7 +222,7 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
     (revision / RECORDED_LOCK).write_text(lock.replace(before, after))
     seal(revision, git_state(revision))
 
-    assert reproduce(Request(str(revision), source=str(project))) == 1
+    assert reproduce(Request(str(revision), yes=True, source=str(project))) == 1
 
     said = capfd.readouterr().out
     assert "\nnot reproduced: " in said
@@ -222,7 +234,7 @@ def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revis
     subprocess.run(["git", "init", "-q", str(tmp_path / "empty")], check=True)
 
     with pytest.raises(UserError, match=rf"commit {git_state(revision).commit} was not found in {tmp_path}/empty"):
-        reproduce(Request(str(revision), source=str(tmp_path / "empty")))
+        reproduce(Request(str(revision), yes=True, source=str(tmp_path / "empty")))
 
 
 def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> None:
@@ -233,7 +245,7 @@ def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> N
     seal(revision, git_state(revision))
 
     with pytest.raises(UserError, match=r"train\.py is modified: it is not as stage train read it"):
-        reproduce(Request(str(revision), source=str(project)))
+        reproduce(Request(str(revision), yes=True, source=str(project)))
 
 
 def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:
@@ -255,8 +267,9 @@ def killed_while_it_trains(command: list[str], environment: dict[str, str], hold
 def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_done(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--source", str(project)]
-    environment = os.environ | {"HOLD": str(tmp_path / "hold"), "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", "--source", str(project)]
+    command += ["--set", f"HOLD={tmp_path / 'hold'}"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     killed_while_it_trains(command, environment, tmp_path / "hold")
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -270,8 +283,9 @@ def test_a_killed_reproduction_also_continues_while_its_dead_processes_are_zombi
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
     """As in a container whose first process reads none: DVC's dead process then still holds its locks."""
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--source", str(project)]
-    environment = os.environ | {"HOLD": str(tmp_path / "hold"), "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", "--source", str(project)]
+    command += ["--set", f"HOLD={tmp_path / 'hold'}"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     killed_while_it_trains(command, environment, tmp_path / "hold")
     (table,) = (tmp_path / "elsewhere").rglob(".dvc/tmp/rwlock")
     zombie = subprocess.Popen(["true"])
@@ -298,37 +312,83 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     write_revision(mine, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(Request("main", source=str(mine))) == 0
+    assert reproduce(Request("main", yes=True, source=str(mine))) == 0
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
     with pytest.raises(UserError, match=r"was begun with other options"):
-        reproduce(Request("main", source=str(mine), from_scratch=True))
+        reproduce(Request("main", yes=True, source=str(mine), from_scratch=True))
+
+
+def with_other_data(project: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A project whose input is its own, and its revision, which records the input's hash."""
+    mine = folder / "mine"
+    shutil.copytree(project, mine)
+    (mine / "corpus.txt").write_text("1.5 2.5 3.5")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    repro(mine)
+    corpus = mine / "corpus.txt"
+    dependency = Dependency(
+        path="corpus.txt",
+        md5=hashlib.md5(corpus.read_bytes()).hexdigest(),
+        bytes=11,
+        files={"corpus.txt": file_sha256(corpus)},
+        not_listed=0,
+        places=[Place(kind="local", address=None)],
+    )
+    return mine, write_revision(mine, folder / "main", InputListing(sources=[], dependencies=[dependency]))
+
+
+def test_an_input_that_changed_here_is_no_obstacle_where_what_was_made_of_it_is_restored(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine, revision = with_other_data(project, tmp_path, monkeypatch)
+    (mine / "corpus.txt").write_text("1.5 2.5 3.5 4.5")
+    monkeypatch.chdir(mine)
+    request = Request(str(revision), yes=True, source=str(project))
+
+    assert reproduce(request) == 0
+    assert reproduce(request) == 0
+
+    said = capfd.readouterr().out
+    assert "restored: data" in said
+    assert said.count("\nbit-identical: ") == 2
+    with pytest.raises(
+        UserError, match=r"neither in the revision nor in a DVC remote; corpus\.txt here differs: 1 file changed"
+    ):
+        reproduce(replace(request, from_scratch=True, folder=tmp_path / "work"))
+
+
+def test_missing_input_data_is_named_before_an_environment_is_made(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, revision = with_other_data(project, tmp_path, monkeypatch)
+    (revision / RECORDED_REQUIREMENTS).write_text("no-such-library==1\n")
+    seal(revision, git_state(revision))
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UserError, match=r"corpus\.txt \(DVC's md5 .*, 11 bytes\): this input is neither"):
+        reproduce(Request("main", yes=True, source=str(project), folder=tmp_path / "work"))
+
+    assert not (tmp_path / "work/venv").exists()
 
 
 def test_input_data_that_is_nowhere_is_named_with_its_hash_and_can_be_supplied(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    mine = tmp_path / "mine"
-    shutil.copytree(project, mine)
-    (mine / "corpus.txt").write_text("1.5 2.5 3.5")
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    repro(mine)
+    mine, _ = with_other_data(project, tmp_path, monkeypatch)
     md5 = hashlib.md5((mine / "corpus.txt").read_bytes()).hexdigest()
-    dependency = Dependency(
-        path="corpus.txt", md5=md5, bytes=11, files={}, not_listed=0, places=[Place(kind="local", address=None)]
-    )
-    write_revision(mine, tmp_path / "main", InputListing(sources=[], dependencies=[dependency]))
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(UserError, match=rf"corpus\.txt \(DVC's md5 {md5}, 11 bytes\): this input is neither"):
-        reproduce(Request("main", source=str(project)))
+        reproduce(Request("main", yes=True, source=str(project)))
     with pytest.raises(UserError, match=r"does not hold it with the recorded content"):
-        reproduce(Request("main", source=str(project), data=project))
-    assert reproduce(Request("main", source=str(project), data=mine)) == 0
+        reproduce(Request("main", yes=True, source=str(project), data=project))
+    assert reproduce(Request("main", yes=True, source=str(project), data=mine)) == 0
 
     said = capfd.readouterr().out
     assert f"corpus.txt: from {mine}" in said
+    assert "note: dvc pull" not in said
     assert "\nbit-identical: " in said

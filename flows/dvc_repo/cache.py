@@ -7,6 +7,8 @@ Only what is about to be restored is read: nothing for a stage that is up to dat
 not know. So the cost follows the size of the restored outputs, which DVC copies anyway, not the size of the cache.
 """
 
+import shutil
+import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,35 @@ from dvc.output import Output
 from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import file_md5, locked_repo, open_repo, run_cache_entry
-from stages.runtime.entry import UnavailableError
+from flows.dvc_repo.lock_file import recorded
+from stages.runtime.entry import UnavailableError, UserError, first_line
+
+
+def require_writable_cache() -> Path:
+    """DVC's cache folder. Raises UserError where nothing can be written there: DVC would say so after hours."""
+    with open_repo() as repo:
+        folder = Path(repo.cache.local_cache_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UserError(
+            f"DVC's cache cannot be written ({first_line(error)}): no result could be stored; nothing was started. "
+            "`dvc cache dir --local FOLDER` names another one"
+        ) from None
+
+
+def low_space(stages: Iterable[str]) -> list[str]:
+    """A warning where DVC's cache has less room than the outputs of these stages took the last time."""
+    folder = require_writable_cache()
+    outs = [out for stage in stages for out in (recorded(stage) or {}).get("outs", [])]
+    needed, free = sum(out.get("size", 0) for out in outs), shutil.disk_usage(folder).free
+    if free >= needed:
+        return []
+    return [
+        f"warning: {folder} has {free / 1e6:,.0f} MB left; what may run stored {needed / 1e6:,.0f} MB the last time"
+    ]
 
 
 def drop_damaged(stage_name: str) -> list[str]:

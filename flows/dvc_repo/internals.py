@@ -21,6 +21,7 @@ import dvc.stage.run
 from dvc.cachemgr import CacheManager
 from dvc.data_cloud import DataCloud
 from dvc.dependency.param import ParamsDependency
+from dvc.dvcfile import Lockfile
 from dvc.exceptions import DvcException
 from dvc.lock import make_lock
 from dvc.output import Output
@@ -30,16 +31,20 @@ from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc.stage.serialize import to_single_stage_lockfile
+from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml, parse_yaml
 from dvc.utils.serialize import _common as serialization
-from dvc.utils.serialize import load_yaml
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.state import State
+from voluptuous import Invalid
 
 from stages.runtime.atomic import atomic_write
 
 DVC_TMP = Path(".dvc/tmp")
 RWLOCK = DVC_TMP / RWLOCK_FILE
 """DVC's table of which living process reads or writes which path."""
+
+SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
+"""SQLite's code -> the system's."""
 
 
 def open_repo() -> Repo:
@@ -58,10 +63,11 @@ def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
                 repo.cache = CacheManager(repo)
             yield repo
     except sqlite3.OperationalError as error:
-        # DVC's table of hashes is SQLite's, which has an error of its own for a full disk.
-        if "full" not in str(error):
+        # DVC's table of hashes is SQLite's, which has errors of its own.
+        number = SQLITE_ERRORS.get((error.sqlite_errorcode or 0) & 0xFF)
+        if number is None:
             raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.environ.get("DVC_SITE_CACHE_DIR")) from error
+        raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
 
 
 class ReadingState(State):
@@ -257,6 +263,31 @@ def lock_file_written_whole() -> Iterator[None]:
         yield
     finally:
         serialization._dump_data = original
+
+
+def is_valid_lock_file(text: str) -> bool:
+    """Whether DVC takes a text for a dvc.lock; an empty one, which it would take for one without stages, is none."""
+    try:
+        Lockfile.SCHEMA(parse_yaml(text, "dvc.lock"))
+    except (YAMLFileCorruptedError, Invalid):
+        return False
+    return bool(text.strip())
+
+
+@contextmanager
+def before_lock_file_is_written(look: Callable[[Path], object]) -> Iterator[None]:
+    """While within, `look` gets the path of a dvc.lock before DVC enters a stage in it; DVC's lock is held then."""
+    original = Lockfile.dump_stages
+
+    def dump_stages(lock_file: Lockfile, *arguments: object, **options: object) -> None:
+        look(Path(lock_file.path))
+        original(lock_file, *arguments, **options)
+
+    Lockfile.dump_stages = dump_stages
+    try:
+        yield
+    finally:
+        Lockfile.dump_stages = original
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def forget(stage: str) -> None:
     """Take a stage out of dvc.lock, so that it counts as never run."""
     dvc_file, name = located(stage)
     lock_file = lock_file_of(dvc_file)
-    head, blocks = _blocks(lock_file.read_text(encoding="utf-8"))
+    head, blocks = blocks_of(lock_file.read_text(encoding="utf-8"))
     blocks.pop(name, None)
     atomic_write(lock_file, head + "".join(blocks.values()))
 
@@ -64,20 +64,21 @@ def sort_lock_file(dvc_file: Path = DVC_FILE) -> None:
         return
     names = (yaml.safe_load(dvc_file.read_bytes()) or {}).get("stages") or {}
     positions = {name: position for position, name in enumerate(names)}
-    head, blocks = _blocks(lock_file.read_text(encoding="utf-8"))
+    head, blocks = blocks_of(lock_file.read_text(encoding="utf-8"))
     ordered = sorted(blocks, key=lambda name: (positions.get(name.split("@")[0], len(positions)), name))
     if ordered != list(blocks):
         atomic_write(lock_file, head + "".join(blocks[name] for name in ordered))
 
 
-def _blocks(text: str) -> tuple[str, dict[str, str]]:
+def blocks_of(text: str) -> tuple[str, dict[str, str]]:
     """The text up to the stages, and each stage's own lines."""
     start = text.index(HEAD) + len(HEAD) if HEAD in text else len(text)
     blocks: dict[str, str] = {}
     name = ""
     for line in text[start:].splitlines(keepends=True):
-        if line.startswith("  ") and line[2] not in " -#":
+        if line.startswith("  ") and line[2:3] not in " -#\n":  # which may end there, cut off
             name = line.strip().removesuffix(":").strip("'\"")
             blocks[name] = ""
-        blocks[name] += line
+        if name:
+            blocks[name] += line
     return text[:start], blocks

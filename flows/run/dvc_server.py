@@ -24,6 +24,7 @@ from dvc.cli import main as dvc_main
 
 from flows.dvc_repo.cache import drop_damaged, results_checked
 from flows.dvc_repo.internals import (
+    before_lock_file_is_written,
     commands_get,
     dvc_prints_to,
     inputs_compared,
@@ -32,6 +33,8 @@ from flows.dvc_repo.internals import (
     poll_lock_every,
     verify_downloads,
 )
+from flows.dvc_repo.lock_file import located, lock_file_of
+from flows.dvc_repo.repair import LockFileWatch
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 from stages.runtime.entry import UserError
@@ -135,11 +138,14 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ[name] = value
         if request.folder:
             os.chdir(request.folder)
+        watch = LockFileWatch()
+        watch.look(lock_file_of(located(request.stage)[0]), locked=False)
         with (
             dvc_prints_to(sys.stdout),
             commands_get(output, locks),
             inputs_compared(),
             results_checked(),
+            before_lock_file_is_written(watch.look),
             lock_file_written_whole(),
         ):
             code = bring_up_to_date(request)

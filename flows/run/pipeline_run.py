@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from flows.dvc_repo.lock_file import sort_lock_file
-from flows.dvc_repo.repair import repair_after_kill
+from flows.dvc_repo.cache import low_space
+from flows.dvc_repo.lock_file import lock_file_of, sort_lock_file
+from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
 from flows.plan.code_change import remember_code
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.history import remember_seconds
@@ -42,8 +43,14 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
         if not plan.to_do:
             terminal.summary({})
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
+        lock_files, watch = [lock_file_of(Path(file)) for file in plan.dvc_files], LockFileWatch()
+        watch.look_at_all(lock_files, terminal.say)
         secrets = secrets_of(plan)
-        for line in [*unhidden(secrets), *preflight(plan, secrets, redactor(secrets))]:
+        for line in [
+            *unhidden(secrets),
+            *low_space([stage.name for stage in plan.to_do]),
+            *preflight(plan, secrets, redactor(secrets)),
+        ]:
             print(line, flush=True)
         before = all_metrics(plan)
         with recorded(plan, options, flow_run) as (record, recording):
@@ -51,6 +58,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             def on_event(event: Event) -> None:
                 record.write(event)
                 terminal.on_event(event)
+                if isinstance(event, StageEnded):
+                    watch.look_at_all(lock_files, terminal.say)
                 if isinstance(event, StageEnded) and event.result == "ran":
                     # Before the next stage starts: the one that publishes shows what is accepted.
                     drop_entries(event.stage)
@@ -73,6 +82,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             except BaseException as error:
                 record.write(RunEnded(state="Failed", message=str(error) or type(error).__name__))
                 raise
+            watch.look_at_all(lock_files, terminal.say)
             for file in plan.dvc_files:
                 sort_lock_file(Path(file))
             remember_code(Path(file) for stage in plan for file in stage.code)

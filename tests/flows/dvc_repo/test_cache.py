@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc_repo.cache import drop_damaged, push_results
+from flows.dvc_repo.cache import drop_damaged, low_space, push_results
 from flows.plan.graph import make_plan
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
@@ -222,3 +222,28 @@ def test_a_damaged_file_of_the_cache_does_not_replace_a_right_result(
 
     assert outcome.result == "ran", outcome.message
     assert (folder / "left.txt").read_text() == "012"
+
+
+def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stage(toy: Path) -> None:
+    (toy / "full").write_text("")
+    subprocess.run([sys.executable, "-m", "dvc", "cache", "dir", "--local", "full/cache"], cwd=toy, check=True)
+    (toy / "source.txt").write_text("another\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "run"], cwd=toy, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert "DVC's cache cannot be written" in done.stderr
+    assert "nothing was started" in done.stderr
+    assert "started" not in done.stdout
+
+
+def test_too_little_room_in_the_cache_is_a_warning_with_both_sizes(toy: Path) -> None:
+    lock_file = toy / "dvc.lock"
+    lock_file.write_text(lock_file.read_text().replace("size: 4\n", "size: 4000000000000000\n"))
+
+    (warning,) = low_space(["first"])
+
+    assert warning.endswith("what may run stored 4,000,000,000 MB last time")
+    assert low_space(["left"]) == []

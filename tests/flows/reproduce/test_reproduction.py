@@ -158,7 +158,10 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     assert "likely cause: library: versions.yaml: numpy: 1.0.1 -> 2.4.6" in said
 
 
-def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(project: Path, revision: Path) -> None:
+def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(
+    project: Path, revision: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
     for path in (RECORDED_VERSIONS, RECORDED_LOCK):
         (revision / path).write_text((revision / path).read_text().replace("2.4.6", "1.0.1"))
     (revision / RECORDED_REQUIREMENTS).write_text("numpy==1.0.1\n")

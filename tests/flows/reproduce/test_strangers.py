@@ -1,0 +1,236 @@
+"""Someone else's revision: what is asked before its code runs, and what it gets of the user's."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from flows.reproduce.prepare.environment import Machine, interpreter_for, require_pins
+from flows.reproduce.prepare.fetch import keep
+from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.revision import read_revision
+from stages.formats.revision.layout import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE
+from stages.formats.revision.provenance import GitState, read_provenance
+from stages.runtime.entry import UserError
+from tests.flows.reproduce.published import seal, write_revision
+from tests.flows.reproduce.small_training import make_training
+from tests.flows.small_pipeline import git
+from tests.flows.toy import repro
+from tests.small_project import ROOT
+
+SECRET = "PLANTED-9f27c1"
+
+SPYING = """\
+import os
+from pathlib import Path
+
+Path("data").mkdir(exist_ok=True)
+Path("data/environment.txt").write_text(repr(sorted(os.environ.items())))
+Path("data/numbers.txt").write_text(Path("corpus.txt").read_text().replace(" ", "\\n"))
+"""
+
+PLANTED = {
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "HF_TOKEN": f"hf_{SECRET}",
+    "MYVARIABLE": SECRET,
+    "DATABASE_URL": f"postgres://user:{SECRET}@host/db",
+    "HTTPS_PROXY": f"http://user:{SECRET}@127.0.0.1:9",
+    "PIP_INDEX_URL": f"http://user:{SECRET}@127.0.0.1:9/simple",
+    "PREFECT_API_KEY": SECRET,
+    "SSH_AUTH_SOCK": f"/tmp/{SECRET}",
+    "GIT_SSH_COMMAND": f"sshpass -p {SECRET} ssh",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "http.extraHeader",
+    "GIT_CONFIG_VALUE_0": f"Authorization: Basic {SECRET}",
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        return make_training(tmp_path_factory.mktemp("training") / "project")
+
+
+@pytest.fixture
+def revision(project: Path, tmp_path: Path) -> Path:
+    return write_revision(project, tmp_path / "main")
+
+
+def command_line(*arguments: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", "reproduce", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def reseal(revision: Path, **changed: object) -> None:
+    provenance = read_provenance(revision / PROVENANCE)
+    assert provenance is not None
+    assert provenance.git is not None
+    seal(revision, GitState.model_validate(provenance.git.model_dump() | changed))
+
+
+def test_without_a_yes_nothing_runs_and_it_is_said_whose_code_it_is(
+    project: Path, revision: Path, tmp_path: Path
+) -> None:
+    reseal(revision, origin="https://example.org/them/model.git")
+
+    done = command_line("main", "--source", str(project), folder=tmp_path)
+
+    assert done.returncode == 2
+    assert (
+        "This runs the code of someone else on this machine: https://example.org/them/model.git, commit " in done.stdout
+    )
+    assert "; not signed." in done.stdout
+    assert "then give --yes" in done.stderr
+    assert "Running stage" not in done.stdout
+    assert not list(tmp_path.rglob("venv"))
+
+
+def test_this_projects_own_revision_runs_without_a_question_only_if_its_commit_holds_all_of_its_code(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(project, mine)
+    own = write_revision(mine, mine / "published/tiny/main")
+    monkeypatch.chdir(mine)
+
+    assert reproduce(Request("published/tiny/main")) == 0
+    assert "someone else" not in capfd.readouterr().out
+
+    with (own / RECORDED_PIPELINE).open("a") as file:
+        file.write("# other commands\n")
+    reseal(own)
+    with pytest.raises(UserError, match="then give --yes"):
+        reproduce(Request("published/tiny/main", folder=tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url http://127.0.0.1/simple",
+        "evil @ file:///tmp/evil",
+        "-e .",
+        "https://example.org/evil.whl",
+        "numpy==1.0 --config-settings x=y",
+        "numpy>=1",
+        "-r other.txt",
+        "numpy==1.0 \\",
+    ],
+)
+def test_a_line_of_a_lock_that_is_no_pin_is_refused_by_name(tmp_path: Path, line: str) -> None:
+    (tmp_path / "requirements.lock").write_text(f"# made by pip\nnumpy==2.4.6\n{line}\n")
+
+    with pytest.raises(UserError, match=r"line 3: .* is no `name==version`"):
+        require_pins("main", tmp_path / "requirements.lock")
+
+
+def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, here = tmp_path / "theirs", tmp_path / "here"
+    shutil.copytree(project, theirs)
+    (theirs / "data.py").write_text(SPYING)
+    git(theirs, "commit", "-qam", "spy")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    repro(theirs)
+    write_revision(theirs, tmp_path / "main")
+    here.mkdir()
+    git(here, "init", "-q")
+    git(here, "remote", "add", "origin", f"https://user:{SECRET}@127.0.0.1:9/x.git")
+    home = tmp_path / "home"
+    (home / ".config/pip").mkdir(parents=True)
+    (home / ".config/pip/pip.conf").write_text(f"[global]\nextra-index-url = http://user:{SECRET}@127.0.0.1:9/\n")
+    arguments = [str(tmp_path / "main"), "--yes", "--source", str(theirs), "--report", "report.html"]
+
+    done = command_line(*arguments, folder=here, HOME=str(home), **PLANTED)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (seen,) = here.rglob("data/environment.txt")
+    assert "'PATH'" in seen.read_text()
+    written = [file for file in here.rglob("*") if file.is_file() and file != here / ".git/config"]
+    assert [file for file in written if SECRET.encode() in file.read_bytes()] == []
+    assert SECRET not in done.stdout + done.stderr
+
+    more = ["--folder", str(tmp_path / "granted"), "--token", "MYVARIABLE"]
+    assert command_line(*arguments, *more, folder=here, **PLANTED).returncode == 0
+    (seen,) = (tmp_path / "granted").rglob("data/environment.txt")
+    assert seen.read_text().count(SECRET) == 1
+
+
+def test_a_failed_installation_does_not_show_the_password_of_an_index(
+    project: Path, revision: Path, tmp_path: Path
+) -> None:
+    (revision / "record/requirements.lock").write_text("no-such-library==1\n")
+    reseal(revision)
+
+    done = command_line("main", "--yes", "--source", str(project), folder=tmp_path, PIP_RETRIES="0", **PLANTED)
+
+    assert done.returncode == 2
+    assert "No matching distribution found for no-such-library==1" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_token_that_is_not_set_is_refused(revision: Path) -> None:
+    with pytest.raises(UserError, match="--token NOT_SET_HERE: no such variable"):
+        reproduce(Request(str(revision), token=("NOT_SET_HERE",)))
+
+
+def test_a_signature_that_was_added_or_removed_since_the_first_start_counts(revision: Path, tmp_path: Path) -> None:
+    keep("main", revision, tmp_path)
+    (revision / SIGNATURE).write_text("a signature")
+    assert (keep("main", revision, tmp_path).folder / SIGNATURE).read_text() == "a signature"
+    (revision / SIGNATURE).unlink()
+
+    assert not (keep("main", revision, tmp_path).folder / SIGNATURE).exists()
+
+
+def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
+    revision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = ".".join(map(str, sys.version_info[:3]))
+    there = f'"python": "{recorded}"'
+    (revision / EXECUTION).write_text((revision / EXECUTION).read_text().replace(there, '"python": "3.97.1"'))
+    reseal(revision)
+    found = read_revision("main", revision)
+    here = Machine(python=recorded, versions={}, flags=[], system="", accelerators=[], cpu_capability=None, cores=None)
+    with pytest.raises(UserError, match=r"made with Python 3\.97\.1; .*PATH has no python3\.97: install it"):
+        interpreter_for(found, here)
+
+    (tmp_path / "python3.97").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    assert interpreter_for(found, here) == tmp_path / "python3.97"
+
+
+def test_an_interpreter_without_the_libraries_makes_the_environment(
+    project: Path, revision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    (revision / "record/requirements.lock").write_text("tiny==1.0\n")
+    reseal(revision)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    bare = tmp_path / "bare/bin/python"
+
+    with pytest.raises(UserError, match="the stages did not all run"):  # they need more than that
+        reproduce(Request("main", yes=True, source=str(project), folder=tmp_path / "work", python=bare))
+
+    assert "work/venv, made from the lock" in capfd.readouterr().out
+    assert (tmp_path / "work/venv/made-with").read_text() == str(bare)

@@ -7,6 +7,7 @@
 import contextlib
 import os
 import re
+import resource
 import selectors
 import signal
 import threading
@@ -134,6 +135,8 @@ class StageRunner:
             return replace(outcome, result="stopped" if given_up else "failed", message=ended_for, exit_code=0)
         if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             return replace(outcome, message=describe_kill(memory_kills() > kills_before))
+        if outcome.result == "failed":
+            return replace(outcome, message=outcome.message + memory_limit())
         return outcome
 
     def _read_to_the_end(
@@ -181,6 +184,14 @@ def memory_kills() -> int:
         return 0
     lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
     return next((int(value) for name, value in lines if name == "oom_kill"), 0)
+
+
+def memory_limit() -> str:
+    """What to add to a failure where the shell limits the memory: libraries then fail in words that do not say so."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return (
+        f" (this shell limits memory to {limit / 1e9:.1f} GB: `ulimit -v`)" if limit != resource.RLIM_INFINITY else ""
+    )
 
 
 def describe_kill(for_memory: bool) -> str:

@@ -41,12 +41,6 @@ EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells report it."""
 
 
-_FREE_SPACE = "previous results are intact: free some space and run the same command again"
-
-_SQLITE_CANNOT_WRITE = (10, 13)
-"""SQLITE_IOERR and SQLITE_FULL (sqlite.org/rescode.html)."""
-
-
 class UserError(Exception):
     """A mistake that a user can mend. Its text says what is wrong, where, and what to do."""
 
@@ -103,16 +97,18 @@ def run_stage(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
+        where = f" while writing {error.filename}" if error.filename else ""
+        if error.errno in (errno.EFBIG, errno.EIO):
+            fail(
+                f"{os.strerror(error.errno)}{where}; previous results are intact: look at the disk and at the limits "
+                "of this shell (`ulimit -a`), then run the same command again",
+                EXIT_USER_ERROR,
+            )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        where = f" while writing {error.filename}" if error.filename else ""
-        fail(f"no space left on the disk{where}; {_FREE_SPACE}", EXIT_DISK_FULL)
-    except Exception as error:
-        # DVC keeps what it knows of files in SQLite, which has error codes of its own.
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _SQLITE_CANNOT_WRITE:
-            raise
         fail(
-            f"a database of DVC cannot be written ({first_line(error)}), as on a full disk; {_FREE_SPACE}",
+            f"no space left on the disk{where}; previous results are intact: "
+            "free some space and run the same command again",
             EXIT_DISK_FULL,
         )
 

@@ -1,9 +1,7 @@
 import errno
 import os
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,20 +59,23 @@ def test_a_real_write_to_a_full_device_is_recognised(capsys: pytest.CaptureFixtu
     assert "no space left on the disk" in capsys.readouterr().err
 
 
-def test_a_database_that_cannot_grow_is_a_full_disk_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        with closing(sqlite3.connect(tmp_path / "full.db")) as database:
-            database.execute("PRAGMA max_page_count = 1")
-            database.execute("CREATE TABLE states (name TEXT)")
+def test_a_file_beyond_the_limit_of_the_shell_names_the_file_and_the_limit(tmp_path: Path) -> None:
+    program = "from pathlib import Path\nfrom stages.runtime.entry import run_stage\n"
+    program += "run_stage(lambda: Path('large').write_bytes(bytes(200_000)) and None)\n"
+    limited = f'ulimit -f 100; exec {sys.executable} -B -c "$PROGRAM"'
 
-    with pytest.raises(SystemExit) as left:
-        run_stage(main)
-
-    assert left.value.code == 28
-    assert capsys.readouterr().err == (
-        "error: a database of DVC cannot be written (database or disk is full), as on a full disk; "
-        "previous results are intact: free some space and run the same command again\n"
+    done = subprocess.run(
+        ["bash", "-c", limited],
+        cwd=tmp_path,
+        env=os.environ | {"PROGRAM": program, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: File too large")
+    assert "`ulimit -a`" in done.stderr
 
 
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:

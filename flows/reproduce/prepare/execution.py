@@ -48,6 +48,7 @@ def environment_of(
         recorded, notes = recorded_settings(sessions[0], interpreter.machine, revision.work)
         values |= recorded
         notes += [*changes_within(sessions), *missing(sessions[0], interpreter.machine)]
+        notes += other_builds(sessions[0], interpreter.machine)
     for name, value in settings.items():
         notes.append(f"as asked: {name}={value} (recorded: {values.get(name, 'not set')})")
         values[name] = value
@@ -140,3 +141,16 @@ def missing(session: Session, machine: Machine) -> Iterator[str]:
     recorded = session.versions.get("python", machine.python)
     if recorded.split(".")[:2] != machine.python.split(".")[:2]:
         yield f"the recorded Python is {recorded}, this one {machine.python}"
+
+
+def other_builds(session: Session, machine: Machine) -> Iterator[str]:
+    """Libraries of the recorded version that are another build here: by the build tag, or by their wheel."""
+    for name, recorded in session.versions.items():
+        here = machine.builds.get(name, machine.versions.get(name, recorded))
+        if recorded.split("+")[0] != here.split("+")[0]:
+            continue  # another version, which is named elsewhere
+        ours, theirs = session.wheels.get(name), machine.wheels.get(name)
+        if recorded != here:
+            yield f"{name} is {recorded} in the record and {here} here: another build, expect other last bits"
+        elif ours and theirs and ours != theirs:
+            yield f"{name} {here} is not the recorded wheel: its files were {ours[:16]} and are {theirs[:16]} here"

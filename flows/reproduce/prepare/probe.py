@@ -8,19 +8,26 @@ import json
 import os
 import platform
 import re
+import runpy
 import sys
 from importlib.metadata import distributions
+from pathlib import Path
+
+wheel_digest = runpy.run_path(str(Path(__file__).parents[3] / "stages/runtime/wheels.py"))["wheel_digest"]
 
 
 def probe() -> dict[str, object]:
-    """Versions by normalised name (PEP 503) without build tags, the processor's instructions, what torch finds."""
+    """Versions by normalised name (PEP 503) and the wheels, the processor's instructions, what torch finds."""
+    libraries = {
+        re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(): item
+        for item in reversed(list(distributions()))
+        if item.metadata["Name"]
+    }
     found: dict[str, object] = {
         "python": platform.python_version(),
-        "versions": {
-            re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(): item.version.split("+")[0]
-            for item in reversed(list(distributions()))
-            if item.metadata["Name"]
-        },
+        "versions": {name: item.version.split("+")[0] for name, item in libraries.items()},
+        "builds": {name: item.version for name, item in libraries.items() if "+" in item.version},
+        "wheels": {name: digest for name, item in libraries.items() if (digest := wheel_digest(item))},
         "flags": [],
         "system": f"{platform.system()} {platform.machine()}",
         "accelerators": [],

@@ -51,6 +51,8 @@ class Session(BaseModel):
     continued_from: str | None = None
     """The fingerprint of the run whose steps before this session were computed by other code
     (`PARROTFLOW_CONTINUE`)."""
+    wheels: dict[str, str] = {}
+    """Library -> sha256 that tells its wheel from others of the same version (`wheels.wheel_digest`)."""
 
 
 class Execution(BaseModel):

@@ -9,10 +9,12 @@ import platform
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 
 import torch
 
 from stages.formats.revision.execution import Session
+from stages.runtime.wheels import wheel_digest
 from stages.train.data.batches import batch_size
 from stages.train.distributed.parallel import uses_fsdp
 from stages.train.launch.facts import computing_variables, limits
@@ -54,6 +56,7 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
         launch=os.environ.get(LAUNCH_SETTINGS),
         versions=imported_versions(trainer.compiled),
         continued_from=continued_from,
+        wheels=installed_wheels(),
     )
 
 
@@ -75,3 +78,9 @@ def imported_versions(compiled: bool) -> dict[str, str]:
         asked = subprocess.run([compiler, "-dumpfullversion"], check=False, capture_output=True, text=True)
         versions["c++"] = asked.stdout.strip()
     return versions
+
+
+def installed_wheels() -> dict[str, str]:
+    """Which wheels the libraries were installed from, of those whose installation lists its files."""
+    digests = {name: wheel_digest(distribution(name)) for name in LIBRARIES if name in sys.modules}
+    return {name: digest for name, digest in digests.items() if digest}

@@ -7,7 +7,7 @@ import pytest
 
 from flows.reproduce.compare.verdict import differing_facts
 from flows.reproduce.prepare.environment import Machine
-from flows.reproduce.prepare.execution import limits_for, missing, recorded_settings
+from flows.reproduce.prepare.execution import limits_for, missing, other_builds, recorded_settings
 from stages.formats.revision.execution import Session
 
 AVX2 = ["avx2"]
@@ -115,3 +115,23 @@ def test_facts_that_differ_are_named_with_both_values() -> None:
         ("versions", "python: recorded 3.11.7, here 3.12.0"),
         ("environment", "OMP_WAIT_POLICY: recorded passive, here not set"),
     ]
+
+
+def test_another_build_of_the_recorded_version_is_named() -> None:
+    recorded = session(
+        versions={"torch": "2.13.0+cpu", "numpy": "2.4.6", "safetensors": "0.7.0"},
+        wheels={"numpy": "a" * 64, "safetensors": "c" * 64},
+    )
+    here = machine(AVX512).model_copy(
+        update={
+            "versions": {"torch": "2.13.0", "numpy": "2.4.6", "safetensors": "0.7.0"},
+            "builds": {"torch": "2.13.0+cu130"},
+            "wheels": {"numpy": "b" * 64, "safetensors": "c" * 64},
+        }
+    )
+
+    assert list(other_builds(recorded, here)) == [
+        "torch is 2.13.0+cpu in the record and 2.13.0+cu130 here: another build, expect other last bits",
+        f"numpy 2.4.6 is not the recorded wheel: its files were {'a' * 16} and are {'b' * 16} here",
+    ]
+    assert list(other_builds(recorded, here.model_copy(update={"builds": {"torch": "2.13.0+cpu"}, "wheels": {}}))) == []

@@ -1,6 +1,7 @@
 """A stage as a process, run by DVC: its outcome, its lines, its end."""
 
 import contextlib
+import resource
 import subprocess
 import threading
 import time
@@ -217,3 +218,18 @@ def test_a_stage_that_refuses_its_input_is_refused_and_has_not_failed(
     assert (outcome.result, outcome.exit_code) == ("refused", EXIT_REFUSED)
     assert outcome.message == "error: worse than what is published"
     assert not outcome.transient
+
+
+def test_a_limit_of_the_shell_on_memory_is_named_where_a_stage_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 40, before[1]))
+    try:
+        toy(tmp_path / "toy", "echo failed to map segment; exit 1", monkeypatch)
+        with contextlib.closing(DvcServer(fork=False)) as server:
+            outcome, _ = run(StageRunner(server), tmp_path / "toy", "one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+    assert outcome.message == "failed to map segment (this shell limits memory to 70368.7 GB: `ulimit -v`)"

@@ -64,7 +64,7 @@ def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
             yield repo
     except sqlite3.OperationalError as error:
         # DVC's table of hashes is SQLite's, which has errors of its own.
-        number = SQLITE_ERRORS.get((error.sqlite_errorcode or 0) & 0xFF)
+        number = SQLITE_ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if number is None:
             raise
         raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error

@@ -1,5 +1,6 @@
 """Where DVC behaves differently from what this project needs."""
 
+import contextlib
 import errno
 import sqlite3
 from pathlib import Path
@@ -13,8 +14,10 @@ from tests.flows.toy import make_toy
 def test_a_full_disk_is_one_kind_of_error_whoever_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "toy"))
 
-    with pytest.raises(OSError, match="No space left") as raised, locked_repo():
-        raise sqlite3.OperationalError("database or disk is full")
+    with contextlib.closing(sqlite3.connect(tmp_path / "small")) as small:
+        small.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(OSError, match="No space left") as raised, locked_repo():
+            small.execute("CREATE TABLE files (hash TEXT)")
 
     assert raised.value.errno == errno.ENOSPC
     with pytest.raises(sqlite3.OperationalError), locked_repo():

@@ -479,19 +479,25 @@ def cell(table: str, row: str, column: str) -> None:
 
 @app.command
 def serve(*, port: int = 4200) -> None:
-    """Run the deployments of prefect.yaml on this machine: on their schedules, and from Prefect's pages.
+    """Deploy prefect.yaml and run its deployments on this machine: on their schedules, and from Prefect's pages.
 
     Parameters
     ----------
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
+    import signal
+
     from flows.deploy.serve import serve_deployments
     from flows.show.server import server
 
-    with server(port) as address:
-        print_address(address.pages, address.auth)
-        serve_deployments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with server(port) as address:
+            print_address(address.pages, address.auth)
+            serve_deployments(own_server=bool(address.pid))
+    except KeyboardInterrupt:
+        pass
 
 
 @app.command

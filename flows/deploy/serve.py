@@ -1,37 +1,115 @@
-"""`parrotflow serve`: the deployments of prefect.yaml on one machine, without a work pool and a worker."""
+"""`parrotflow serve`: `prefect deploy --all`, and a worker for what it deploys, on this machine.
 
-from importlib import import_module
+Prefect itself reads prefect.yaml, so every key of it means here what it means on a server with work pools of its own.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import yaml
+from pydantic import ValidationError
+
+from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 PREFECT_YAML = Path("prefect.yaml")
 
-
-def deployments_without_a_pool() -> list[dict[str, Any]]:
-    """Those of prefect.yaml less what has steps for a pool's worker: its flow runs are looked for in a pool."""
-    entries = yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))["deployments"]
-    return [entry for entry in entries if "pull" not in entry]
+PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
 
 
-def serve_deployments() -> None:
-    """Serve the deployments of prefect.yaml until stopped."""
-    from prefect import serve
+def serve_deployments(*, own_server: bool) -> None:
+    """Deploy prefect.yaml and run its flow runs, until stopped. Raises UserError for what Prefect does not take."""
+    from prefect import get_client
 
-    prepared: list[Any] = []
-    for entry in deployments_without_a_pool():
-        schedule = (entry.get("schedules") or [{}])[0]
-        file, _, name = entry["entrypoint"].partition(":")
-        flow = getattr(import_module(".".join(Path(file).with_suffix("").parts)), name)
-        prepared.append(
-            flow.to_deployment(
-                entry["name"],
-                cron=schedule.get("cron"),
-                interval=schedule.get("interval"),
-                description=entry.get("description"),
-                parameters=entry.get("parameters"),
-                concurrency_limit=entry.get("concurrency_limit", {}).get("limit"),
-            )
-        )
-    serve(*prepared)
+    pools = work_pools()
+    with get_client(sync_client=True) as client:
+        make_pools(client, pools)
+        deploy()
+        if own_server:
+            drop_missed_runs(client)
+    with workers(pools) as started:
+        for worker in started:
+            if worker.wait():
+                raise UserError("a worker of Prefect failed; its message is above")
+
+
+def work_pools() -> list[str]:
+    """The work pools of the deployments. Raises UserError that names the keys which Prefect does not know or take.
+
+    `prefect deploy` passes over a key that it does not know, so that with a misspelt `paused` the deployment runs.
+    """
+    from prefect.cli.deploy._config import _format_validation_error
+    from prefect.cli.deploy._models import PrefectYamlModel
+
+    try:
+        found = yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{PREFECT_YAML}: not found; run this from the project's root") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{PREFECT_YAML}: not valid YAML: {error}") from None
+    deployments = {"deployments": found.get("deployments") if isinstance(found, dict) else None}
+    try:
+        checked = PrefectYamlModel.model_validate(deployments, extra="forbid").deployments
+    except ValidationError as error:
+        raise UserError(f"{PREFECT_YAML}: {_format_validation_error(error, deployments)}") from None
+    return sorted({entry.work_pool.name for entry in checked if entry.work_pool and entry.work_pool.name})
+
+
+def make_pools(client: "SyncPrefectClient", pools: list[str]) -> None:
+    """Make the work pools that the server does not have; their flow runs are processes of this machine."""
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    for name in pools:
+        template = ProcessWorker.get_default_base_job_template()
+        with suppress(ObjectAlreadyExists):
+            client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
+
+
+def drop_missed_runs(client: "SyncPrefectClient") -> None:
+    """Delete the runs that were due by a schedule while the server was down: a worker would start all of them now."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterExpectedStartTime, FlowRunFilterState
+    from prefect.client.schemas.filters import FlowRunFilterStateType as StateTypes
+    from prefect.client.schemas.objects import StateType
+
+    missed = FlowRunFilter(
+        state=FlowRunFilterState(type=StateTypes(any_=[StateType.SCHEDULED])),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
+    )
+    for run in client.read_flow_runs(flow_run_filter=missed):
+        if run.auto_scheduled and not run.run_count:
+            client.delete_flow_run(run.id)
+
+
+def deploy() -> None:
+    """`prefect deploy --all`. Raises UserError with its message where it fails."""
+    command = [*PREFECT, "deploy", "--all", "--prefect-file", str(PREFECT_YAML)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"prefect deploy --all: {done.stdout.strip()}")
+
+
+@contextmanager
+def workers(pools: list[str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """A worker for each pool. At the end each is asked to stop, and with it the runs that it has started.
+
+    In sessions of their own: the Ctrl-C of a terminal would be a second signal, at which a worker kills itself.
+    """
+    started = [
+        subprocess.Popen([*PREFECT, "worker", "start", "--pool", pool], start_new_session=True) for pool in pools
+    ]
+    try:
+        yield started
+    finally:
+        for worker in started:
+            worker.terminate()
+        for worker in started:
+            worker.wait()

@@ -24,6 +24,8 @@ class Operated:
 
     address: str
     environment: dict[str, str]
+    auth: tuple[str, str] | None = None
+    """User and password, where the server asks for them."""
 
     def prefect(self, folder: Path, *arguments: str) -> str:
         """Run a command of Prefect to its end."""
@@ -39,7 +41,7 @@ class Operated:
         """
         deadline = time.monotonic() + 60
         address = f"{self.address}/{path}"
-        while (answer := httpx.post(address, json=body, timeout=180)).status_code == 503:
+        while (answer := httpx.post(address, json=body, auth=self.auth, timeout=180)).status_code == 503:
             assert time.monotonic() < deadline, answer.text
             time.sleep(0.5)
         answer.raise_for_status()

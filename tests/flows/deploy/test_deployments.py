@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.deploy.serve import deployments_without_a_pool
 from flows.scheduled import scheduled
 from flows.sweep.flow_runs import DEPLOYMENT as CELL
 from flows.sweep.flow_runs import FLOW
@@ -41,10 +40,12 @@ def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> N
     assert "schedules" not in on_demand | sweep | cell
 
 
-def test_served_without_a_pool_are_all_but_the_one_whose_flow_runs_a_pool_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.mark.parametrize("name", FILES)
+def test_every_deployment_runs_in_the_folder_of_its_worker_not_in_that_of_the_deployer(name: str) -> None:
+    file = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
-    assert [deployment["name"] for deployment in deployments_without_a_pool()] == ["nightly", "on-demand", "sweep"]
+    assert [list(step) for step in file["pull"]] == [["prefect.deployments.steps.set_working_directory"]]
+    assert not [deployment for deployment in file["deployments"] if "pull" in deployment]
 
 
 def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -> None:
@@ -54,4 +55,4 @@ def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -
     assert (cell["name"], sweep_cell.name, name) == (CELL, FLOW, sweep_cell.fn.__name__)
     assert (ROOT / path).samefile(inspect.getfile(sweep_cell.fn))
     assert "concurrency_limit" not in cell
-    assert cell["work_pool"]["job_variables"]["working_dir"] == "."
+    assert {one["work_pool"]["job_variables"]["working_dir"] for one in deployments("prefect.yaml")} == {"."}

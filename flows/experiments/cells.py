@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.experiment import Axis, Experiment, Overrides, SettingName, bare_name, experiment_path
+from flows.experiments.experiment import Experiment, Overrides, SettingName, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
 from stages.runtime.dotted import differences, value_at
@@ -75,14 +75,13 @@ def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]
     path = experiment_path(name)
     setting = getattr(experiment.settings, size)
     axes = experiment.axes | setting.axes
-    explicit = setting.cells if setting.cells is not None else experiment.cells
     try:
-        combined = combinations(axes, experiment.zip) if explicit is None else [_known(cell, axes) for cell in explicit]
         base = over(resolved(experiment.base), resolved(setting.base))
         values = read_params_file()
         seeds = setting.seeds or experiment.seeds.values
         cells = []
-        for levels in combined:
+        for names in itertools.product(*axes.values()):  # the last axis fastest
+            levels = dict(zip(axes, names, strict=True))
             overrides = over(base, joined({axis: resolved(axes[axis][level]) for axis, level in levels.items()}))
             for seed in seeds:
                 cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
@@ -90,33 +89,6 @@ def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]
         raise UserError(f"{path}: {error}") from None
     check_cells(path, cells, values)
     return cells
-
-
-def combinations(axes: Mapping[str, Axis], zipped: Sequence[Sequence[str]]) -> list[dict[str, str]]:
-    """Each combination of levels, the last axis fastest; axes that are zipped advance together."""
-    groups: list[list[dict[str, str]]] = []
-    for axis in axes:
-        together = next((group for group in zipped if axis in group), [axis])
-        if axis != together[0]:
-            continue
-        lengths = {len(axes[member]) for member in together}
-        if len(lengths) > 1:
-            counts = ", ".join(f"{member} has {len(axes[member])}" for member in together)
-            raise UserError(f"zip: axes that advance together need as many levels each: {counts}")
-        levels_together = zip(*(axes[member] for member in together), strict=True)
-        groups.append([dict(zip(together, names, strict=True)) for names in levels_together])
-    return [
-        {axis: part[axis] for axis in axes for part in parts if axis in part} for parts in itertools.product(*groups)
-    ]
-
-
-def _known(levels: Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:
-    if levels.keys() != axes.keys():
-        raise UserError(f"cells: {dict(levels)}: give a level for each of {', '.join(axes)}")
-    for axis, level in levels.items():
-        if level not in axes[axis]:
-            raise UserError(f"cells: {axis} has no level `{level}`; there are {', '.join(axes[axis])}")
-    return {axis: levels[axis] for axis in axes}
 
 
 def resolved(overrides: Overrides) -> Overrides:

@@ -42,7 +42,7 @@ def fit_of(experiment: "Experiment", name: str, data: Tidy) -> PowerLaw:
     """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
     fit = experiment.fits[name]
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for row in data.select(fit.where):
+    for row in data.rows:
         if fit.x in row.metrics and fit.y in row.metrics:
             groups.setdefault(tuple(row.levels.values()), []).append((row.metrics[fit.x], row.metrics[fit.y]))
     means = [(sum(x for x, _ in points) / len(points), [y for _, y in points]) for points in groups.values()]
@@ -72,8 +72,7 @@ def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) 
 
     def fit(name: str, /) -> PowerLaw:
         needed = {experiment.fits[name].x, experiment.fits[name].y}
-        rows = data.select(experiment.fits[name].where)
-        if absent := [row.label for row in rows if not needed <= row.metrics.keys()]:
+        if absent := [row.label for row in data.rows if not needed <= row.metrics.keys()]:
             raise MissingError(f"missing: {'; '.join(absent)}")
         try:
             law = fit_of(experiment, name, data)

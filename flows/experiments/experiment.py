@@ -26,9 +26,6 @@ Axis = dict[str, Overrides]
 
 Levels = Annotated[Axis, Field(min_length=1)]
 
-Where = dict[str, str]
-"""Only runs of these levels: axis -> level."""
-
 AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
@@ -97,8 +94,6 @@ class Fit(Section):
     """A metric, such as the loss."""
     offset: bool
     """With the constant c, an irreducible loss."""
-    where: Where = Field(default_factory=dict)
-    """Only these runs."""
 
 
 class Comparison(Section):
@@ -112,8 +107,6 @@ class Comparison(Section):
     """The level against which the others are compared."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Compared numbers."""
-    where: Where = Field(default_factory=dict)
-    """Only these runs."""
 
 
 class Table(Section):
@@ -123,30 +116,22 @@ class Table(Section):
     """What the table shows."""
     rows: Annotated[list[AxisName], Field(min_length=1)]
     """Axes whose levels are the rows."""
-    across: AxisName | None = None
-    """An axis whose levels are columns; the best entry is then marked in each row."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Columns."""
     spread: Literal["sd", "interval_95"]
     """Printed after each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
     data_interval: bool = False
     """Also the runs' own intervals of the metrics that have one."""
-    where: Where = Field(default_factory=dict)
-    """Only these runs."""
 
 
 class CurvesFigure(Section):
-    """Curves of the mean over seeds, with a band from the lowest to the highest seed."""
+    """Curves of the mean over seeds, with a band from the lowest to the highest: one for each combination of levels."""
 
     kind: Literal["curves"]
     caption: str
     """What the figure shows."""
     curve: Name
     """One of `curves`."""
-    by: AxisName
-    """A line for each level."""
-    where: Where = Field(default_factory=dict)
-    """Only these runs."""
     log: list[Literal["x", "y"]] = Field(default_factory=list)
     """Logarithmic axes."""
 
@@ -165,24 +150,18 @@ class PointsFigure(Section):
     """A marker for each level."""
     fit: Name | None = None
     """One of `fits`, drawn with its 95 % band."""
-    where: Where = Field(default_factory=dict)
-    """Only these runs."""
     log: list[Literal["x", "y"]] = Field(default_factory=list)
     """Logarithmic axes."""
 
 
 class LevelsFigure(Section):
-    """A line for each level: its runs, and their mean with its 95 % interval (Student's t) where it has several."""
+    """A line for each combination of levels: its runs, and where it has several their mean with its 95 % t interval."""
 
     kind: Literal["levels"]
     caption: str
     """What the figure shows."""
     x: Name
     """A metric."""
-    by: AxisName
-    """A line for each level, in the order of the file."""
-    where: Where = Field(default_factory=dict)
-    """Only these runs."""
     log: list[Literal["x"]] = Field(default_factory=list)
     """Logarithmic axes."""
 
@@ -208,8 +187,6 @@ class Setting(Section):
     """Added to `base`."""
     axes: dict[AxisName, Levels] = Field(default_factory=dict)
     """In place of the axes of the same name."""
-    cells: Annotated[list[Where], Field(min_length=1)] | None = None
-    """In place of `cells`."""
     seeds: Annotated[list[int], Field(min_length=1)] | None = None
     """In place of `seeds.values`."""
 
@@ -237,10 +214,6 @@ class Experiment(Section):
     """Changes of params.yaml that all runs share."""
     axes: Annotated[dict[AxisName, Levels], Field(min_length=1)]
     """What differs between runs. `{param: KEY, values: [...]}` is short for a level for each value."""
-    zip: list[list[AxisName]] = Field(default_factory=list)
-    """Axes that advance together, first level with first level; all others are combined with each other."""
-    cells: Annotated[list[Where], Field(min_length=1)] | None = None
-    """In place of combinations: exactly these cells, each with a level for each axis."""
     seeds: Seeds
     """Repetitions."""
     metrics: Annotated[dict[Name, Metric], Field(min_length=1)]
@@ -293,9 +266,6 @@ class Experiment(Section):
         for place, name, known in self._references():
             if name not in known:
                 raise ValueError(f"{place}: no `{name}`; there are {', '.join(known) or 'none'}")
-        zipped = [axis for group in self.zip for axis in group]
-        if twice := sorted({axis for axis in zipped if zipped.count(axis) > 1}):
-            raise ValueError(f"zip: {', '.join(twice)} can advance with one group only")
         for name, metric in self.metrics.items():
             others = [other for other, item in self.metrics.items() if item.formula is None]
             with _in_place(f"metrics.{name}.formula", metric.formula):
@@ -322,10 +292,7 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _selections_make_sense(self) -> "Experiment":
-        for name, comparison in self.comparisons.items():
-            if comparison.axis in comparison.where:
-                raise ValueError(f"comparisons.{name}.where: {comparison.axis} is what is compared; remove it")
+    def _a_drawn_fit_is_of_the_figures_metrics(self) -> "Experiment":
         for name, figure in self.figures.items():
             if figure.kind == "points" and figure.fit in self.fits:
                 fit = self.fits[figure.fit]
@@ -340,7 +307,6 @@ class Experiment(Section):
         found: list[tuple[str, str, Any]] = []
         axes = self.axes
         found += [(f"settings.{size}.axes", axis, axes) for size, s in self.settings for axis in s.axes]
-        found += [("zip", axis, axes) for group in self.zip for axis in group]
         described: list[tuple[str, Any]] = [
             (f"{kind}.{name}", item)
             for kind in ("fits", "comparisons", "tables", "figures")
@@ -348,8 +314,7 @@ class Experiment(Section):
         ]
         for place, item in described:
             values = item.model_dump()
-            found += [(f"{place}.where", axis, axes) for axis in values["where"]]
-            found += [(f"{place}.{key}", values[key], axes) for key in ("axis", "across", "by") if values.get(key)]
+            found += [(f"{place}.{key}", values[key], axes) for key in ("axis", "by") if values.get(key)]
             found += [(f"{place}.rows", axis, axes) for axis in values.get("rows", ())]
             found += [(f"{place}.metrics", name, self.metrics) for name in values.get("metrics", ())]
             found += [(f"{place}.{key}", values[key], self.metrics) for key in ("x", "y") if key in values]

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure as Canvas
 from flows.experiments.rows import Row, Tidy, lacking
 from flows.experiments.statistics import PowerLaw, estimate
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import CurvesFigure, Experiment, LevelsFigure, PointsFigure
+    from flows.experiments.experiment import CurvesFigure, Experiment, Figure, LevelsFigure, PointsFigure
 
 COLUMN_INCHES = 3.25
 """A column of the usual two-column layouts."""
@@ -65,19 +64,17 @@ def write_figure(
 ) -> list[Path]:
     """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
     figure = experiment.figures[name]
-    selected = data.select(figure.where)
-    rows = [row for row in selected if row.state == "finished"]
+    rows = [row for row in data.rows if row.state == "finished"]
     settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
     with mpl.rc_context(settings):
         canvas = Canvas(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = canvas.subplots()
         # Each level with its runs of the grid, so that a label can say how many are missing.
-        counted = Counter(row.levels[figure.by] for row in selected)
-        levels = {level: counted[level] for level in data.levels(figure.by) if counted[level]}
+        levels = Counter(_drawn_as(figure, row) for row in data.rows)
         if figure.kind == "curves":
             drawn = _draw_curves(axes, experiment, figure, rows, levels)
         elif figure.kind == "points":
-            drawn = _draw_points(axes, experiment, figure, rows, levels, _fitted(experiment, figure.fit, data, fits))
+            drawn = _draw_points(axes, experiment, figure, rows, levels, _fitted(figure.fit, data, fits))
         else:
             drawn = _draw_levels(axes, experiment, figure, rows, levels)
             canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (len(levels) + 3)))
@@ -93,25 +90,16 @@ def write_figure(
         return [_save(canvas, path, form) for form, path in paths.items()]
 
 
-def require_drawable(experiment: "Experiment", name: str, data: Tidy) -> None:
-    """Raise UserError where a figure of the file names a level that is not there, or a line would mix cells."""
-    figure = experiment.figures[name]
-    rows = data.select(figure.where)
-    for level in data.levels(figure.by) if figure.kind != "points" else ():
-        own = [row for row in rows if row.levels[figure.by] == level]
-        if mixed := [axis for axis in (own[0].levels if own else ()) if len({row.levels[axis] for row in own}) > 1]:
-            raise UserError(
-                f"figures.{name}: a line holds several levels of {', '.join(mixed)}; choose one under `where`"
-            )
+def _drawn_as(figure: "Figure", row: Row) -> str:
+    """The level whose marker a point has; in other figures all levels of the cell, whose seeds are one line."""
+    return row.levels[figure.by] if figure.kind == "points" else ", ".join(row.levels.values())
 
 
-def _fitted(
-    experiment: "Experiment", name: str | None, data: Tidy, fits: Mapping[str, PowerLaw]
-) -> tuple[PowerLaw, str] | None:
+def _fitted(name: str | None, data: Tidy, fits: Mapping[str, PowerLaw]) -> tuple[PowerLaw, str] | None:
     """A fit, and what its label says of missing runs."""
     if name is None or name not in fits:
         return None
-    return fits[name], lacking(fits[name].n, len(data.select(experiment.fits[name].where)))
+    return fits[name], lacking(fits[name].n, len(data.rows))
 
 
 def _legend_above(canvas: Canvas, axes: Any) -> None:
@@ -158,7 +146,7 @@ def _draw_curves(
     curve = experiment.curves[figure.curve]
     drawn = False
     for level, (colour, line, _) in zip(levels, cycle(LOOKS), strict=False):
-        own = [row for row in rows if row.levels[figure.by] == level and figure.curve in row.curves]
+        own = [row for row in rows if _drawn_as(figure, row) == level and figure.curve in row.curves]
         if not own:
             axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {levels[level]} seeds)")
             continue
@@ -182,7 +170,7 @@ def _draw_levels(
     levels: Mapping[str, int],
 ) -> bool:
     """A line of text for each level, its runs beside it."""
-    shown = {level: [r for r in rows if r.levels[figure.by] == level and figure.x in r.metrics] for level in levels}
+    shown = {level: [r for r in rows if _drawn_as(figure, r) == level and figure.x in r.metrics] for level in levels}
     for place, own in enumerate(shown.values()):
         axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
         if not own:
@@ -214,7 +202,7 @@ def _draw_points(
     """A marker for each run, and the fit with its band, if it has one."""
     known = [row for row in rows if figure.x in row.metrics and figure.y in row.metrics]
     for level, (colour, _, marker) in zip(levels, cycle(LOOKS), strict=False):
-        own = [row for row in known if row.levels[figure.by] == level]
+        own = [row for row in known if _drawn_as(figure, row) == level]
         xs, ys = ([row.metrics[name] for row in own] for name in (figure.x, figure.y))
         count = lacking(len(own), levels[level])
         label = _label(level) + (count and f" ({count})")

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from itertools import groupby
 from pathlib import Path
 from unicodedata import name as character_name
 
@@ -102,8 +101,6 @@ def tex(table: StoredTable) -> str:
         f"  \\begin{{tabular}}{{{'l' * names}{'r' * len(table.columns)}}}",
         "    \\toprule",
     ]
-    if any(column.group for column in table.columns):
-        lines += _tex_groups(table, names)
     titles = [*table.row_headings, *(column.label for column in table.columns)]
     lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
     for levels, entries in zip(table.rows, table.entries, strict=True):
@@ -114,17 +111,6 @@ def tex(table: StoredTable) -> str:
     lines += ["    \\bottomrule", "  \\end{tabular}", "  \\par\\smallskip"]
     lines += ["  \\begin{minipage}{0.95\\linewidth}\\footnotesize", *notes, "  \\end{minipage}"]
     return "\n".join([*lines, "\\end{table}", ""])
-
-
-def _tex_groups(table: StoredTable, names: int) -> list[str]:
-    """A line above the headings: each level over its columns, with a rule."""
-    headings, rules, first = [""] * names, [], names + 1
-    for group, columns in groupby(column.group for column in table.columns):
-        count = len(list(columns))
-        headings.append(f"\\multicolumn{{{count}}}{{c}}{{{escape_tex(group)}}}")
-        rules.append(f"\\cmidrule(lr){{{first}-{first + count - 1}}}")
-        first += count
-    return [f"    {' & '.join(headings)} \\\\", f"    {''.join(rules)}"]
 
 
 def _tex_entry(entry: Entry) -> str:

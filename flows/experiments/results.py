@@ -30,7 +30,7 @@ from flows.experiments.experiment import (
     read_experiment,
     results_folder,
 )
-from flows.experiments.figures import require_drawable, write_figure
+from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, is_of_today, lacking, rows_csv, tidy
 from flows.experiments.runs import Run, State, matrix_runs, recorded_as, recorded_runs, reports_and_curves
@@ -108,8 +108,6 @@ def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> 
         tables = [means_table(experiment, place, table, data) for table in experiment.tables]
         tables += [differences_table(experiment, place, item, data) for item in experiment.comparisons]
         claims = check_claims(experiment, data)
-        for figure in experiment.figures:
-            require_drawable(experiment, figure, data)
     except UserError as error:
         raise UserError(f"{experiment_path(name)}: {error}") from None
     return Results(experiment, data, tables, fits, unfitted, claims)
@@ -217,7 +215,7 @@ def stored_fits(results: Results) -> dict[str, StoredFit]:
             c=law.c,
             b_interval_95=[law.b_low, law.b_high],
             runs=law.n,
-            expected=len(results.data.select(results.experiment.fits[name].where)),
+            expected=len(results.data.rows),
         )
         for name, law in results.fits.items()
     }
@@ -262,7 +260,7 @@ def summary(results: Results) -> Sequence[str]:
         interval = "no interval of the exponent: a cell has one run"
         if law.b_low is not None:
             interval = f"exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
-        count = lacking(law.n, len(results.data.select(results.experiment.fits[name].where)))
+        count = lacking(law.n, len(results.data.rows))
         lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}{count and f', {count}'}")
     lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]

@@ -9,6 +9,7 @@ from scipy import optimize, stats
 
 SIGNIFICANT = 0.05
 RESAMPLES = 1000
+STABLE_DIGITS = 12
 Values = npt.NDArray[np.float64]
 
 
@@ -145,7 +146,7 @@ def fit_power_law(
     x = np.concatenate([np.full(len(ys), x) for x, ys in groups])
     log_y = np.log(np.concatenate([ys for _, ys in groups]))
     found = _fit_with_offset(np.log(x), log_y) if offset else _fit(np.log(x), log_y[np.newaxis])[0]
-    a, b, c = map(float, found)
+    a, b, c = map(_rounded, found)
     if min(len(ys) for _, ys in groups) < 2:
         return PowerLaw(a, b, c, None, None, len(x), np.empty((0, 3)), (0.0, 100.0))
     generator = np.random.default_rng(seed)
@@ -156,7 +157,12 @@ def fit_power_law(
     tail = 100 * float(stats.norm.sf(stats.t.ppf(0.975, len(x) - len(groups))))
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
-    return PowerLaw(a, b, c, float(low), float(high), len(x), again, percentiles)
+    return PowerLaw(a, b, c, _rounded(low), _rounded(high), len(x), again, percentiles)
+
+
+def _rounded(value: float) -> float:
+    """Without the last digits, which differ between processors."""
+    return float(f"{value:.{STABLE_DIGITS}g}")
 
 
 def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) -> Values:

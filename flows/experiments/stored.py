@@ -66,15 +66,14 @@ class Entry(Section):
 class Column(Section):
     """A column's heading."""
 
-    group: str = ""
-    """A level that several columns share; empty where none do."""
+    group: Literal[""] = ""
     label: str
     holds: Literal["numbers", "p values"] = "numbers"
 
     @property
     def heading(self) -> str:
         """In one line."""
-        return f"{self.group}: {self.label}" if self.group else self.label
+        return self.label
 
 
 class StoredTable(Section):

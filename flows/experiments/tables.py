@@ -24,35 +24,28 @@ def means_table(experiment: "Experiment", place: tuple[str, str], name: str, dat
     Raises UserError where an entry would mix cells of different levels.
     """
     table = experiment.tables[name]
-    selected = data.select(table.where)
     levels = list(product(*(data.levels(axis) for axis in table.rows)))
-    across = data.levels(table.across) if table.across else [""]
-    held: dict[tuple[tuple[str, ...], str], list[Row]] = {}
-    for row in selected:
-        key = (tuple(row.levels[axis] for axis in table.rows), row.levels[table.across] if table.across else "")
-        held.setdefault(key, []).append(row)
+    held: dict[tuple[str, ...], list[Row]] = {}
+    for row in data.rows:
+        held.setdefault(tuple(row.levels[axis] for axis in table.rows), []).append(row)
     for key, rows in held.items():
         if len({row.seed for row in rows}) < len(rows):
             mixed = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
             raise UserError(
-                f"tables.{name}: the row {', '.join(key[0])} holds several levels of {', '.join(mixed)}; "
-                "name that axis under rows, across or where"
+                f"tables.{name}: the row {', '.join(key)} holds several levels of {', '.join(mixed)}; "
+                "name that axis under rows"
             )
-    shown = [row for row in levels if any((row, level) in held for level in across)]
-    columns = [(level, metric) for level in across for metric in table.metrics]
-    entries = [
-        [_entry(experiment, table, held.get((row, level), []), metric) for level, metric in columns] for row in shown
-    ]
+    entries = [[_entry(experiment, table, held[row], metric) for metric in table.metrics] for row in levels]
     return StoredTable(
         experiment=place[0],
         size=place[1],
         name=name,
         caption=table.caption,
         row_headings=[named(axis) for axis in table.rows],
-        columns=[Column(group=level, label=experiment.metrics[metric].heading) for level, metric in columns],
-        rows=[list(row) for row in shown],
-        entries=_marked(experiment, table, columns, entries),
-        footnotes=_footnotes(experiment, table, entries, selected, data.notes),
+        columns=[Column(label=experiment.metrics[metric].heading) for metric in table.metrics],
+        rows=[list(row) for row in levels],
+        entries=_marked(experiment, table, entries),
+        footnotes=_footnotes(experiment, table, entries, data),
     )
 
 
@@ -106,30 +99,18 @@ def entry_run(row: Row, value: float | None) -> EntryRun:
     )
 
 
-def _marked(
-    experiment: "Experiment", table: "Table", columns: Sequence[tuple[str, str]], entries: list[list[Entry]]
-) -> list[list[Entry]]:
-    """The entries with the best marked: of each row where the table has levels across, else of each column."""
-    places = [(row, column) for row in range(len(entries)) for column in range(len(columns))]
-    groups: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
-    for row, column in places:
-        if entries[row][column].expected:  # of the grid
-            groups.setdefault((columns[column][1], row if table.across else None), []).append((row, column))
-    best: set[tuple[int, int]] = set()
-    for (metric, _), members in groups.items():
+def _marked(experiment: "Experiment", table: "Table", entries: list[list[Entry]]) -> list[list[Entry]]:
+    """The entries with the best of each column marked."""
+    marked = [[*line] for line in entries]
+    for column, metric in enumerate(table.metrics):
         better = experiment.metrics[metric].better
-        values = [_by_seed(entries[row][column]) for row, column in members]
+        values = [_by_seed(line[column]) for line in entries]
         if better and all(len(item) > 1 for item in values) and len({tuple(item) for item in values}) == 1:
             numbers = [list(item.values()) for item in values]
-            best |= {
-                place
-                for index, place in enumerate(members)
-                if is_best(numbers[index], numbers[:index] + numbers[index + 1 :], lower=better == "lower")
-            }
-    return [
-        [entry.model_copy(update={"best": (row, column) in best}) for column, entry in enumerate(line)]
-        for row, line in enumerate(entries)
-    ]
+            for row, own in enumerate(numbers):
+                best = is_best(own, numbers[:row] + numbers[row + 1 :], lower=better == "lower")
+                marked[row][column] = entries[row][column].model_copy(update={"best": best})
+    return marked
 
 
 def _by_seed(entry: Entry) -> dict[int, float]:
@@ -137,10 +118,8 @@ def _by_seed(entry: Entry) -> dict[int, float]:
     return dict(sorted(found.items())) if entry.n == entry.expected else {}
 
 
-def _footnotes(
-    experiment: "Experiment", table: "Table", entries: list[list[Entry]], rows: Sequence[Row], notes: Sequence[str]
-) -> list[str]:
-    seeds = sorted({row.seed for row in rows})
+def _footnotes(experiment: "Experiment", table: "Table", entries: list[list[Entry]], data: Tidy) -> list[str]:
+    seeds = sorted({row.seed for row in data.rows})
     lines = [f"Mean ± {SPREADS[table.spread]}; n = {len(seeds)} seeds ({', '.join(map(str, seeds))})."]
     if len(seeds) == 1:
         lines = [f"One run each, seed {seeds[0]}: nothing is said of other seeds."]
@@ -150,10 +129,10 @@ def _footnotes(
         )
     if any(experiment.metrics[metric].better for metric in table.metrics) and len(seeds) > 1:
         lines.append(
-            f"Bold: better than every other entry of its {'row' if table.across else 'column'} "
+            "Bold: better than every other entry of its column "
             f"(paired t tests by seed, Holm-corrected, p < {SIGNIFICANT}); nothing is marked where a run is missing."
         )
-    return [*lines, *missing(experiment, rows, table.metrics), *notes]
+    return [*lines, *missing(experiment, data.rows, table.metrics), *data.notes]
 
 
 def missing(experiment: "Experiment", rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
@@ -178,9 +157,8 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
     if baseline not in data.levels(axis):
         levels = ", ".join(data.levels(axis))
         raise UserError(f"comparisons.{name}.baseline = {baseline!r}: {axis} has {levels}")
-    rows = data.select(comparison.where)
-    # What advances with the axis cannot stay equal.
-    others = [other for other in (rows[0].levels if rows else ()) if other != axis and not _advances(rows, axis, other)]
+    rows = data.rows
+    others = [other for other in rows[0].levels if other != axis]
     groups = list(dict.fromkeys(tuple(row.levels[other] for other in others) for row in rows))
     lines = [(*group, level) for group in groups for level in data.levels(axis) if level != baseline]
     found = {
@@ -214,12 +192,6 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
             *data.notes,
         ],
     )
-
-
-def _advances(rows: Sequence[Row], axis: str, other: str) -> bool:
-    """Whether each level of an axis has one of another, and another one."""
-    pairs = {(row.levels[axis], row.levels[other]) for row in rows}
-    return len(pairs) > 1 and all(len({pair[side] for pair in pairs}) == len(pairs) for side in range(2))
 
 
 def _difference(

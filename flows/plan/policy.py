@@ -23,13 +23,6 @@ class Check(BaseModel):
     metric: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
     """FILE:KEY, e.g. `reports/evaluate.json:bits_per_byte`; a dotted key reaches inside."""
     at_most: float | None = None
-    at_least: float | None = None
-    not_above: str | None = Field(None, pattern=r"^[^:]+:[^:]+$")
-    """FILE:KEY of a value that the metric must not exceed, e.g. of what is published now; no file is no bound."""
-    not_below: str | None = Field(None, pattern=r"^[^:]+:[^:]+$")
-    """The same for a metric of which more is better."""
-    tolerance: Annotated[float, Field(ge=0)] = 0.0
-    """How far the metric may lie beyond `not_above` or `not_below`."""
 
 
 class Curves(BaseModel):

@@ -29,7 +29,7 @@ EXPERIMENT: dict[str, Any] = {
         "double": {"label": "double cost", "unit": "", "better": None, "decimals": 1, "formula": "2 * cost"},
     },
     "curves": {"held_out": {"label": "loss", "unit": "nats", "source": "curve.tsv:loss", "x_label": "step"}},
-    "fits": {"law": {"x": "cost", "y": "loss", "offset": False, "where": {"recipe": "a"}}},
+    "fits": {"law": {"x": "cost", "y": "loss", "offset": False}},
     "comparisons": {"recipes": {"caption": "b against a", "axis": "recipe", "baseline": "a", "metrics": ["loss"]}},
     "tables": {
         "main": {
@@ -38,23 +38,16 @@ EXPERIMENT: dict[str, Any] = {
             "metrics": ["cost", "loss"],
             "spread": "sd",
         },
-        "wide": {
-            "caption": "Recipes beside each other.",
-            "rows": ["size"],
-            "across": "recipe",
+        "intervals": {
+            "caption": "Losses alone.",
+            "rows": ["size", "recipe"],
             "metrics": ["loss"],
             "spread": "interval_95",
             "data_interval": True,
         },
     },
     "figures": {
-        "curves": {
-            "kind": "curves",
-            "caption": "Curves.",
-            "curve": "held_out",
-            "by": "recipe",
-            "where": {"size": "small"},
-        },
+        "curves": {"kind": "curves", "caption": "Curves.", "curve": "held_out"},
         "points": {
             "kind": "points",
             "caption": "Loss against cost.",
@@ -62,7 +55,6 @@ EXPERIMENT: dict[str, Any] = {
             "y": "loss",
             "by": "size",
             "fit": "law",
-            "where": {"recipe": "a"},
             "log": ["x", "y"],
         },
     },

@@ -56,10 +56,9 @@ def some_data(folder: Path, lacking: Iterable[int] = ()) -> tuple[Experiment, Ti
 
 def figures() -> dict[str, dict[str, object]]:
     """Those of the small experiment, for these widths."""
-    common = {"by": "size", "where": {"recipe": "a"}}
     return {
-        "curves": {"kind": "curves", "caption": "Curves.", "curve": "held_out", **common},
-        "levels": {"kind": "levels", "caption": "Levels.", "x": "loss", **common},
+        "curves": {"kind": "curves", "caption": "Curves.", "curve": "held_out"},
+        "levels": {"kind": "levels", "caption": "Levels.", "x": "loss"},
         "points": {
             "kind": "points",
             "caption": "L",
@@ -67,6 +66,6 @@ def figures() -> dict[str, dict[str, object]]:
             "y": "loss",
             "fit": "law",
             "log": ["x", "y"],
-            **common,
+            "by": "size",
         },
     }

@@ -37,14 +37,6 @@ def test_axes_are_combined_and_each_combination_runs_with_each_seed(tmp_path: Pa
     assert cells[3].overrides == {"model.width": 1, "model.name": "b", "model.seed": 0}
 
 
-def test_zipped_axes_advance_together_and_a_list_gives_exactly_its_cells(tmp_path: Path) -> None:
-    _, zipped = small_experiment(tmp_path, zip=[["size", "recipe"]])
-    _, listed = small_experiment(tmp_path, cells=[{"size": "large", "recipe": "a"}])
-
-    assert {tuple(cell.levels.values()) for cell in zipped} == {("small", "a"), ("large", "b")}
-    assert [(*cell.levels.values(), cell.seed) for cell in listed] == [("large", "a", seed) for seed in range(3)]
-
-
 def test_a_level_or_a_seed_that_is_added_leaves_the_ids_of_the_other_cells(tmp_path: Path) -> None:
     _, before = small_experiment(tmp_path)
     axes = EXPERIMENT["axes"] | {"size": {"tiny": {"model.width": 0}} | EXPERIMENT["axes"]["size"]}
@@ -68,10 +60,6 @@ def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None
     [
         ({"base": {"modle.width": 1}}, "cell small, a, seed 0: modle.width: params.yaml has no `modle`"),
         ({"axes": {"size": {"s": {"model.width": 1}}, "recipe": {"a": {"model.width": 2}}}}, "both set model.width"),
-        (
-            {"axes": {"size": {"s": {}}, "recipe": {"a": {}, "b": {}}}, "zip": [["size", "recipe"]]},
-            "size has 1, recipe has 2",
-        ),
         ({"axes": {"size": {"s": {}}, "recipe": {"a": {}, "b": {}}}}, "the same run as cell s, a, seed 0"),
         (
             {"axes": {"size": {"s": {"model.shape.width": 1}}, "recipe": {"a": {"model.shape": {"width": 2}}}}},
@@ -84,8 +72,6 @@ def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None
             },
             "model.shape replaces model.shape.width, set before it; set model.shape first",
         ),
-        ({"cells": [{"size": "small"}]}, "give a level for each of size, recipe"),
-        ({"cells": [{"size": "huge", "recipe": "a"}]}, "size has no level `huge`; there are small, large"),
         ({"base": {"mood": "good"}}, "mood=good: no such group"),
     ],
 )

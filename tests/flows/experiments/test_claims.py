@@ -24,7 +24,7 @@ def test_each_claim_is_answered_with_the_numbers_it_was_decided_by(tmp_path: Pat
 
     assert [answer for answer, _ in answers] == ["holds", "does not hold", "holds", "holds"]
     assert answers[0][1].startswith("-0.3 [-0.3, -0.3], n = 3")
-    assert answers[2][1].startswith("b 0.09975 [0.09")
+    assert answers[2][1].startswith("b 0.1038 [0.10")
 
 
 def test_a_claim_whose_runs_are_missing_cannot_be_said(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_arithmetic_is_pythons() -> None:
     assert evaluate(parse("-a ** 2 / 4 + 1 < 0 and not a < 1", ["a"]), {"a": 4.0}) is True
 
 
-def test_a_fit_takes_the_runs_of_its_selection_grouped_by_cell(tmp_path: Path) -> None:
+def test_a_fit_takes_all_runs_grouped_by_cell(tmp_path: Path) -> None:
     experiment, data = some_data(tmp_path)
 
-    assert fit_of(experiment, "law", data).n == 12  # recipe a
+    assert fit_of(experiment, "law", data).n == 24

@@ -9,9 +9,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from flows.experiments.claims import fit_of
-from flows.experiments.figures import COLUMN_INCHES, LOOKS, require_drawable, write_figure
+from flows.experiments.figures import COLUMN_INCHES, LOOKS, write_figure
 from flows.experiments.rows import Tidy
-from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
 
 
@@ -71,23 +70,10 @@ def test_a_level_of_one_run_has_no_interval_and_one_without_runs_is_named(tmp_pa
 
     svg = write_figure(tmp_path, experiment, "levels", data, {})[1].read_text()
 
-    labels = ["w1 (1 of 3 runs)", "w2 (0 of 3 runs)", "w4", "w8"]
+    labels = ["w1, a (1 of 3 runs)", "w1, b", "w2, a (0 of 3 runs)", "w2, b", "w4, a", "w4, b", "w8, a", "w8, b"]
     assert [label for label in re.findall(r"<!-- (w\d.*?) -->", svg) if label in labels] == labels
-    assert svg.count("LineCollection_") == 3  # with that of the legend
+    assert svg.count("LineCollection_") == 7  # with that of the legend
     assert svg.count("<!-- a run -->") == svg.count("<!-- mean over seeds, 95 % interval -->") == 1
-
-
-def test_seeds_of_several_cells_are_not_averaged_in_one_line(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=range(24))  # also before anything has run
-    for name in ("curves", "levels"):
-        require_drawable(experiment, name, data)
-        experiment.figures[name].where.clear()
-
-        with pytest.raises(UserError, match=f"figures.{name}: a line holds several levels of recipe; choose one"):
-            require_drawable(experiment, name, data)
-    experiment.figures["points"].where["size"] = "w9"
-    with pytest.raises(UserError, match="size has no level `w9`"):
-        require_drawable(experiment, "points", data)
 
 
 def test_labels_are_printed_as_they_are_and_a_run_without_cost_has_no_place_on_a_power_law(tmp_path: Path) -> None:
@@ -123,11 +109,11 @@ def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
         return write_figure(tmp_path, experiment, name, data, {"law": fit_of(experiment, "law", data)})[1].read_text()
 
     for name, lacking, said in (
-        ("points", [0], ", 11 of 12 runs -->"),
-        ("points", [0], "<!-- w1 (2 of 3 runs) -->"),
-        ("points", [0, 1, 2], "<!-- w1 (0 of 3 runs) -->"),
-        ("curves", [0], "<!-- w1 (2 of 3 seeds) -->"),
-        ("curves", [0, 1, 2], "<!-- w1 (none of 3 seeds) -->"),
+        ("points", [0], ", 23 of 24 runs -->"),
+        ("points", [0], "<!-- w1 (5 of 6 runs) -->"),
+        ("points", list(range(6)), "<!-- w1 (0 of 6 runs) -->"),
+        ("curves", [0], "<!-- w1, a (2 of 3 seeds) -->"),
+        ("curves", [0, 1, 2], "<!-- w1, a (none of 3 seeds) -->"),
     ):
         assert said in svg(name, lacking)
         assert " of " not in "".join(re.findall("<!-- .* -->", svg(name, [])))

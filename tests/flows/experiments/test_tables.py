@@ -16,7 +16,6 @@ from flows.experiments.rendering import escape_tex, html, markdown, printed, tab
 from flows.experiments.rows import Tidy
 from flows.experiments.statistics import estimate, paired_difference
 from flows.experiments.stored import (
-    Column,
     StoredTable,
     compare_tables,
     find_entry,
@@ -40,29 +39,31 @@ def losses(folder: Path, **levels: str) -> list[float]:
 
 
 def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> None:
-    main, wide = (
-        means_table(*some_data(tmp_path)[:1], PLACE, name, some_data(tmp_path)[1]) for name in ("main", "wide")
-    )
+    experiment, data = some_data(tmp_path)
+    main, intervals = (means_table(experiment, PLACE, name, data) for name in ("main", "intervals"))
     found = estimate(losses(tmp_path, size="w2", recipe="a"))
 
     entry = find_entry(main, "w2, a", "loss (nats)")[2]
     assert (entry.value, entry.sd, entry.n, entry.expected) == (found.mean, found.sd, 3, 3)
     assert printed(entry) == f"{found.mean:.2f} ± {found.sd:.2f}"
     assert printed(find_entry(main, "w2, a", "cost")[2]) == "4.0"  # equal in all seeds: no spread
-    entry = find_entry(wide, "w2", "a: loss (nats)")[2]
+    entry = find_entry(intervals, "w2, a", "loss (nats)")[2]
     assert (entry.low, entry.high) == (found.low, found.high)
     assert printed(entry).startswith(f"{found.mean:.2f} ± {found.half_width:.2f} [{found.mean - 0.5:.2f}, ")
     assert main.footnotes[0] == "Mean ± standard deviation over seeds; n = 3 seeds (0, 1, 2)."
-    assert "95 % interval of the mean over seeds, by Student's t; n = 3" in wide.footnotes[0]
-    assert "the runs' own 95 % interval" in wide.footnotes[1]
+    assert "95 % interval of the mean over seeds, by Student's t; n = 3" in intervals.footnotes[0]
+    assert "the runs' own 95 % interval" in intervals.footnotes[1]
 
 
-def test_the_best_is_marked_in_its_row_and_not_where_a_run_is_missing(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=[0])  # w1, a, seed 0
-    wide = means_table(experiment, PLACE, "wide", data)
+def test_the_best_of_a_column_is_marked_and_not_where_a_run_is_missing(tmp_path: Path) -> None:
+    def best(lacking: list[int]) -> set[tuple[str, str]]:
+        experiment, data = some_data(tmp_path, lacking)
+        return {
+            (row, column) for row, column, entry in means_table(experiment, PLACE, "main", data).each() if entry.best
+        }
 
-    best = {row: [entry.best for entry in entries] for (row,), entries in zip(wide.rows, wide.entries, strict=True)}
-    assert best == {"w1": [False, False], "w2": [False, True], "w4": [False, True], "w8": [False, True]}
+    assert best([]) == {("w8, b", "loss (nats)")}
+    assert best([0]) == set()  # w1, a, seed 0
 
 
 def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path) -> None:
@@ -91,14 +92,6 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -
     assert "Holm-corrected for the 4 differences" in table.footnotes[0]
 
 
-def test_a_cell_that_the_grid_does_not_have_keeps_no_other_of_its_row_from_being_the_best(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    third = [replace(row, levels=row.levels | {"recipe": "c"}) for row in data.select({"size": "w1", "recipe": "a"})]
-    wide = means_table(experiment, PLACE, "wide", Tidy((*data.rows, *third)))
-
-    assert [[entry.best for entry in line] for line in wide.entries] == [[False, True, False]] * 4
-
-
 def test_a_finished_run_without_the_number_is_named_below(tmp_path: Path) -> None:
     experiment, data = some_data(tmp_path)
     lacks = replace(data.rows[0], metrics={"loss": 5.0})
@@ -107,19 +100,7 @@ def test_a_finished_run_without_the_number_is_named_below(tmp_path: Path) -> Non
     assert means_table(experiment, PLACE, "main", data).footnotes[-1] == (
         "Runs that are missing: w1, a, seed 0 (no cost)."
     )
-    assert "no cost" not in str(means_table(experiment, PLACE, "wide", data).footnotes)
-
-
-def test_levels_that_advance_together_are_compared_with_those_of_the_baseline(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    names = {"a": "w1", "b": "w8"}
-    zipped = Tidy(tuple(row for row in data.rows if row.levels["size"] == names[row.levels["recipe"]]))
-    table = differences_table(experiment, PLACE, "recipes", zipped)
-
-    assert (table.row_headings, table.rows) == (["recipe"], [["b"]])
-    expected = paired_difference(losses(tmp_path, size="w8", recipe="b"), losses(tmp_path, size="w1", recipe="a"))
-    assert table.entries[0][0].value == pytest.approx(expected.mean)
-    assert table.entries[0][0].n == 3
+    assert "no cost" not in str(means_table(experiment, PLACE, "intervals", data).footnotes)
 
 
 def test_a_table_that_would_average_different_cells_is_refused(tmp_path: Path) -> None:
@@ -151,8 +132,7 @@ def test_latex_is_balanced_has_as_many_columns_as_it_says_and_no_character_that_
         body = re.search(r"\\toprule\n(.*)\\bottomrule", text, re.DOTALL)[1]  # type: ignore[index]
         for line in body.splitlines():
             if line.endswith("\\\\"):
-                spans = sum(int(count) - 1 for count in re.findall(r"\\multicolumn\{(\d)\}", line))
-                assert len(re.findall(r"(?<!\\)&", line)) + 1 + spans == width
+                assert len(re.findall(r"(?<!\\)&", line)) + 1 == width
         assert "All \\& every run." in text or table.name != "main"
         plain = re.sub(r"\$\\(pm|Delta)\$|\$-\$|\\.|%.*\n", "", text, count=0)
         assert not re.search(r"[%$#_~^<>]", re.sub(r"tab:[\w-]+", "", plain))
@@ -262,15 +242,6 @@ def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path:
         ("w16, b", "cost"): "new",
         ("w16, b", "loss (nats)"): "new",
     }
-
-
-def test_two_columns_of_one_heading_are_compared_each_with_its_own(tmp_path: Path) -> None:
-    old = all_tables(tmp_path)[0]
-    old = old.model_copy(update={"columns": [Column(group="a", label="b: c"), Column(group="a: b", label="c")]})
-    moved = old.model_copy(deep=True)
-    moved.entries[2][0] = old.entries[2][0].model_copy(update={"value": 99.0})
-
-    assert [verdict for *_, verdict, _ in compare_tables(old, moved)].count("different") == 1
 
 
 def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: Path) -> None:

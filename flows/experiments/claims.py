@@ -1,26 +1,24 @@
-"""Claims: sentences of the paper with a condition on the runs (flows/experiments/expressions.py) that is checked.
+"""Claims: sentences of the paper, each with conditions on the runs that are checked.
 
-.low and .high bound 95 %. A claim that needs a missing run, an interval of one seed or a division by zero is neither
-true nor false. A fit has an interval if each of its cells has at least two seeds.
+A claim that needs a missing run, or an interval of one seed, is neither true nor false. A fit has an interval if each
+of its cells has at least two seeds.
 """
 
-import ast
+import operator
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from flows.experiments.expressions import calls_in, evaluate, parse_condition
 from flows.experiments.rows import Row, Tidy, paired_by_seed
-from flows.experiments.statistics import Difference, Estimate, PowerLaw, estimate, fit_power_law, paired_difference
+from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import Claim, Experiment
-
-EstimateT = TypeVar("EstimateT", bound=Estimate)
+    from flows.experiments.experiment import Condition, Experiment
 
 Answer = Literal["holds", "does not hold", "cannot be said"]
+
+RELATIONS = {"below": operator.lt, "at_most": operator.le, "above": operator.gt, "at_least": operator.ge}
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class CheckedClaim:
     """A claim with what the runs say of it."""
 
     says: str
-    holds_if: str
+    holds_if: list[dict[str, Any]]
     answer: Answer
     because: str
     """What is missing, or the values that were compared."""
@@ -51,68 +49,62 @@ def fit_of(experiment: "Experiment", name: str, data: Tidy) -> PowerLaw:
 
 def check_claims(experiment: "Experiment", data: Tidy) -> list[CheckedClaim]:
     """Each claim of the file. Raises UserError on a level that the grid does not have."""
-    return [_checked(experiment, number, claim, data) for number, claim in enumerate(experiment.claims)]
+    checked = []
+    for number, claim in enumerate(experiment.claims):
+        try:
+            found = [_checked(experiment, condition, data) for condition in claim.holds_if]
+        except UserError as error:
+            raise UserError(f"claims.{number}.holds_if: {error}") from None
+        answers = [answer for answer, _ in found]
+        answer: Answer = "does not hold" if "does not hold" in answers else "holds"
+        if "cannot be said" in answers:
+            answer, found = "cannot be said", [item for item in found if item[0] == "cannot be said"]
+        conditions = [condition.model_dump(exclude_unset=True) for condition in claim.holds_if]
+        checked.append(CheckedClaim(claim.says, conditions, answer, "; ".join(because for _, because in found)))
+    return checked
 
 
-def _checked(experiment: "Experiment", number: int, claim: "Claim", data: Tidy) -> CheckedClaim:
-    body = parse_condition(claim.holds_if, experiment.metrics, experiment.fits)
-    used: list[str] = []
+def _checked(experiment: "Experiment", condition: "Condition", data: Tidy) -> tuple[Answer, str]:
+    """The answer of one condition, and what is missing, or the values that were compared."""
+    rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
+    try:
+        found = _number(experiment, condition, rows, data)
+        told, holds = [_told(found)], []
+        for name, bounds in condition.bounds.items():
+            value = getattr(found, "mean" if name == "value" else name)
+            if value is None:
+                return "cannot be said", f"one seed has no interval ({'; '.join(told)})"
+            for relation, limit in bounds.model_dump(exclude_none=True).items():
+                bound = estimate(_values(rows[0], limit)) if isinstance(limit, str) else None
+                told += [_told(bound)] if bound else []
+                holds.append(RELATIONS[relation](value, bound.mean if bound else limit))
+    except MissingError as error:
+        return "cannot be said", str(error)
+    return "holds" if all(holds) else "does not hold", "; ".join(told)
 
-    def runs(metric: str, /, **levels: str) -> Estimate:
-        return noted(estimate(_values(_selected(data, levels), metric)))
 
-    def difference(metric: str, /, **levels: str | list[str]) -> Difference:
-        own, base = (
-            _selected(data, {axis: level[side] if isinstance(level, list) else level for axis, level in levels.items()})
-            for side in range(2)
-        )
-        for rows in (own, base):
-            _values(rows, metric)
-        return noted(paired_difference(*paired_by_seed(own, base, metric)))
-
-    def fit(name: str, /) -> PowerLaw:
-        needed = {experiment.fits[name].x, experiment.fits[name].y}
-        if absent := [row.label for row in data.rows if not needed <= row.metrics.keys()]:
+def _number(experiment: "Experiment", condition: "Condition", rows: list[list[Row]], data: Tidy) -> Estimate:
+    """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
+    if condition.exponent:
+        fit = experiment.fits[condition.exponent]
+        if absent := [row.label for row in data.rows if not {fit.x, fit.y} <= row.metrics.keys()]:
             raise MissingError(f"missing: {'; '.join(absent)}")
         try:
-            law = fit_of(experiment, name, data)
+            law = fit_of(experiment, condition.exponent, data)
         except ValueError as error:
             raise MissingError(str(error)) from None
-        used.append(f"b {law.b:.4g}{_bounds(law.b_low, law.b_high)}")
-        return law
-
-    def noted(found: EstimateT) -> EstimateT:
-        used.append(f"{found.mean:.4g}{_bounds(found.low, found.high)}, n = {found.n}")
-        return found
-
-    names = {name: name for name in (*experiment.metrics, *experiment.fits)}
-    values = names | {"runs": runs, "difference": difference, "fit": fit}
-    answer: Answer
-    try:
-        _require_levels(body, values)
-        used.clear()
-        answer = "holds" if evaluate(body, values) else "does not hold"
-        because = "; ".join(used)
-    except MissingError as error:
-        answer, because = "cannot be said", str(error)
-    except ArithmeticError as error:
-        answer, because = "cannot be said", f"{error} ({'; '.join(used)})"
-    except TypeError:  # arithmetic with None, all that is no number in a parsed condition
-        answer, because = "cannot be said", f"one seed has no interval ({'; '.join(used)})"
-    except UserError as error:
-        raise UserError(f"claims.{number}.holds_if = {claim.holds_if!r}: {error}") from None
-    return CheckedClaim(claim.says, claim.holds_if, answer, because)
+        return Estimate(law.n, law.b, None, law.b_low, law.b_high)
+    if condition.mean:
+        return estimate(_values(rows[0], condition.mean))
+    assert condition.difference is not None
+    for side in rows:
+        _values(side, condition.difference)
+    return paired_difference(*paired_by_seed(rows[0], rows[1], condition.difference))
 
 
-def _require_levels(body: ast.expr, values: Mapping[str, Any]) -> None:
-    """Raise UserError where the grid lacks a level, also of what the evaluation would not reach."""
-    for call in calls_in(body):
-        with suppress(MissingError):
-            evaluate(call, values)
-
-
-def _bounds(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
+def _told(found: Estimate) -> str:
+    bounds = "" if found.low is None else f" [{found.low:.4g}, {found.high:.4g}]"
+    return f"{found.mean:.4g}{bounds}, n = {found.n}"
 
 
 def _selected(data: Tidy, levels: Mapping[str, str]) -> list[Row]:

@@ -5,14 +5,11 @@ Read as params.yaml is: every key known, every value of its type, and one messag
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from flows.experiments.expressions import parse_condition, parse_formula
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section, SectionT, read_params_file
 
@@ -56,24 +53,18 @@ class Measured(Section):
 
 
 class Metric(Measured):
-    """A number of each run, read from a report or computed from other metrics."""
+    """A number of each run, read from a report."""
 
     better: Literal["lower", "higher"] | None
     """Null: neither, and no value is marked as the best."""
     decimals: Annotated[int, Field(ge=0, le=12)]
     """Digits after the point."""
-    source: ReportKey | None = None
+    source: ReportKey
     """FILE:KEY of a JSON report."""
-    formula: str | None = None
-    """Arithmetic over other metrics: `model_flops / 1e12`."""
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    """How many of the report's units are one of `unit`: 1e12 for FLOP shown as TFLOP."""
     interval: ReportKey | None = None
     """FILE:KEY of the run's own 95 % interval, [low, high]: that of the held-out documents, not of the seeds."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> "Metric":
-        if (self.source is None) == (self.formula is None):
-            raise ValueError("give either `source` or `formula`")
-        return self
 
 
 class Curve(Measured):
@@ -169,13 +160,91 @@ class LevelsFigure(Section):
 Figure = Annotated[CurvesFigure | PointsFigure | LevelsFigure, Field(discriminator="kind")]
 
 
+Limit = float | Name
+"""A number; or a metric, of whose mean at the same levels."""
+
+
+class Bounds(Section):
+    """Within which a number has to be."""
+
+    below: Limit | None = None
+    at_most: Limit | None = None
+    above: Limit | None = None
+    at_least: Limit | None = None
+
+    @model_validator(mode="after")
+    def _some_bound(self) -> "Bounds":
+        if not self.model_fields_set:
+            raise ValueError("give at least one of below, at_most, above, at_least")
+        return self
+
+
+class Condition(Section):
+    """A number that the runs give, with its 95 % interval, and its bounds: exactly one of the first three.
+
+    {difference: bits_per_byte, levels: {recipe: [Muon, AdamW]}, high: {below: 0}}
+    """
+
+    mean: Name | None = None
+    """A metric: its mean over the seeds."""
+    difference: Name | None = None
+    """A metric: its mean difference between two levels of an axis, paired by seed."""
+    exponent: Name | None = None
+    """One of `fits`: the exponent b of y = a x^-b."""
+    levels: dict[AxisName, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
+    """A level for each axis that has several; of a difference one axis has two, the baseline last."""
+    value: Bounds | None = None
+    """Of the number itself."""
+    low: Bounds | None = None
+    """Of the lower bound of its interval."""
+    high: Bounds | None = None
+    """Of the upper bound of its interval."""
+
+    @property
+    def bounds(self) -> dict[str, Bounds]:
+        """Those that are given, by `value`, `low` and `high`."""
+        return {name: found for name in ("value", "low", "high") if (found := getattr(self, name))}
+
+    @property
+    def sides(self) -> list[dict[str, str]]:
+        """The levels whose runs are compared: those of the number, and of a difference those of its baseline."""
+        return [
+            {axis: level if isinstance(level, str) else level[side] for axis, level in self.levels.items()}
+            for side in range(2 if self.difference else 1)
+        ]
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> "Condition":
+        if len([name for name in (self.mean, self.difference, self.exponent) if name]) != 1:
+            raise ValueError("give exactly one of mean, difference, exponent")
+        if not self.bounds:
+            raise ValueError("give bounds of at least one of value, low, high")
+        pairs = [level for level in self.levels.values() if isinstance(level, list)]
+        if len(pairs) != (self.difference is not None) or any(own == base for own, base in pairs):
+            raise ValueError("levels: a difference needs two different levels of exactly one axis, others need none")
+        if self.exponent and self.levels:
+            raise ValueError("levels: a fit is through all runs; give none")
+        if self.exponent and any(isinstance(limit, str) for limit in self._limits()):
+            raise ValueError("a fit is compared with numbers only")
+        return self
+
+    def _limits(self) -> list[Limit]:
+        return [limit for bounds in self.bounds.values() for limit in bounds.model_dump(exclude_none=True).values()]
+
+    @property
+    def metrics(self) -> set[str]:
+        """Those that it names."""
+        named = {limit for limit in self._limits() if isinstance(limit, str)}
+        return named | {name for name in (self.mean, self.difference) if name}
+
+
 class Claim(Section):
-    """A sentence of the paper, and the condition under which it holds."""
+    """A sentence of the paper, and the conditions under which it holds."""
 
     says: str
     """In words."""
-    holds_if: str
-    """Comparisons, for example `difference(loss, recipe=["Muon", "AdamW"]).high < 0`."""
+    holds_if: Annotated[list[Condition], Field(min_length=1)]
+    """All of them."""
 
 
 class Setting(Section):
@@ -266,14 +335,6 @@ class Experiment(Section):
         for place, name, known in self._references():
             if name not in known:
                 raise ValueError(f"{place}: no `{name}`; there are {', '.join(known) or 'none'}")
-        for name, metric in self.metrics.items():
-            others = [other for other, item in self.metrics.items() if item.formula is None]
-            with _in_place(f"metrics.{name}.formula", metric.formula):
-                parse_formula(metric.formula or "0", others)
-        for number, claim in enumerate(self.claims):
-            known = [*self.metrics, *self.fits]
-            with _in_place(f"claims.{number}.holds_if", claim.holds_if):
-                parse_condition(claim.holds_if, self.metrics, self.fits)
         return self
 
     @model_validator(mode="after")
@@ -320,6 +381,12 @@ class Experiment(Section):
             found += [(f"{place}.{key}", values[key], self.metrics) for key in ("x", "y") if key in values]
             found += [(f"{place}.curve", values["curve"], self.curves)] if "curve" in values else []
             found += [(f"{place}.fit", values["fit"], self.fits)] if values.get("fit") else []
+        for number, claim in enumerate(self.claims):
+            for index, condition in enumerate(claim.holds_if):
+                place = f"claims.{number}.holds_if.{index}"
+                found += [(place, name, self.metrics) for name in sorted(condition.metrics)]
+                found += [(place, condition.exponent, self.fits)] if condition.exponent else []
+                found += [(f"{place}.levels", axis, axes) for axis in condition.levels]
         return found
 
 
@@ -342,14 +409,6 @@ def _levels_of_values(name: str, axis: dict[str, Any]) -> Axis:
     if twice := sorted({level for level in names if names.count(level) > 1}):
         raise ValueError(f"{name}.values: {', '.join(twice)} is there twice")
     return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
-
-
-@contextmanager
-def _in_place(place: str, text: str | None) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{place} = {text!r}: {error}") from None
 
 
 def bare_name(name: str) -> str:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.expressions import evaluate, names_in, parse
 from stages.runtime.dotted import differences, flatten, value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
-    from flows.experiments.experiment import Experiment, Metric
+    from flows.experiments.experiment import Experiment
     from flows.experiments.runs import Run
 
 Points = list[tuple[float, float]]
@@ -38,8 +37,6 @@ class Row:
     """More about the state."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Those that the run has; none unless it is finished."""
-    uncomputed: Mapping[str, str] = field(default_factory=dict)
-    """Metrics whose formula gives no number for this run, and why."""
     lacks: tuple[str, ...] = ()
     """Reports of metrics, and FILE:COLUMN of curves, that a finished run does not have: it ended before them."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -129,11 +126,6 @@ def tidy(
     baselines = sorted({row.baseline[:7] for row in rows if row.state == "finished" and row.baseline})
     if len(baselines) > 1:
         notes.append(f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.")
-    notes += [
-        f"{row.label} has no {name}: {experiment.metrics[name].formula}: {why}."
-        for row in rows
-        for name, why in row.uncomputed.items()
-    ]
     return Tidy(rows, tuple(notes))
 
 
@@ -183,14 +175,15 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Seque
             message = f"{', '.join([*wrong, *moved])} differ from {PARAMS_FILE} and the experiment"
     if state != "finished":
         return known(state, message)
-    metrics, uncomputed = _metrics(experiment.metrics, run.reports)
-    intervals = {}
+    metrics, intervals = {}, {}
     for name, metric in experiment.metrics.items():
+        if _is_number(value := _report_value(run.reports, metric.source)):
+            metrics[name] = float(value) / metric.scale
         found = _report_value(run.reports, metric.interval) if metric.interval else None
         if isinstance(found, list) and len(found) == 2:
-            intervals[name] = (float(found[0]), float(found[1]))
+            intervals[name] = (float(found[0]) / metric.scale, float(found[1]) / metric.scale)
     curves = {name: points for name, curve in experiment.curves.items() if (points := run.curves.get(curve.source))}
-    return known(state, message, metrics, uncomputed, lacks(run, experiment), intervals, curves)
+    return known(state, message, metrics, lacks(run, experiment), intervals, curves)
 
 
 def lacks(run: "Run", experiment: "Experiment") -> tuple[str, ...]:
@@ -208,26 +201,6 @@ def _made_otherwise(run: "Run", cell: "Cell") -> list[str]:
     except UserError:  # a section that the run did not have
         return list(cell.overrides)
     return [key for key in cell.overrides if value_at(run.params, key) != value_at(expected, key)]
-
-
-def _metrics(metrics: Mapping[str, "Metric"], reports: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """The values that there are, and why a formula over them gives none, such as a division by zero."""
-    read = {name: _report_value(reports, metric.source) for name, metric in metrics.items() if metric.source}
-    values = {name: float(value) for name, value in read.items() if _is_number(value)}
-    uncomputed: dict[str, str] = {}
-    for name, metric in metrics.items():
-        if metric.formula:
-            body = parse(metric.formula, metrics)
-            if names_in(body) <= values.keys():
-                try:
-                    value = evaluate(body, values)
-                    if isinstance(value, complex) or not math.isfinite(value):
-                        uncomputed[name] = f"{value} is no finite number"
-                    else:
-                        values[name] = float(value)
-                except ArithmeticError as error:
-                    uncomputed[name] = str(error)
-    return values, uncomputed
 
 
 def _report_value(reports: Mapping[str, Any], location: str) -> Any:

@@ -5,7 +5,7 @@ Every form of a table is rendered from it, every entry leads to its runs, and la
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -123,7 +123,7 @@ class StoredClaim(Section):
     """A claim with its answer."""
 
     says: str
-    holds_if: str
+    holds_if: list[dict[str, Any]]
     answer: str
     because: str
 

@@ -141,8 +141,7 @@ def missing(experiment: "Experiment", rows: Sequence[Row], metrics: Sequence[str
     for row in rows:
         why = ": ".join(filter(None, (row.state, row.message)))
         if row.state == "finished":
-            # What a formula lacks has a note of its own.
-            without = [name for name in metrics if name not in row.metrics and name not in row.uncomputed]
+            without = [name for name in metrics if name not in row.metrics]
             why = f"no {', '.join(experiment.metrics[name].label for name in without)}" if without else ""
         if why:
             absent.setdefault((", ".join(row.levels.values()), why), []).append(row.seed)

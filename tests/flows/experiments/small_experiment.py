@@ -8,6 +8,12 @@ import yaml
 from flows.experiments.cells import Cell, cells_of
 from flows.experiments.experiment import Experiment, read_experiment
 
+
+def b_is_better(size: str) -> dict[str, Any]:
+    """The condition that recipe b has a lower loss than a."""
+    return {"difference": "loss", "levels": {"recipe": ["b", "a"], "size": size}, "high": {"below": 0}}
+
+
 EXPERIMENT: dict[str, Any] = {
     "question": "Does b help?",
     "targets": ["train"],
@@ -26,7 +32,14 @@ EXPERIMENT: dict[str, Any] = {
             "interval": "scores.json:interval",
         },
         "cost": {"label": "cost", "unit": "", "better": None, "decimals": 1, "source": "scores.json:cost"},
-        "double": {"label": "double cost", "unit": "", "better": None, "decimals": 1, "formula": "2 * cost"},
+        "half": {
+            "label": "cost",
+            "unit": "pairs",
+            "better": None,
+            "decimals": 1,
+            "source": "scores.json:cost",
+            "scale": 2,
+        },
     },
     "curves": {"held_out": {"label": "loss", "unit": "nats", "source": "curve.tsv:loss", "x_label": "step"}},
     "fits": {"law": {"x": "cost", "y": "loss", "offset": False}},
@@ -59,8 +72,14 @@ EXPERIMENT: dict[str, Any] = {
         },
     },
     "claims": [
-        {"says": "b is better.", "holds_if": 'difference(loss, recipe=["b", "a"], size="small").high < 0'},
-        {"says": "Cost helps.", "holds_if": "fit(law).b_low > 0 and runs(loss, recipe='a', size='large').n >= 3"},
+        {"says": "b is better.", "holds_if": [b_is_better("small")]},
+        {
+            "says": "Cost helps.",
+            "holds_if": [
+                {"exponent": "law", "low": {"above": 0}},
+                {"mean": "loss", "levels": {"recipe": "a", "size": "large"}, "value": {"below": "cost"}},
+            ],
+        },
     ],
     "settings": {"small": {"minutes": 1}, "full": {"minutes": None, "seeds": [0, 1, 2, 3]}},
 }

@@ -7,9 +7,11 @@ from flows.experiments.cells import Cell
 from flows.experiments.experiment import Experiment
 from flows.experiments.rows import Tidy, tidy
 from flows.experiments.runs import Run
-from tests.flows.experiments.small_experiment import PARAMS, small_experiment
+from tests.flows.experiments.small_experiment import PARAMS, b_is_better, small_experiment
 
 WIDTHS = {"size": {f"w{width}": {"model.width": width} for width in (1, 2, 4, 8)}}
+
+SMALLEST = {"size": "w1", "recipe": "a"}
 
 
 def finished(cell: Cell, loss: float | None = None) -> Run:
@@ -36,10 +38,10 @@ def some_data(folder: Path, lacking: Iterable[int] = ()) -> tuple[Experiment, Ti
     axes = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
     small = {"minutes": 1, "axes": WIDTHS}
     claims = [
-        {"says": "b is better.", "holds_if": 'difference(loss, recipe=["b", "a"], size="w8").high < 0'},
-        {"says": "a is better.", "holds_if": 'difference(loss, recipe=["a", "b"], size="w8").high < 0'},
-        {"says": "Width helps.", "holds_if": "fit(law).b_low > 0"},
-        {"says": "Few units.", "holds_if": 'runs(cost, size="w1", recipe="a").mean <= 1'},
+        {"says": "b is better.", "holds_if": [b_is_better("w8")]},
+        {"says": "a is better.", "holds_if": [b_is_better("w8") | {"high": {"at_least": 0}}]},
+        {"says": "Width helps.", "holds_if": [{"exponent": "law", "low": {"above": 0}}]},
+        {"says": "Few units.", "holds_if": [{"mean": "cost", "levels": SMALLEST, "value": {"at_most": 1}}]},
     ]
     experiment, cells = small_experiment(
         folder,

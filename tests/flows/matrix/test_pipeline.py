@@ -104,7 +104,9 @@ def test_dvc_repro_makes_the_table_of_dvcs_experiments_and_runs_only_what_is_new
     once, each = [f"prepare@{small}"], [f"{stage}@{cell}" for stage in ("train", "record") for cell in (small, large)]
     assert repro(FOLDER) == [*once, *each, "table"]
     assert tables() == from_experiments
-    assert sorted(from_experiments) == [f"{name}.{form}" for name in ("intervals", "main") for form in ("csv", "md", "tex")]
+    assert sorted(from_experiments) == [
+        f"{name}.{form}" for name in ("intervals", "main") for form in ("csv", "md", "tex")
+    ]
     capsys.readouterr()
     (FOLDER / "runs.jsonl").unlink()  # which is no input of the table's stage
     app(["cell", "toy/main", "small", "loss"], result_action="return_value")

@@ -49,7 +49,12 @@ TWO_CELLS = {
     "tables": {"main": EXPERIMENT["tables"]["main"] | {"rows": ["recipe"]}},
     "figures": {},
     "fits": {},
-    "claims": [{"says": "b is better.", "holds_if": 'runs(loss, recipe="b").mean < runs(loss, recipe="a").mean'}],
+    "claims": [
+        {
+            "says": "b is better.",
+            "holds_if": [{"difference": "loss", "levels": {"recipe": ["b", "a"]}, "value": {"below": 0}}],
+        }
+    ],
     "settings": {"small": {"minutes": 1}, "full": {"minutes": None}},
 }
 

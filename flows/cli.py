@@ -146,37 +146,26 @@ def accept(stage: str, *, because: str = "", undo: Annotated[bool, cyclopts.Para
 
 
 @app.command
-def params(*words: str, fill: Annotated[bool, cyclopts.Parameter(negative="")] = False, yes: bool = False) -> None:
+def params(*words: str, yes: bool = False) -> None:
     """Compose presets of conf/ and values into params.yaml, showing the difference first.
 
     Parameters
     ----------
     words
         GROUP=CHOICE, e.g. model=gpt2, or a dotted key and its value, e.g. train.max_steps=1000.
-    fill
-        Bring params.yaml of an older version up to date: add what is missing, move what was renamed. Without words.
     yes
         Write without asking.
     """
     from rich.console import Console
 
     from flows.project import compose
-    from flows.project.fill import filled_text
     from stages.runtime.section import PARAMS_FILE
 
-    if words and fill:
-        raise UserError("--fill takes no words; use it first, and then `parrotflow params` with the words")
     console = Console(highlight=False, soft_wrap=True)
-    if not words and not fill:
+    if not words:
         console.print(compose.describe(compose.groups()).replace("; ", "\n"))
         return
-    before, left = PARAMS_FILE.read_text(encoding="utf-8"), list[str]()
-    if fill:
-        after, left = filled_text()
-    else:
-        after = compose.composed_text(words)
-    for line in left:
-        console.print(line, style="yellow", markup=False)
+    before, after = PARAMS_FILE.read_text(encoding="utf-8"), compose.composed_text(words)
     lines = compose.difference(before, after)
     if not lines:
         console.print("params.yaml says so already.")

@@ -57,7 +57,9 @@ def check_params(path: Path = PARAMS_FILE) -> None:
     faults = [f"{path}: {name}: no stage has such a section" for name in sorted(others)]
     for name, model in models.items():
         if name not in values:
-            faults.append(f"{path}: section `{name}` is missing; `parrotflow params --fill` adds it")
+            faults.append(
+                f"{path}: section `{name}` is missing; after an upgrade take it from the new version's {PARAMS_FILE}"
+            )
             continue
         try:
             check_section(name, values[name], model, path)

@@ -16,8 +16,6 @@ from stages.runtime.entry import UserError
 
 PARAMS_FILE = Path("params.yaml")
 
-FILL = " (after an upgrade: `parrotflow params --fill`)"
-
 
 class Section(BaseModel):
     """Base of every stage's parameters: unknown keys and loosely typed values are refused."""
@@ -99,9 +97,9 @@ def _describe(name: str, line: Any, path: Path) -> str:
     key = ".".join(str(part) for part in (name, *line["loc"]))
     match line["type"]:
         case "extra_forbidden":
-            return f"{path}: {key}: unknown parameter (value {line['input']!r}); correct its name or remove it{FILL}"
+            return f"{path}: {key}: unknown parameter (value {line['input']!r}); correct its name or remove it"
         case "missing":
-            return f"{path}: {key}: missing{FILL}"
+            return f"{path}: {key}: missing; after an upgrade take it from the new version's {PARAMS_FILE}"
         case _:
             # Of a whole section the message names the values that matter.
             value = "" if isinstance(line["input"], dict) else f" = {line['input']!r}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import app
-from stages.runtime.entry import EXIT_INTERRUPTED, UserError, run_stage
+from stages.runtime.entry import EXIT_INTERRUPTED, run_stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,13 +54,6 @@ def test_ctrl_c_ends_with_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     assert ended.value.code == EXIT_INTERRUPTED
     assert "interrupted" in capsys.readouterr().err
-
-
-def test_fill_refuses_words_that_it_would_ignore(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-
-    with pytest.raises(UserError, match="--fill takes no words; use it first"):
-        app(["params", "--fill", "train.max_steps=77"])
 
 
 def test_flows_name_no_stage_metric_or_folder_of_this_product() -> None:

@@ -43,7 +43,7 @@ def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -
         ("steps: 3", "steps: 0", "toy.steps = 0: Input should be greater than or equal to 1"),
         ("steps: 3", "steps: '3'", "toy.steps = '3': Input should be a valid integer"),
         ("steps: 3", "steps: true", "toy.steps = True: Input should be a valid integer"),
-        ("steps: 3, ", "", "toy.steps: missing (after an upgrade: `parrotflow params --fill`)"),
+        ("steps: 3, ", "", "toy.steps: missing; after an upgrade take it from the new version's params.yaml"),
         (
             "steps: 3",
             "steps: 3, stps: 4",

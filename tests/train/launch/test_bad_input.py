@@ -46,8 +46,7 @@ def message() -> str:
     [
         (
             {"max_step": 5},
-            "params.yaml: train.max_step: unknown parameter (value 5); correct its name or remove it "
-            "(after an upgrade: `parrotflow params --fill`)",
+            "params.yaml: train.max_step: unknown parameter (value 5); correct its name or remove it",
         ),
         (
             {"optimizer__adamw_learning_rate": 3.0},

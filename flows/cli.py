@@ -2,7 +2,6 @@
 
 import ast
 import json
-import shlex
 import subprocess
 import sys
 from functools import partial
@@ -277,9 +276,7 @@ def table(
     name: str,
     *,
     size: Literal["small", "full"] = "small",
-    commands: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    matrix: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:
     """Make an experiment's tables and figures from the runs that there are, and check its claims.
 
@@ -289,26 +286,12 @@ def table(
         Of a file in experiments/, or its path.
     size
         Which of its settings.
-    commands
-        Only print the commands that queue the missing runs as DVC experiments.
     check
         Write nothing: compare the stored tables, fits and claims with what the runs give now. Exits with 1 if one
         differs.
-    matrix
-        Only write the runs and the table as a pipeline of DVC's matrix stages, for plain `dvc repro`.
     """
     from flows.experiments import results as made
 
-    if commands:
-        print("\n".join(made.commands(name, size)))
-        return
-    if matrix:
-        from flows.matrix.pipeline import write_matrix
-
-        folder, count = write_matrix(name, size)
-        command = shlex.join(["dvc", "--cd", str(folder), "repro"])
-        print(f"{folder / 'dvc.yaml'} has the {count} runs and their table: {command}")
-        return
     if check:
         lines, same = made.comparison(made.check(name, size, made.compute(name, size)))
         print("\n".join(lines))
@@ -446,10 +429,9 @@ def cell(table: str, row: str, column: str) -> None:
     column
         Its heading, or a part of it that no other column has.
     """
-    from flows.experiments.experiment import EXPERIMENTS, results_folder
+    from flows.experiments.experiment import EXPERIMENTS
     from flows.experiments.rendering import printed
     from flows.experiments.results import origin
-    from flows.experiments.runs import CELLS
     from flows.experiments.stored import find_entry, find_table
 
     found = find_table(table, EXPERIMENTS)
@@ -458,12 +440,8 @@ def cell(table: str, row: str, column: str) -> None:
     for run in entry.runs:
         value = "" if run.value is None else f" {run.value:.6g}"
         print(f"  seed {run.seed}: {run.state}{value} {run.message}".rstrip())
-        if run.state == "failed" and run.experiment:
-            print(f"    dvc queue logs {run.experiment}")
-        elif run.commit:
+        if run.commit:
             print("\n".join(f"    {line}" for line in origin(found, run)))
-        elif run.state == "finished":
-            print(f"    stages of DVC in {results_folder(found.experiment, found.size) / CELLS / run.experiment}")
 
 
 @app.command

@@ -253,7 +253,7 @@ ROOMS_BY_FLOOR = (
     {"flows.dvc_repo"},
     {"flows.plan"},
     {"flows.project"},
-    {"flows.run", "flows.show", "flows.reproduce", "flows.experiments", "flows.matrix"},
+    {"flows.run", "flows.show", "flows.reproduce", "flows.experiments"},
     {"flows.pipeline", "flows.scheduled", "flows.sweep_cell", "flows.deploy", "flows.sweep", "flows.search"},
     {"flows.cli"},
 )

@@ -8,8 +8,7 @@ import hashlib
 import itertools
 import json
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,14 +163,6 @@ def require_written(name: str, experiment: Experiment, reached: "Reach") -> None
     """
     files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
     reached.require_written(experiment_path(name), files)
-
-
-def queue_command(cell: Cell, targets: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The shell command that queues a cell as a DVC experiment, from params.yaml as it is now."""
-    words = ["dvc", "exp", "run", "--queue", "--name", cell.name]
-    for word in set_params(values, cell.params(values)):
-        words += ["-S", word]
-    return shlex.join([*words, *targets])
 
 
 def set_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -1,26 +1,16 @@
 """`parrotflow table NAME`: from the runs that there are to tables, figures and checked claims.
 
-The runs are those of the record, which a sweep writes, and DVC's experiments. The results are written to
+The runs are those of the record, which a sweep writes. The results are written to
 `experiments/NAME/SIZE/`: runs.csv (tidy data), tables/ (.tex, .md, .html, .csv, and .json, which `parrotflow cell` and
 `--check` read), figures/ (.pdf, .svg, .png) and claims.json.
 """
 
-import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.dvc_repo.experiments import (
-    DvcExperiment,
-    dvc_experiments,
-    has_commit,
-    head_commit,
-    reach,
-    stale_at,
-    texts_at,
-)
-from flows.experiments.cells import Cell, cells_of, queue_command, require_written
+from flows.dvc_repo.experiments import has_commit, reach
+from flows.experiments.cells import Cell, cells_of, require_written
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
     Experiment,
@@ -33,7 +23,7 @@ from flows.experiments.experiment import (
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, is_of_today, lacking, rows_csv, tidy
-from flows.experiments.runs import Run, State, matrix_runs, recorded_as, recorded_runs, reports_and_curves
+from flows.experiments.runs import Run, recorded_as, recorded_runs
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.stored import (
     CLAIMS,
@@ -58,9 +48,7 @@ from flows.experiments.tables import differences_table, means_table
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE, read_params_file
-
-DVC_STATES: Mapping[str, State] = {"success": "finished", "failed": "failed", "running": "running", "queued": "queued"}
+from stages.runtime.section import read_params_file
 
 
 @dataclass(frozen=True)
@@ -74,23 +62,6 @@ class Results:
     unfitted: dict[str, str]
     """Fits for which there are too few runs, and why."""
     claims: list[CheckedClaim]
-
-
-def commands(name: str, size: SettingName) -> list[str]:
-    """The shell commands that queue the cells which have no finished run yet, as DVC experiments."""
-    experiment, cells, data = _collected(name, size)
-    rows = {row.cell: row for row in data.rows}
-    values, head = read_params_file(), head_commit()
-    lines = []
-    for cell in cells:
-        row = rows[cell.id]
-        if row.state in ("running", "queued") or (row.state == "finished" and not row.lacks):
-            continue
-        queue = queue_command(cell, experiment.targets, values)
-        if row.experiment == cell.name and row.commit and row.baseline == head:  # DVC refuses a name that is taken
-            queue = f"{shlex.join(['dvc', 'exp', 'rename', cell.name, f'{cell.name}-{row.commit[:7]}'])} && {queue}"
-        lines.append(queue)
-    return lines
 
 
 def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> Results:
@@ -114,78 +85,21 @@ def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> 
 
 
 def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None) -> tuple[Experiment, list[Cell], Tidy]:
+    """Of the runs of a cell one that was made with today's params counts before all others, then the newest."""
     experiment = read_experiment(name)
     cells = cells_of(name, experiment, size)
-    reached = reach(experiment.targets)
+    reached, values = reach(experiment.targets), read_params_file()
     require_written(name, experiment, reached)
-    if given is not None:
-        return experiment, cells, tidy(experiment, cells, given, read_params_file(), reached.params)
-    values, folder = read_params_file(), results_folder(name, size)
-    runs = [*reversed(recorded_runs(folder / RECORD)), *matrix_runs(folder)]
-    known = {run.commit for run in runs}
-    runs += dvc_runs({cell.name for cell in cells}, experiment.reports, experiment.curve_sources, known)
-    counting = [
-        _counting([(run, is_of_today(run, cell, values, reached.params)) for run in runs if run.cell == cell.id])
-        for cell in cells
-    ]
-    return experiment, cells, tidy(experiment, cells, filter(None, counting), values, reached.params)
-
-
-def _counting(runs: Sequence[tuple[Run, bool]]) -> Run | None:
-    """Which run of a cell counts, given each with whether it was made with today's params.
-
-    Of those that have ended one of today's counts first, then the newest; of two that ended in the same second the
-    first. What waits or runs counts until a run of today's params has finished.
-    """
-    ended = [(run, today) for run, today in runs if run.state in ("finished", "failed")]
-    best, is_todays = max(ended, key=lambda item: (item[1], _ended(item[0])), default=(None, False))
-    at_work = next((run for run, _ in runs if run.state in ("queued", "running")), None)
-    done = best is not None and best.state == "finished" and is_todays
-    return best if done or at_work is None else at_work
-
-
-def _ended(run: Run) -> datetime:
-    """When a run ended; DVC gives local time without its zone."""
-    return datetime.fromisoformat(run.ended).astimezone() if run.ended else datetime.min.replace(tzinfo=UTC)
-
-
-def dvc_runs(
-    names: Collection[str], reports: Collection[str], curves: Collection[str], known: Collection[str] = ()
-) -> list[Run]:
-    """The runs that DVC's experiments hold of the cells with these names, which end with the cells' ids.
-
-    Of the experiments of a cell these are the newest finished one, unless its commit is `known`, and the newest other.
-    """
-    newest: dict[tuple[str, bool], DvcExperiment] = {}
-    # By whole names: another experiment may have the same cells, and a name that begins alike.
-    for found in dvc_experiments(names):
-        newest[found.name.rpartition("-")[2], found.state == "success"] = found
-    return [run_of(found, cell, reports, curves) for (cell, _), found in newest.items() if found.commit not in known]
-
-
-def run_of(found: DvcExperiment, cell: str, reports: Collection[str], curves: Collection[str]) -> Run:
-    """A DVC experiment as the run of a cell, with what its commit holds of these JSON files and FILE:COLUMN curves.
-
-    DVC's own reading of metrics leaves out lists, such as intervals. Left out is what the experiment's targets did not
-    reach.
-    """
-    texts: Mapping[str, str] = {}
-    params = found.params.get(str(PARAMS_FILE), {})
-    if found.state == "success":
-        files = {*reports, *(location.partition(":")[0] for location in curves)}
-        texts = texts_at(found.commit, files - stale_at(found.commit, params, files))
-    values, points = reports_and_curves(texts, reports, curves)
-    return Run(
-        cell=cell,
-        state=DVC_STATES[found.state],
-        experiment=found.name,
-        commit=found.commit,
-        baseline=found.baseline,
-        params=params,
-        reports=values,
-        curves=points,
-        ended=found.ended,
-    )
+    runs: Iterable[Run | None] | None = given
+    if runs is None:
+        of_cell: dict[str, list[Run]] = {}
+        for run in recorded_runs(results_folder(name, size) / RECORD):
+            of_cell.setdefault(run.cell, []).insert(0, run)
+        runs = [
+            max(of_cell.get(cell.id, []), key=lambda run: is_of_today(run, cell, values, reached.params), default=None)
+            for cell in cells
+        ]
+    return experiment, cells, tidy(experiment, cells, filter(None, runs), values, reached.params)
 
 
 def write_results(name: str, size: SettingName, results: Results) -> list[Path]:

@@ -32,13 +32,11 @@ class Row:
     """Axis -> level."""
     seed: int
     state: str
-    """`finished`; else why there is no number: `not run`, `failed`, `queued`, `running`, `other params`."""
+    """`finished`; else why there is no number: `not run`, `failed`, `other params`."""
     message: str = ""
     """More about the state."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Those that the run has; none unless it is finished."""
-    lacks: tuple[str, ...] = ()
-    """Reports of metrics, and FILE:COLUMN of curves, that a finished run does not have: it ended before them."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The run's own 95 % intervals."""
     curves: Mapping[str, Points] = field(default_factory=dict)
@@ -183,15 +181,7 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", moved: Seque
         if isinstance(found, list) and len(found) == 2:
             intervals[name] = (float(found[0]) / metric.scale, float(found[1]) / metric.scale)
     curves = {name: points for name, curve in experiment.curves.items() if (points := run.curves.get(curve.source))}
-    return known(state, message, metrics, lacks(run, experiment), intervals, curves)
-
-
-def lacks(run: "Run", experiment: "Experiment") -> tuple[str, ...]:
-    """The reports and curves of an experiment that a run does not have: it was made before they were asked for."""
-    return (
-        *sorted(experiment.reports - run.reports.keys()),
-        *sorted(experiment.curve_sources - run.curves.keys()),
-    )
+    return known(state, message, metrics, intervals, curves)
 
 
 def _made_otherwise(run: "Run", cell: "Cell") -> list[str]:

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +20,7 @@ from pydantic import ConfigDict, Field
 
 from stages.runtime.section import Section
 
-CELLS, RUN_FILE = "cells", "run.json"
-"""`dvc repro` of matrix stages leaves a cell's run in `experiments/NAME/SIZE/CELLS/CELL/RUN_FILE`."""
-
-State = Literal["finished", "failed", "running", "queued", "cancelled"]
+State = Literal["finished", "failed", "cancelled"]
 
 
 class Run(Section):
@@ -37,9 +33,9 @@ class Run(Section):
     state: State
     """Only finished and failed runs are recorded."""
     experiment: str
-    """The name of the DVC experiment, or of the cell if matrix stages ran; empty if a run failed before it had one."""
+    """The name of the DVC experiment; empty where a run failed."""
     commit: str
-    """Of the experiment: code, params, dvc.lock and reports of this run. Empty where matrix stages ran."""
+    """Of the experiment: code, params, dvc.lock and reports of this run."""
     baseline: str
     """The commit from which it was started."""
     params: dict[str, Any]
@@ -49,7 +45,7 @@ class Run(Section):
     curves: dict[str, list[tuple[float, float]]]
     """The points of each curve, by its FILE:COLUMN."""
     ended: str
-    """ISO 8601; empty in a RUN_FILE, whose bytes are equal for equal results."""
+    """ISO 8601."""
     message: str = ""
     """Why it failed."""
     inputs: dict[str, str] = Field(default_factory=dict)
@@ -106,19 +102,6 @@ def recorded_as(path: Path, commit: str) -> tuple[int, Run] | None:
                 if run.commit == commit:
                     return number, run
     return None
-
-
-def matrix_runs(folder: Path) -> list[Run]:
-    """The runs that stages of DVC's `matrix` have made in the folder of an experiment's results.
-
-    They ended when their files were written.
-    """
-    return [
-        Run.model_validate_json(file.read_bytes()).model_copy(
-            update={"ended": datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat()}
-        )
-        for file in sorted(folder.glob(f"{CELLS}/*/{RUN_FILE}"))
-    ]
 
 
 def reports_and_curves(

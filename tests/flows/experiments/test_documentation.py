@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.cells import cells_of, queue_command
+from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
 from flows.experiments.rendering import printed
 from flows.experiments.stored import read_table
-from stages.runtime.section import read_params_file
 from tests.small_project import ROOT
 
 PAGE = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
@@ -30,14 +29,6 @@ def test_the_yaml_that_is_shown_is_in_a_shipped_file() -> None:
 
     assert [sum(block in text for block in blocks) for text in shipped] == [3, 1]
     assert len(blocks) == 4
-
-
-def test_the_command_that_is_shown_is_one_that_is_printed() -> None:
-    experiment, values = read_experiment("optimizers"), read_params_file()
-    printed = [queue_command(cell, experiment.targets, values) for cell in cells_of("optimizers", experiment, "small")]
-
-    (shown,) = re.findall(r"^dvc exp run --queue .*", PAGE, re.MULTILINE)
-    assert shown in printed
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(ROOT / "experiments").glob("*.yaml")))

@@ -1,1 +1,0 @@
-"""An experiment as plain DVC: its grid in `matrix` stages, for `dvc repro`."""

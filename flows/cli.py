@@ -291,9 +291,10 @@ def table(
         differs.
     """
     from flows.experiments import results as made
+    from flows.experiments.check import comparison
 
     if check:
-        lines, same = made.comparison(made.check(name, size, made.compute(name, size)))
+        lines, same = comparison(made.check(name, size, made.compute(name, size)))
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
     print_results(name, size)
@@ -334,6 +335,7 @@ def sweep(
         Wait for another run in this folder instead of refusing.
     """
     from flows.experiments import results as made
+    from flows.experiments.check import comparison
     from flows.sweep import sweep as sweeps
 
     if dry:
@@ -349,7 +351,7 @@ def sweep(
             raise UserError("--check computes on this machine; leave out --pool")
         made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
         runs = sweeps.compute_again(name, size, wait=wait)
-        lines, same = made.comparison(made.check(name, size, made.compute(name, size, runs)))
+        lines, same = comparison(made.check(name, size, made.compute(name, size, runs)))
         print("\n".join(lines))
         if all(run.state == "finished" for run in runs):
             sweeps.forget_check(name, size)
@@ -429,16 +431,15 @@ def cell(table: str, row: str, column: str) -> None:
     column
         Its heading, or a part of it that no other column has.
     """
-    from flows.experiments.experiment import EXPERIMENTS
     from flows.experiments.rendering import printed
-    from flows.experiments.results import origin
-    from flows.experiments.stored import find_entry, find_table
+    from flows.experiments.results import find_table, origin
 
-    found = find_table(table, EXPERIMENTS)
-    levels, heading, entry = find_entry(found, row, column)
+    found = find_table(table)
+    levels, heading, entry = found.find(row, column)
     print(f"{found.experiment}/{found.name}, {levels}, {heading}: {printed(entry)}")
     for run in entry.runs:
-        value = "" if run.value is None else f" {run.value:.6g}"
+        number = run.metrics.get(entry.metric)
+        value = f" {number:.6g}" if number is not None else " without this metric" if run.state == "finished" else ""
         print(f"  seed {run.seed}: {run.state}{value} {run.message}".rstrip())
         if run.commit:
             print("\n".join(f"    {line}" for line in origin(found, run)))

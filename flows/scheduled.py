@@ -34,8 +34,7 @@ from flows.dvc_repo.cache import push_results  # noqa: E402
 from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
 from flows.experiments.experiment import results_folder  # noqa: E402
 from flows.experiments.results import compute, summary, write_results  # noqa: E402
-from flows.experiments.runs import recorded_runs  # noqa: E402
-from flows.experiments.stored import RECORD  # noqa: E402
+from flows.experiments.runs import RECORD, recorded_runs  # noqa: E402
 from flows.pipeline import pipeline  # noqa: E402
 from flows.plan.graph import make_plan  # noqa: E402
 from flows.plan.params import check_params  # noqa: E402

@@ -16,7 +16,7 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.experiments.experiment import EXPERIMENTS
-from flows.experiments.stored import RECORD
+from flows.experiments.runs import RECORD
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError
 from stages.runtime.section import PARAMS_FILE

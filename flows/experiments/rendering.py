@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from unicodedata import name as character_name
 
-from flows.experiments.stored import Entry, StoredTable
+from flows.experiments.tables import Entry, Table
 from stages.formats.html import filled_template
 from stages.formats.markdown import escape as escape_markdown
 from stages.runtime.atomic import atomic_write
@@ -43,7 +43,7 @@ LATEX = {
 FORMS = ("tex", "md", "html", "csv")
 
 
-def write_forms(folder: Path, table: StoredTable) -> list[Path]:
+def write_forms(folder: Path, table: Table) -> list[Path]:
     """Write all forms into the folder."""
     paths = [folder / f"{table.name}.{form}" for form in FORMS]
     for path, text in zip(paths, (tex(table), markdown(table), html(table), table_csv(table)), strict=True):
@@ -57,7 +57,7 @@ def printed(entry: Entry) -> str:
     return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
 
 
-def markdown(table: StoredTable) -> str:
+def markdown(table: Table) -> str:
     """A Markdown table with its caption above and its footnotes below; the best in bold."""
 
     def text(entry: Entry) -> str:
@@ -73,12 +73,12 @@ def markdown(table: StoredTable) -> str:
     return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
 
 
-def html(table: StoredTable) -> str:
+def html(table: Table) -> str:
     """A page with the table."""
     return filled_template(TEMPLATE, {"printed": printed}, table=table)
 
 
-def table_csv(table: StoredTable) -> str:
+def table_csv(table: Table) -> str:
     """Numbers for programs, in full: for each column the value, sd, bounds of the interval, n and the mark."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -89,7 +89,7 @@ def table_csv(table: StoredTable) -> str:
     return text.getvalue()
 
 
-def tex(table: StoredTable) -> str:
+def tex(table: Table) -> str:
     """A LaTeX table; the document needs \\usepackage{booktabs}."""
     names, label = len(table.row_headings), f"{table.experiment}-{table.name}".replace("_", "-")
     lines = [
@@ -101,7 +101,7 @@ def tex(table: StoredTable) -> str:
         f"  \\begin{{tabular}}{{{'l' * names}{'r' * len(table.columns)}}}",
         "    \\toprule",
     ]
-    titles = [*table.row_headings, *(column.label for column in table.columns)]
+    titles = [*table.row_headings, *(column.heading for column in table.columns)]
     lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
     for levels, entries in zip(table.rows, table.entries, strict=True):
         line = " & ".join([*map(escape_tex, levels), *map(_tex_entry, entries)])

@@ -1,8 +1,8 @@
 """`parrotflow table NAME`: from the runs that there are to tables, figures and checked claims.
 
-The runs are those of the record, which a sweep writes. The results are written to
-`experiments/NAME/SIZE/`: runs.csv (tidy data), tables/ (.tex, .md, .html, .csv, and .json, which `parrotflow cell` and
-`--check` read), figures/ (.pdf, .svg, .png) and claims.json.
+The runs are those of the record, which a sweep writes. The results are written to `experiments/NAME/SIZE/`: runs.csv
+(tidy data, which `parrotflow cell` and `--check` read) and what is made of it: tables/ (.tex, .md, .html, .csv),
+figures/ (.pdf, .svg, .png), fits.json and claims.json.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,10 @@ from pathlib import Path
 
 from flows.dvc_repo.experiments import has_commit, reach
 from flows.experiments.cells import Cell, cells_of, require_written
+from flows.experiments.check import Verdict, compare_claims, compare_fits, compare_tables
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
+    EXPERIMENTS,
     Experiment,
     SettingName,
     bare_name,
@@ -22,33 +24,17 @@ from flows.experiments.experiment import (
 )
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
-from flows.experiments.rows import Tidy, is_of_today, lacking, rows_csv, tidy
-from flows.experiments.runs import Run, recorded_as, recorded_runs
+from flows.experiments.rows import Row, Tidy, is_of_today, lacking, read_rows, rows_csv, tidy
+from flows.experiments.runs import RECORD, Run, recorded_as, recorded_runs
 from flows.experiments.statistics import PowerLaw
-from flows.experiments.stored import (
-    CLAIMS,
-    FITS,
-    RECORD,
-    SUCCESSES,
-    TABLES,
-    EntryRun,
-    StoredClaim,
-    StoredFit,
-    StoredTable,
-    Verdict,
-    compare_claims,
-    compare_fits,
-    compare_tables,
-    read_claims,
-    read_fits,
-    read_table,
-    write_table,
-)
-from flows.experiments.tables import differences_table, means_table
+from flows.experiments.tables import Table, differences_table, means_table
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
+
+RUNS, TABLES, FITS, CLAIMS = "runs.csv", "tables", "fits.json", "claims.json"
+"""In the folder of an experiment's results. Tables, fits and claims are made of the first, and never read."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class Results:
 
     experiment: Experiment
     data: Tidy
-    tables: list[StoredTable]
+    tables: list[Table]
     fits: dict[str, PowerLaw]
     unfitted: dict[str, str]
     """Fits for which there are too few runs, and why."""
@@ -67,6 +53,10 @@ class Results:
 def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> Results:
     """Tables, fits and claims of the runs that there are, or of those given. Raises UserError on faults of the file."""
     experiment, _, data = _collected(name, size, runs)
+    return _results(name, size, experiment, data)
+
+
+def _results(name: str, size: SettingName, experiment: Experiment, data: Tidy) -> Results:
     place = (bare_name(name), size)
     fits: dict[str, PowerLaw] = {}
     unfitted: dict[str, str] = {}
@@ -105,61 +95,70 @@ def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None)
 def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
     """Write all of it, each file whole; the paths."""
     folder = results_folder(name, size)
-    atomic_write(folder / "runs.csv", rows_csv(results.experiment, results.data))
-    written = [folder / "runs.csv"]
+    atomic_write(folder / RUNS, rows_csv(results.experiment, results.data))
+    written = [folder / RUNS]
     for table in results.tables:
-        write_table(folder / TABLES, table)
         written += write_forms(folder / TABLES, table)
     for figure in results.experiment.figures:
         written += write_figure(folder / "figures", results.experiment, figure, results.data, results.fits)
     if results.experiment.fits:  # also where none is left: no fit of runs that are no longer there
-        write_json(folder / FITS, {fit: law.model_dump() for fit, law in stored_fits(results).items()})
+        expected = len(results.data.rows)
+        fits = {
+            name: {
+                "a": law.a,
+                "b": law.b,
+                "c": law.c,
+                "b_interval_95": [law.b_low, law.b_high],
+                "runs": law.n,
+                "expected": expected,
+            }
+            for name, law in results.fits.items()
+        }
+        write_json(folder / FITS, fits)
     else:
         (folder / FITS).unlink(missing_ok=True)
     write_json(folder / CLAIMS, [asdict(claim) for claim in results.claims])
     return written
 
 
-def stored_fits(results: Results) -> dict[str, StoredFit]:
-    """The fits as they are stored."""
-    return {
-        name: StoredFit(
-            a=law.a,
-            b=law.b,
-            c=law.c,
-            b_interval_95=[law.b_low, law.b_high],
-            runs=law.n,
-            expected=len(results.data.rows),
-        )
-        for name, law in results.fits.items()
-    }
-
-
 def check(name: str, size: SettingName, results: Results) -> list[tuple[str, str, str, Verdict, str]]:
-    """The stored results against what the runs give now: table, row, column, verdict and the values.
+    """The stored runs.csv against what the runs give now: table, row, column, verdict and the values.
 
     Each entry of each table, then as tables `fits` and `claims` the exponent of each fit and the answer of each claim.
 
-    Raises UserError where no table is stored.
+    Raises UserError where no runs.csv is stored.
     """
-    folder = results_folder(name, size)
+    stored = stored_results(name, size)
     compared = [
-        (table.name, *entry)
-        for table in results.tables
-        for entry in compare_tables(read_table(folder / TABLES / f"{table.name}.json"), table)
+        (new.name, *entry)
+        for old, new in zip(stored.tables, results.tables, strict=True)
+        for entry in compare_tables(old, new)
     ]
-    compared += [("fits", *fit) for fit in compare_fits(read_fits(folder), stored_fits(results))]
-    claims = [StoredClaim(**asdict(claim)) for claim in results.claims]
-    return compared + [("claims", *claim) for claim in compare_claims(read_claims(folder), claims)]
+    compared += [("fits", *fit) for fit in compare_fits(stored.fits, results.fits)]
+    return compared + [("claims", *claim) for claim in compare_claims(stored.claims, results.claims)]
 
 
-def comparison(compared: Iterable[tuple[str, str, str, Verdict, str]]) -> tuple[list[str], bool]:
-    """What `check` found, in lines, and whether no entry is different, gone or new."""
-    entries = list(compared)
-    lines = [f"{table}, {row}, {column}: {verdict}: {values}" for table, row, column, verdict, values in entries]
-    told = [line for line, entry in zip(lines, entries, strict=True) if entry[3] != "equal"]
-    told.append(f"{len(entries) - len(told)} of {len(entries)} entries are equal")
-    return told, all(entry[3] in SUCCESSES for entry in entries)
+def stored_results(name: str, size: SettingName) -> Results:
+    """Tables, fits and claims of the stored runs.csv. Raises UserError where there is none."""
+    experiment = read_experiment(name)
+    return _results(name, size, experiment, read_rows(experiment, results_folder(name, size) / RUNS))
+
+
+def find_table(name: str) -> Table:
+    """The table of a path, in any form, or of `EXPERIMENT/TABLE`. Raises UserError that names those there are."""
+    made = sorted(EXPERIMENTS.glob(f"*/*/{TABLES}/*.csv"))
+    found = [path for path in made if path == Path(name).with_suffix(".csv")]
+    found = found or [path for path in made if f"{path.parents[2].name}/{path.stem}" == name]
+    if len(found) == 1:
+        (path,) = found
+        size: SettingName = "full" if path.parents[1].name == "full" else "small"
+        tables = stored_results(path.parents[2].name, size).tables
+        if table := next((table for table in tables if table.name == path.stem), None):
+            return table
+    there = ", ".join(map(str, found or made))
+    raise UserError(
+        f"{name}: {'several tables' if len(found) > 1 else 'no such table'}; give one of: {there or 'none is made yet'}"
+    )
 
 
 def summary(results: Results) -> Sequence[str]:
@@ -180,13 +179,14 @@ def summary(results: Results) -> Sequence[str]:
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
 
 
-def origin(table: StoredTable, run: EntryRun) -> list[str]:
+def origin(table: Table, run: Row) -> list[str]:
     """Of a run behind an entry, whose DVC experiment has a commit: where it comes from, and where its params are."""
     record = results_folder(table.experiment, table.size) / RECORD
     number, recorded = recorded_as(record, run.commit) or (0, None)
     lines = [f"experiment {run.experiment}, commit {run.commit}"]
-    if baseline := run.baseline or (recorded.baseline if recorded else ""):
-        lines.append(f"started from commit {baseline}{'' if has_commit(baseline) else ', which this clone lacks'}")
+    if run.baseline:
+        here = "" if has_commit(run.baseline) else ", which this clone lacks"
+        lines.append(f"started from commit {run.baseline}{here}")
     params = f"params.yaml of sha256 {run.params_sha256}"
     if has_commit(run.commit):
         return [*lines, f"{params}: git show {run.commit[:10]}:./params.yaml"]

@@ -1,12 +1,13 @@
 """Tidy data: a row for each cell of the grid, whether its run finished, failed or never began."""
 
-import csv
-import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from stages.runtime.dotted import differences, flatten, value_at
 from stages.runtime.entry import UserError
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 Points = list[tuple[float, float]]
 
 _ABSENT = object()
+
+SIDES = ("low", "high")
+SOURCES = ("experiment", "commit", "baseline", "params_sha256", "message")
+"""Columns of runs.csv, as the fields of a row are called."""
 
 
 @dataclass(frozen=True)
@@ -204,14 +209,56 @@ def _is_number(value: Any) -> bool:
 
 def rows_csv(experiment: "Experiment", data: Tidy) -> str:
     """The rows as CSV: axes, seed, state, every metric with its unit in the heading, and where it comes from."""
-    axes = list(data.rows[0].levels) if data.rows else []
-    units = [f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()]
-    sources = ["experiment", "commit", "baseline", "params_sha256", "message"]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["cell", *axes, "seed", "state", *units, *sources])
-    for row in data.rows:
-        numbers = [row.metrics.get(name, "") for name in experiment.metrics]
-        known = [getattr(row, source) for source in sources]
-        table.writerow([row.cell, *row.levels.values(), row.seed, row.state, *numbers, *known])
-    return text.getvalue()
+    frame = pd.DataFrame(
+        {
+            "cell": row.cell,
+            **row.levels,
+            "seed": row.seed,
+            "state": row.state,
+            **{column: row.metrics.get(name) for name, column in _columns(experiment).items()},
+            **{
+                f"{name} {side}": row.intervals[name][index] if name in row.intervals else None
+                for name, metric in experiment.metrics.items()
+                if metric.interval
+                for index, side in enumerate(SIDES)
+            },
+            **{source: getattr(row, source) for source in SOURCES},
+        }
+        for row in data.rows
+    )
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+def read_rows(experiment: "Experiment", path: Path) -> Tidy:
+    """The rows of a runs.csv. Raises UserError where there is none, or where it lacks what the experiment names."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; `parrotflow table NAME` makes it")
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    columns = _columns(experiment)
+    intervals = [name for name, metric in experiment.metrics.items() if metric.interval]
+    wanted = [*experiment.axes, *columns.values(), *(f"{name} {side}" for name in intervals for side in SIDES)]
+    if absent := [column for column in wanted if column not in frame]:
+        raise UserError(f"{path}: no column {', '.join(absent)}; `parrotflow table NAME` makes it anew")
+    return Tidy(
+        tuple(
+            Row(
+                values["cell"],
+                {axis: values[axis] for axis in experiment.axes},
+                int(values["seed"]),
+                values["state"],
+                metrics={name: float(values[column]) for name, column in columns.items() if values[column]},
+                intervals={
+                    name: (float(values[f"{name} low"]), float(values[f"{name} high"]))
+                    for name in intervals
+                    if values[f"{name} low"]
+                },
+                **{source: values[source] for source in SOURCES},
+            )
+            for values in frame.to_dict("records")
+        )
+    )
+
+
+def _columns(experiment: "Experiment") -> dict[str, str]:
+    """The column of each metric, by its name."""
+    return {name: f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()}

@@ -20,6 +20,9 @@ from pydantic import ConfigDict, Field
 
 from stages.runtime.section import Section
 
+RECORD = "runs.jsonl"
+"""In the folder of an experiment's results."""
+
 State = Literal["finished", "failed", "cancelled"]
 
 

@@ -1,16 +1,102 @@
 """From tidy data to tables: means over seeds, and paired differences."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from flows.experiments.rows import Row, Tidy, at_levels, paired_by_seed
 from flows.experiments.statistics import SIGNIFICANT, Difference, Estimate, estimate, holm, is_best, paired_difference
-from flows.experiments.stored import Column, Entry, EntryRun, StoredTable
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import Experiment, Table
+    from flows.experiments.experiment import Experiment
+    from flows.experiments.experiment import Table as TableSpec
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: what is printed, the numbers, and the runs."""
+
+    text: str
+    """The number; empty where there is none."""
+    spread: str
+    """Printed after the number; empty for one run, and where all runs are equal."""
+    extra: str
+    """Printed after the spread."""
+    best: bool
+    """Significantly better than all that it is compared with."""
+    n: int
+    """Runs that count."""
+    expected: int
+    """Runs of the grid."""
+    value: float | None
+    """The mean, the mean difference or a p value."""
+    low: float | None
+    """Of the 95 % t interval."""
+    high: float | None
+    sd: float | None
+    metric: str
+    """What the runs are asked for."""
+    runs: Sequence[Row]
+    data_low: float | None = None
+    """Of the runs' own 95 % interval, averaged over seeds; None where the metric has none."""
+    data_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading."""
+
+    heading: str
+    holds: Literal["numbers", "p values"] = "numbers"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table."""
+
+    experiment: str
+    size: str
+    name: str
+    caption: str
+    row_headings: list[str]
+    columns: list[Column]
+    rows: list[list[str]]
+    """The levels that each row is for."""
+    entries: list[list[Entry]]
+    """By row and column."""
+    footnotes: list[str]
+
+    def each(self) -> Iterator[tuple[str, str, Entry]]:
+        """Row, column and entry."""
+        for levels, entries in zip(self.rows, self.entries, strict=True):
+            for column, entry in zip(self.columns, entries, strict=True):
+                yield ", ".join(levels), column.heading, entry
+
+    def by_place(self) -> dict[tuple[tuple[str, ...], Column], Entry]:
+        """Each entry by the levels of its row and its column."""
+        return {
+            (tuple(levels), column): entry
+            for levels, entries in zip(self.rows, self.entries, strict=True)
+            for column, entry in zip(self.columns, entries, strict=True)
+        }
+
+    def find(self, row: str, column: str) -> tuple[str, str, Entry]:
+        """The entry of a row and a column, each named by a part of its heading that no other has. Raises UserError."""
+        rows = _named("row", row, [", ".join(levels) for levels in self.rows])
+        columns = _named("column", column, [item.heading for item in self.columns])
+        return next(found for found in self.each() if found[:2] == (rows, columns))
+
+
+def _named(what: str, part: str, headings: list[str]) -> str:
+    found: list[str] = []
+    for names in (str.__eq__, str.startswith, str.__contains__):
+        found = found or [heading for heading in headings if names(heading.lower(), part.lower())]
+    if len(found) != 1:
+        raise UserError(f"{what} `{part}`: {'several' if found else 'none'}; there are {'; '.join(headings)}")
+    return found[0]
+
 
 SPREADS = {
     "sd": "standard deviation over seeds",
@@ -18,7 +104,7 @@ SPREADS = {
 }
 
 
-def means_table(experiment: "Experiment", place: tuple[str, str], name: str, data: Tidy) -> StoredTable:
+def means_table(experiment: "Experiment", place: tuple[str, str], name: str, data: Tidy) -> Table:
     """A table of the file: a mean over seeds in each entry. `place` is the experiment's name and size.
 
     Raises UserError where an entry would mix cells of different levels.
@@ -36,13 +122,13 @@ def means_table(experiment: "Experiment", place: tuple[str, str], name: str, dat
                 "name that axis under rows"
             )
     entries = [[_entry(experiment, table, held[row], metric) for metric in table.metrics] for row in levels]
-    return StoredTable(
+    return Table(
         experiment=place[0],
         size=place[1],
         name=name,
         caption=table.caption,
         row_headings=[named(axis) for axis in table.rows],
-        columns=[Column(label=experiment.metrics[metric].heading) for metric in table.metrics],
+        columns=[Column(experiment.metrics[metric].heading) for metric in table.metrics],
         rows=[list(row) for row in levels],
         entries=_marked(experiment, table, entries),
         footnotes=_footnotes(experiment, table, entries, data),
@@ -59,7 +145,7 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
-def _entry(experiment: "Experiment", table: "Table", rows: Sequence[Row], metric: str) -> Entry:
+def _entry(experiment: "Experiment", table: "TableSpec", rows: Sequence[Row], metric: str) -> Entry:
     decimals = experiment.metrics[metric].decimals
     values = [row.metrics[metric] for row in rows if metric in row.metrics]
     found = estimate(values) if values else Estimate(0, 0.0, None, None, None)
@@ -80,26 +166,12 @@ def _entry(experiment: "Experiment", table: "Table", rows: Sequence[Row], metric
         sd=found.sd,
         data_low=data_low,
         data_high=data_high,
-        runs=[entry_run(row, row.metrics.get(metric)) for row in rows],
+        metric=metric,
+        runs=rows,
     )
 
 
-def entry_run(row: Row, value: float | None) -> EntryRun:
-    """A row as a run behind an entry."""
-    return EntryRun(
-        cell=row.cell,
-        seed=row.seed,
-        state=row.state if row.state != "finished" or value is not None else "no such metric",
-        value=value,
-        experiment=row.experiment,
-        commit=row.commit,
-        baseline=row.baseline,
-        params_sha256=row.params_sha256,
-        message=row.message,
-    )
-
-
-def _marked(experiment: "Experiment", table: "Table", entries: list[list[Entry]]) -> list[list[Entry]]:
+def _marked(experiment: "Experiment", table: "TableSpec", entries: list[list[Entry]]) -> list[list[Entry]]:
     """The entries with the best of each column marked."""
     marked = [[*line] for line in entries]
     for column, metric in enumerate(table.metrics):
@@ -109,16 +181,16 @@ def _marked(experiment: "Experiment", table: "Table", entries: list[list[Entry]]
             numbers = [list(item.values()) for item in values]
             for row, own in enumerate(numbers):
                 best = is_best(own, numbers[:row] + numbers[row + 1 :], lower=better == "lower")
-                marked[row][column] = entries[row][column].model_copy(update={"best": best})
+                marked[row][column] = replace(entries[row][column], best=best)
     return marked
 
 
 def _by_seed(entry: Entry) -> dict[int, float]:
-    found = {run.seed: run.value for run in entry.runs if run.value is not None}
+    found = {run.seed: run.metrics[entry.metric] for run in entry.runs if entry.metric in run.metrics}
     return dict(sorted(found.items())) if entry.n == entry.expected else {}
 
 
-def _footnotes(experiment: "Experiment", table: "Table", entries: list[list[Entry]], data: Tidy) -> list[str]:
+def _footnotes(experiment: "Experiment", table: "TableSpec", entries: list[list[Entry]], data: Tidy) -> list[str]:
     seeds = sorted({row.seed for row in data.rows})
     lines = [f"Mean ± {SPREADS[table.spread]}; n = {len(seeds)} seeds ({', '.join(map(str, seeds))})."]
     if len(seeds) == 1:
@@ -132,7 +204,16 @@ def _footnotes(experiment: "Experiment", table: "Table", entries: list[list[Entr
             "Bold: better than every other entry of its column "
             f"(paired t tests by seed, Holm-corrected, p < {SIGNIFICANT}); nothing is marked where a run is missing."
         )
-    return [*lines, *missing(experiment, data.rows, table.metrics), *data.notes]
+    return [*lines, *rounded_to_zero(entries), *missing(experiment, data.rows, table.metrics), *data.notes]
+
+
+def rounded_to_zero(entries: Sequence[Sequence[Entry]]) -> list[str]:
+    """A footnote that says where a number is printed as 0 and is none; none where that is nowhere."""
+    printed = [entry for line in entries for entry in line if entry.value and entry.text.strip("+-0.,") == ""]
+    smallest = min((abs(entry.value) for entry in printed if entry.value and entry.text), default=None)
+    if smallest is None:
+        return []
+    return [f"Some numbers are printed as 0 and are not 0 (the smallest is {smallest:.2g}): raise `decimals`."]
 
 
 def missing(experiment: "Experiment", rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
@@ -149,7 +230,7 @@ def missing(experiment: "Experiment", rows: Sequence[Row], metrics: Sequence[str
     return [f"Runs that are missing: {'; '.join(named)}."] if named else []
 
 
-def differences_table(experiment: "Experiment", place: tuple[str, str], name: str, data: Tidy) -> StoredTable:
+def differences_table(experiment: "Experiment", place: tuple[str, str], name: str, data: Tidy) -> Table:
     """A comparison of the file: paired differences by seed, all p values of the table corrected together."""
     comparison = experiment.comparisons[name]
     axis, baseline = comparison.axis, comparison.baseline
@@ -171,11 +252,11 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
     entries: list[list[Entry]] = [[] for _ in lines]
     for metric in comparison.metrics:
         described = experiment.metrics[metric]
-        columns += [Column(label=f"Δ {described.heading}"), Column(label=f"p of Δ {described.label}", holds="p values")]
+        columns += [Column(f"Δ {described.heading}"), Column(f"p of Δ {described.label}", holds="p values")]
         for line, row in zip(lines, entries, strict=True):
             difference = found[line, metric][1]
             row += [difference, _p_entry(difference, corrected[line, metric])]
-    return StoredTable(
+    return Table(
         experiment=place[0],
         size=place[1],
         name=name,
@@ -187,6 +268,8 @@ def differences_table(experiment: "Experiment", place: tuple[str, str], name: st
         footnotes=[
             f"Mean difference from {baseline}, paired by seed, with its 95 % interval (Student's t), and in percent of "
             f"the baseline. p of the paired t test, Holm-corrected for the {tested} differences.",
+            "The intervals are not corrected for their number: one may exclude 0 although p is not below 0.05.",
+            *rounded_to_zero(entries),
             *missing(experiment, rows, comparison.metrics),
             *data.notes,
         ],
@@ -215,12 +298,14 @@ def _difference(
         low=found.low,
         high=found.high,
         sd=found.sd,
-        runs=[entry_run(row, row.metrics.get(metric)) for row in (*own, *base)],
+        metric=metric,
+        runs=(*own, *base),
     )
 
 
 def _p_entry(difference: Entry, p: float | None) -> Entry:
     text = "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
-    changed = {"text": text, "spread": "", "extra": "", "value": p, "low": None, "high": None, "sd": None}
-    changed |= {"expected": difference.n}  # the entry of the difference says what is missing
-    return difference.model_copy(update=changed)
+    # The entry of the difference says what is missing.
+    return replace(
+        difference, text=text, spread="", extra="", value=p, low=None, high=None, sd=None, expected=difference.n
+    )

@@ -8,8 +8,7 @@ from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, cells_of, require_written
 from flows.experiments.experiment import Experiment, SettingName, bare_name, read_experiment, results_folder
 from flows.experiments.results import compute
-from flows.experiments.runs import Run, RunCells
-from flows.experiments.stored import RECORD
+from flows.experiments.runs import RECORD, Run, RunCells
 from flows.plan.params import check_params
 from flows.sweep import clone
 from flows.sweep.plan import require_unguarded

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import yaml
 
 from flows.cli import app
 from flows.experiments.cells import Cell
-from flows.experiments.results import compute
+from flows.experiments.check import compare_fits
+from flows.experiments.results import compute, find_table
 from flows.experiments.runs import append_run
+from flows.experiments.statistics import PowerLaw
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import WIDTHS, figures, finished
@@ -111,7 +114,7 @@ def test_a_run_made_with_todays_parameters_counts_before_any_made_with_others(ce
 def test_check_says_equal_or_where_it_differs_and_writes_nothing(
     cells: list[Cell], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"main\.json: no such table"):
+    with pytest.raises(UserError, match=r"runs\.csv: no such file; `parrotflow table NAME` makes it"):
         parrotflow("table", "toy", "--check")
     parrotflow("table", "toy")
     before = {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD}
@@ -146,26 +149,39 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
 ) -> None:
     four_widths(tmp_path)
     parrotflow("table", "toy")
-    stored = RECORD.parent / "fits.json"
-    law = json.loads(stored.read_text())["law"]
-    capsys.readouterr()
+    stored = compute("toy", "small").fits["law"]
 
-    def verdict(b: float, **changes: object) -> tuple[int, str]:
-        stored.write_text(json.dumps({"law": law | {"b": b} | changes}))
-        code = parrotflow("table", "toy", "--check")
-        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fits, ")]
-        return code, lines[0].partition("exponent: ")[2].partition(":")[0] if lines else "equal"
+    def verdict(then: PowerLaw, now: PowerLaw) -> str:
+        ((_, _, verdict, _),) = compare_fits({"law": then}, {"law": now})
+        return verdict
 
-    assert verdict(law["b"]) == (0, "equal")
-    assert verdict(law["b"] + 1e-12) == (0, "within intervals")
-    assert verdict(9.0, b_interval_95=[8.0, 10.0]) == (1, "different")
-    assert verdict(law["b"] + 1e-12, b_interval_95=[None, None]) == (0, "equal as printed")
-    assert verdict(9.0, b_interval_95=[None, None]) == (1, "different")
-    del law["expected"]  # as earlier versions wrote it
-    assert verdict(law["b"]) == (0, "equal")
-    stored.unlink()
-    assert parrotflow("table", "toy", "--check") == 1
-    assert "fits, law, exponent: new:" in capsys.readouterr().out
+    assert verdict(stored, stored) == "equal"
+    assert verdict(stored, replace(stored, b=stored.b + 1e-9)) == "within intervals"
+    assert verdict(stored, replace(stored, b=9.0)) == "different"
+    assert verdict(stored, replace(stored, n=11)) == "different"
+    alone = replace(stored, b_low=None, b_high=None)
+    assert verdict(alone, replace(alone, b=stored.b + 1e-12)) == "equal as printed"
+    assert verdict(alone, replace(alone, b=9.0)) == "different"
+    assert compare_fits({}, {"law": stored})[0][2] == "new"
+    assert compare_fits({"law": stored}, {})[0][2] == "gone"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("toy/other", "toy/other: no such table; give one of: experiments/toy/small/tables/intervals.csv"),
+        ("experiments/toy/full/tables/main.md", "no such table"),
+    ],
+)
+def test_a_table_is_found_by_its_name_or_the_path_of_any_form(cells: list[Cell], name: str, message: str) -> None:
+    with pytest.raises(UserError, match="none is made yet"):
+        find_table("toy/main")
+    parrotflow("table", "toy")
+
+    for known in ("toy/main", "experiments/toy/small/tables/main.tex", "experiments/toy/small/tables/main"):
+        assert (find_table(known).experiment, find_table(known).name) == ("toy", "main")
+    with pytest.raises(UserError, match=message):
+        find_table(name)
 
 
 def test_a_fit_through_fewer_runs_than_planned_says_so_and_one_of_too_few_is_not_kept(
@@ -211,9 +227,3 @@ def test_a_run_whose_commit_is_not_here_leads_to_its_baseline_and_its_line_of_th
     assert f"started from commit {head}\n" in here
     assert here.endswith(f": git show {head[:10]}:./params.yaml\n")
     assert "lacks" not in here
-
-    # Of a table made by an earlier version the record says it too.
-    table = RECORD.parent / "tables/main.json"
-    table.write_text(table.read_text().replace(f'"baseline": "{head}",', ""))
-    parrotflow("cell", "toy/main", "w1", "loss")
-    assert f"started from commit {head}\n" in capsys.readouterr().out

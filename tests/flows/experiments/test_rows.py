@@ -2,11 +2,12 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows.experiments.rows import rows_csv, tidy
+from flows.experiments.rows import read_rows, rows_csv, tidy
 from flows.experiments.runs import append_run, recorded_runs
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, PARAMS, small_experiment
@@ -33,6 +34,19 @@ def test_every_cell_has_a_row_also_those_that_failed_or_never_ran(tmp_path: Path
     assert table[0]["loss (nats)"] == "2.0"
     assert (table[1]["state"], table[1]["message"], table[1]["loss (nats)"]) == ("failed", "no luck", "")
     assert table[0]["commit"] == f"c{cells[0].id}"
+
+
+def test_the_rows_of_runs_csv_are_read_back_without_curves(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path, lacking=[1])
+    path = tmp_path / "runs.csv"
+    path.write_text(rows_csv(experiment, data))
+
+    assert read_rows(experiment, path).rows == tuple(replace(row, curves={}) for row in data.rows)
+    assert rows_csv(experiment, read_rows(experiment, path)) == path.read_text()
+
+    path.write_text(path.read_text().replace("half (pairs)", "other"))
+    with pytest.raises(UserError, match=r"runs\.csv: no column half \(pairs\); `parrotflow table NAME` makes it anew"):
+        read_rows(experiment, path)
 
 
 def test_a_run_that_was_made_with_other_values_than_the_cells_does_not_count(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -11,18 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.experiment import EXPERIMENTS, results_folder
-from flows.experiments.rendering import escape_tex, html, markdown, printed, table_csv, tex, write_forms
-from flows.experiments.rows import Tidy
+from flows.experiments.check import compare_tables
+from flows.experiments.rendering import escape_tex, html, markdown, printed, table_csv, tex
+from flows.experiments.rows import Row, Tidy
 from flows.experiments.statistics import estimate, paired_difference
-from flows.experiments.stored import (
-    StoredTable,
-    compare_tables,
-    find_entry,
-    find_table,
-    write_table,
-)
-from flows.experiments.tables import differences_table, means_table
+from flows.experiments.tables import Table, differences_table, means_table
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
 
@@ -43,11 +35,11 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
     main, intervals = (means_table(experiment, PLACE, name, data) for name in ("main", "intervals"))
     found = estimate(losses(tmp_path, size="w2", recipe="a"))
 
-    entry = find_entry(main, "w2, a", "loss (nats)")[2]
+    entry = main.find("w2, a", "loss (nats)")[2]
     assert (entry.value, entry.sd, entry.n, entry.expected) == (found.mean, found.sd, 3, 3)
     assert printed(entry) == f"{found.mean:.2f} ± {found.sd:.2f}"
-    assert printed(find_entry(main, "w2, a", "cost")[2]) == "4.0"  # equal in all seeds: no spread
-    entry = find_entry(intervals, "w2, a", "loss (nats)")[2]
+    assert printed(main.find("w2, a", "cost")[2]) == "4.0"  # equal in all seeds: no spread
+    entry = intervals.find("w2, a", "loss (nats)")[2]
     assert (entry.low, entry.high) == (found.low, found.high)
     assert printed(entry).startswith(f"{found.mean:.2f} ± {found.half_width:.2f} [{found.mean - 0.5:.2f}, ")
     assert main.footnotes[0] == "Mean ± standard deviation over seeds; n = 3 seeds (0, 1, 2)."
@@ -70,8 +62,8 @@ def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path)
     experiment, data = some_data(tmp_path, lacking=[0, 3, 4, 5])
     main = means_table(experiment, PLACE, "main", data)
 
-    assert printed(find_entry(main, "w1, a", "loss")[2]).endswith(" (2/3)")
-    assert printed(find_entry(main, "w1, b", "loss")[2]) == "— (0/3)"
+    assert printed(main.find("w1, a", "loss")[2]).endswith(" (2/3)")
+    assert printed(main.find("w1, b", "loss")[2]) == "— (0/3)"
     assert main.footnotes[-1] == (
         "Runs that are missing: w1, a, seed 0 (failed: no luck); w1, b, seed 0, 1, 2 (failed: no luck)."
     )
@@ -82,13 +74,13 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -
     table = differences_table(experiment, PLACE, "recipes", data)
     expected = paired_difference(losses(tmp_path, size="w2", recipe="b"), losses(tmp_path, size="w2", recipe="a"))
 
-    entry, p = (find_entry(table, "w2, b", column)[2] for column in ("Δ loss (nats)", "p of"))
+    entry, p = (table.find("w2, b", column)[2] for column in ("Δ loss (nats)", "p of"))
     assert table.row_headings == ["size", "recipe"]
     assert (entry.value, entry.n) == (pytest.approx(expected.mean), 3)
     assert entry.value == pytest.approx(-0.3)
     assert re.fullmatch(r"-0\.30 \[-0\.30, -0\.30\] \(-\d\.\d %\)", printed(entry))
     assert p.text == "<0.001"
-    assert printed(find_entry(table, "w1, b", "Δ")[2]).endswith("(2/3)")
+    assert printed(table.find("w1, b", "Δ")[2]).endswith("(2/3)")
     assert "Holm-corrected for the 4 differences" in table.footnotes[0]
 
 
@@ -113,7 +105,7 @@ def test_a_table_that_would_average_different_cells_is_refused(tmp_path: Path) -
         means_table(mixed, PLACE, "main", data)
 
 
-def all_tables(folder: Path) -> list[StoredTable]:
+def all_tables(folder: Path) -> list[Table]:
     experiment, data = some_data(folder, lacking=[0, 3, 4, 5])
     means = [means_table(experiment, PLACE, name, data) for name in experiment.tables]
     return [*means, differences_table(experiment, PLACE, "recipes", data)]
@@ -176,55 +168,63 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
         assert "<strong>" in page or not any(entry.best for *_, entry in table.each())
 
 
-def test_a_stored_table_leads_from_an_entry_to_its_runs(tmp_path: Path) -> None:
+def test_an_entry_leads_to_its_runs(tmp_path: Path) -> None:
     experiment, data = some_data(tmp_path)
-    folder = results_folder(*PLACE) / "tables"
-    table = means_table(experiment, PLACE, "main", data)
-    write_table(folder, table)
-    paths = write_forms(folder, table)
 
-    for name in ("toy/main", str(paths[0]), str(paths[3])):
-        row, column, entry = find_entry(find_table(name, EXPERIMENTS), "w4, b", "loss")
-        assert (row, column) == ("w4, b", "loss (nats)")
-        cells = [row for row in data.rows if row.levels == {"size": "w4", "recipe": "b"}]
-        assert [run.commit for run in entry.runs] == [f"c{cell.cell}" for cell in cells]
-        assert [run.value for run in entry.runs] == losses(tmp_path, size="w4", recipe="b")
-        assert {run.experiment for run in entry.runs} == {cell.experiment for cell in cells}
+    row, column, entry = means_table(experiment, PLACE, "main", data).find("w4, b", "loss")
+
+    assert (row, column, entry.metric) == ("w4, b", "loss (nats)", "loss")
+    assert [*entry.runs] == data.select({"size": "w4", "recipe": "b"})
 
 
 @pytest.mark.parametrize(
-    ("table", "row", "column", "message"),
+    ("row", "column", "message"),
     [
-        ("toy/other", "", "", "no such table; give one of: experiments/toy/small/tables/main.json"),
-        ("toy/main", "w9", "loss", "row `w9`: none; there are w1, a; w1, b;"),
-        ("toy/main", "w1", "loss", "row `w1`: several"),
-        ("toy/main", "w1, a", "gain", "column `gain`: none; there are cost; loss (nats)"),
+        ("w9", "loss", "row `w9`: none; there are w1, a; w1, b;"),
+        ("w1", "loss", "row `w1`: several"),
+        ("w1, a", "gain", "column `gain`: none; there are cost; loss (nats)"),
     ],
 )
 def test_what_cannot_be_found_is_answered_with_what_there_is(
-    tmp_path: Path, table: str, row: str, column: str, message: str
+    tmp_path: Path, row: str, column: str, message: str
 ) -> None:
     experiment, data = some_data(tmp_path)
-    write_table(results_folder(*PLACE) / "tables", means_table(experiment, PLACE, "main", data))
 
     with pytest.raises(UserError) as error:
-        find_entry(find_table(table, EXPERIMENTS), row, column)
+        means_table(experiment, PLACE, "main", data).find(row, column)
 
     assert message in str(error.value)
 
 
+def test_a_number_that_is_printed_as_0_and_is_none_has_a_note(tmp_path: Path) -> None:
+    experiment, data = some_data(tmp_path)
+    small = replace(data.rows[0], metrics={"loss": 5.0, "cost": 3.3e-5})
+    none = replace(data.rows[0], metrics={"loss": 5.0, "cost": 0.0})
+
+    def notes(*rows: Row) -> list[str]:
+        table = means_table(experiment, PLACE, "main", Tidy(rows))
+        return [note for note in table.footnotes if "printed as 0" in note]
+
+    assert notes(small) == ["Some numbers are printed as 0 and are not 0 (the smallest is 3.3e-05): raise `decimals`."]
+    assert notes(none) == []
+
+
+def copied(table: Table) -> Table:
+    return replace(table, rows=[*table.rows], entries=[[*line] for line in table.entries])
+
+
 def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path: Path) -> None:
     old = all_tables(tmp_path)[0]
-    moved = old.model_copy(deep=True)
+    moved = copied(old)
     entry = old.entries[2][1]
     assert entry.value is not None
     assert entry.high is not None
-    moved.entries[2][1] = entry.model_copy(update={"value": (entry.value + entry.high) / 2})
-    moved.entries[3][1] = old.entries[3][1].model_copy(update={"value": 9.0, "text": "9.00"})
-    moved.entries[4][1] = old.entries[4][1].model_copy(update={"n": 2, "value": entry.value})
-    moved.entries[5][0] = old.entries[5][0].model_copy(update={"best": True})
-    moved.entries[6][0] = old.entries[6][0].model_copy(update={"n": 4})
-    moved.entries[6][1] = old.entries[6][1].model_copy(update={"extra": "[1.00, 9.00]"})
+    moved.entries[2][1] = replace(entry, value=(entry.value + entry.high) / 2)
+    moved.entries[3][1] = replace(old.entries[3][1], value=9.0, text="9.00")
+    moved.entries[4][1] = replace(old.entries[4][1], n=2, value=entry.value)
+    moved.entries[5][0] = replace(old.entries[5][0], best=True)
+    moved.entries[6][0] = replace(old.entries[6][0], n=4)
+    moved.entries[6][1] = replace(old.entries[6][1], extra="[1.00, 9.00]")
     moved.rows[7] = ["w16", "b"]
 
     assert {verdict for *_, verdict, _ in compare_tables(old, old)} == {"equal"}
@@ -248,8 +248,8 @@ def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: 
     old = all_tables(tmp_path)[2]
 
     def verdict(p: float) -> str:
-        moved = old.model_copy(deep=True)
-        moved.entries[1][1] = old.entries[1][1].model_copy(update={"value": p})
+        moved = copied(old)
+        moved.entries[1][1] = replace(old.entries[1][1], value=p)
         verdicts = {(row, column): verdict for row, column, verdict, _ in compare_tables(old, moved)}
         return verdicts["w2, b", "p of Δ loss"]
 
@@ -262,8 +262,8 @@ def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(
     old = means_table(experiment, PLACE, "main", one_seed)
 
     def verdict(column: int, value: float, text: str) -> str:
-        moved = old.model_copy(deep=True)
-        moved.entries[0][column] = old.entries[0][column].model_copy(update={"value": value, "text": text})
+        moved = copied(old)
+        moved.entries[0][column] = replace(old.entries[0][column], value=value, text=text)
         return next(verdict for *_, verdict, _ in compare_tables(old, moved) if verdict != "equal")
 
     cost, loss = (old.entries[0][column] for column in range(2))
@@ -275,18 +275,3 @@ def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(
     assert verdict(1, loss.value + 0.6, "5.60") == "different"
     assert verdict(0, cost.value + 1e-12, cost.text) == "equal as printed"
     assert verdict(0, cost.value + 0.1, "1.1") == "different"
-
-
-def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    folder = results_folder(*PLACE) / "tables"
-    write_table(folder, all_tables(tmp_path)[0])
-    stored = json.loads((folder / "main.json").read_text())
-    for entry in (entry for line in stored["entries"] for entry in line):
-        del entry["data_low"], entry["data_high"]
-        for run in entry["runs"]:
-            del run["baseline"]
-    (folder / "main.json").write_text(json.dumps(stored))
-
-    assert {
-        verdict for *_, verdict, _ in compare_tables(find_table("toy/main", EXPERIMENTS), all_tables(tmp_path)[0])
-    } == {"equal"}

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.commands import Commands, only_reproduction_in, without_credentials
 from flows.reproduce.compare.card import rendered_card
-from flows.reproduce.compare.verdict import judge
+from flows.reproduce.compare.verdict import Verdict, judge
 from flows.reproduce.prepare.checkout import check_code, check_out, write_back
 from flows.reproduce.prepare.consent import require_consent
 from flows.reproduce.prepare.data import keep_restored, pulled, supply_inputs
@@ -159,12 +159,17 @@ def reproduce(request: Request) -> int:
         rendered = rendered_card(revision, checkout, interpreter.python, environment)
         verdict = judge(revision, checkout, prepared.restored, interpreter.different, notes, rendered)
         story.seconds = time.monotonic() - began
-        for line in verdict_lines(verdict):
-            print(line, flush=True)
-        if request.report:
-            atomic_write(request.report, verdict_page(story, checkout, interpreter, verdict))
-            print(f"report: {request.report}", flush=True)
+        tell(verdict, story, checkout, interpreter, request.report)
         return verdict.exit_code
+
+
+def tell(verdict: Verdict, story: Story, checkout: Path, interpreter: Interpreter, report: Path | None) -> None:
+    """Print the verdict, and write the page that was asked for."""
+    for line in verdict_lines(verdict):
+        print(line, flush=True)
+    if report:
+        atomic_write(report, verdict_page(story, checkout, interpreter, verdict))
+        print(f"report: {report}", flush=True)
 
 
 def require_writable(report: Path) -> None:

@@ -100,7 +100,8 @@ def test_a_key_that_is_there_twice_is_refused_since_only_one_of_them_would_count
     with (tmp_path / "experiments/toy.yaml").open("a") as file:
         file.write("question: And this?\n")
 
-    with pytest.raises(UserError, match=r'^experiments/toy\.yaml: line \d+: not valid YAML: found duplicate key "question"$'):
+    expected = r'^experiments/toy\.yaml: line \d+: not valid YAML: found duplicate key "question"$'
+    with pytest.raises(UserError, match=expected):
         read_experiment("toy")
 
 

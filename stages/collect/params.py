@@ -59,11 +59,12 @@ class Located(Origin):
 
     globs: Names
     """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
-    URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`."""
+    URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
+    wildcards is one document. A URL that holds a credential is refused."""
 
 
 class Files(Located):
-    """Text files, one document each."""
+    """Text files, one document each. Rows and archives among them are left out, unless a glob names their ending."""
 
     kind: Literal["files"]
 

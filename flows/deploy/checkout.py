@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.runs import RECORD
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import STATE_DIR, UnavailableError, UserError
+from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
 
 WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
@@ -112,9 +112,9 @@ def _begin(folder: Path, source: str) -> None:
         raise UserError(
             f"{folder} has files that no deployment made ({', '.join(others[:3])}); name a new or an empty folder"
         )
-    made = folder / STATE_DIR / "new"
+    made = private_state_dir(folder) / "new"
     shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+    made.mkdir()
     _git(made, "init", "--quiet")
     _git(made, "remote", "add", "origin", source)
     (made / MARK).touch()

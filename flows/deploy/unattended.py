@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect.client.schemas.objects import State
 
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UnavailableError, UserError, private_state_dir
 
 SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
 """The git repository, address or path, that deployments run."""
@@ -17,7 +17,8 @@ SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
 CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
 """Where deployments keep their checkout from run to run."""
 
-CHECKOUT = ".parrotflow/checkout"
+CHECKOUT = "checkout"
+"""Its name in `.parrotflow`, unless the variable names another folder."""
 
 RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
 """Before each new attempt to reach git's or DVC's remote."""
@@ -31,7 +32,9 @@ def source_address(default: str) -> str:
 
 def checkout_folder() -> Path:
     """This worker's checkout."""
-    return Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT).absolute()
+    if own := os.environ.get(CHECKOUT_VARIABLE):
+        return Path(own).absolute()
+    return (private_state_dir() / CHECKOUT).absolute()
 
 
 def require_names(*names: str) -> None:

@@ -43,7 +43,7 @@ class Machine(BaseModel):
     builds: dict[str, str] = {}
     """The versions that have a build tag: torch -> 2.13.0+cpu."""
     wheels: dict[str, str] = {}
-    """Library -> what tells its wheel from others (`stages.runtime.wheels`)."""
+    """Library -> what tells its wheel from others (`stages.formats.revision.wheels`)."""
     flags: list[str]
     """The processor's instructions, as torch names them."""
     system: str

@@ -14,7 +14,7 @@ from importlib.metadata import distribution
 import torch
 
 from stages.formats.revision.execution import Session
-from stages.runtime.wheels import wheel_digest
+from stages.formats.revision.wheels import wheel_digest
 from stages.train.data.batches import batch_size
 from stages.train.distributed.parallel import uses_fsdp
 from stages.train.launch.facts import computing_variables, limits

@@ -1,7 +1,7 @@
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
-from stages.runtime.wheels import wheel_digest
+from stages.formats.revision.wheels import wheel_digest
 
 RECORD = """\
 tiny/__init__.py,sha256=aaa,3

@@ -60,10 +60,10 @@ def resume(
         return progress.step <= shared and not missing and not finer
 
     path, earlier = checkpoints.latest(fits), earlier_run(checkpoints, run)
-    found = earlier and earlier.latest(partial(fits, of=earlier))
+    found = earlier.latest(partial(fits, of=earlier)) if earlier else None
     if earlier and not found and not path:
         raise UserError(f"{CONTINUE}={earlier.folder.name}: {(refused or ['it has no intact checkpoint'])[-1]}")
-    crosses = earlier is not None and found is not None and (path is None or found.name > path.name)
+    crosses = found is not None and (path is None or found.name > path.name)
     path = found if crosses else path
     is_main, printed = checkpoints.accelerator.is_main_process, checkpoints.accelerator.print
     if is_main:

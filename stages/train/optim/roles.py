@@ -67,9 +67,10 @@ def _role(model: PreTrainedModel, name: str, parameter: nn.Parameter, experts: i
         return "experts"
     if parameter.ndim != 2:
         return "other"
-    if _chooses(path, owner) and parameter.shape[0] in (1, experts):
+    linear = isinstance(owner, nn.Linear | Conv1D)
+    if _chooses(path, owner) and (parameter.shape[0] in (1, experts) or not linear):
         return "router"
-    return "matrix" if isinstance(owner, nn.Linear | Conv1D) else "other"
+    return "matrix" if linear else "other"
 
 
 def _chooses(path: str, owner: nn.Module) -> bool:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CONF = Path("conf")
 
-GROUPS = "stages.train.commands.groups"
+GROUPS = "*/commands/groups.py"
+"""The stage's command that lists the tensors of a model, below the package of stages."""
 
 REPLACED_WHOLE = "replaced_whole.yaml"
 """In conf/: the values that a chosen file replaces, as null; all others are merged."""
@@ -107,7 +110,10 @@ def print_groups(text: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        subprocess.run([sys.executable, "-m", GROUPS, file.name], check=False)
+        for folder in (find_spec("stages") or ModuleSpec("stages", None)).submodule_search_locations or ():
+            for path in Path(folder).glob(GROUPS):
+                module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
+                subprocess.run([sys.executable, "-m", module, file.name], check=False)
 
 
 def _replaced_whole(conf: Path) -> list[str]:

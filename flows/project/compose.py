@@ -100,8 +100,11 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
 
 def chooses_model(before: str, after: str) -> bool:
     """Whether two texts of params.yaml train other tensors, or the same by other optimizers."""
-    sections = [yaml.safe_load(text).get("train", {}) for text in (before, after)]
-    old, new = ([value_at(section, name) for name in ("model", "start_from", "optimizer.name")] for section in sections)
+    names = ("model", "start_from", "optimizer.name")
+    old, new = (
+        [value_at(section, name) for section in yaml.safe_load(text).values() for name in names]
+        for text in (before, after)
+    )
     return old != new
 
 

@@ -170,12 +170,9 @@ def find_causes(
         return [Cause("unknown", f"stage {first.name} did not run to its end; its messages are above")]
     if first.not_as_made or first.name == PUBLISHING:
         files = first.not_as_made or [difference.file for difference in first.differences]
-        by = (
-            f"the output of stage {first.name} is the recorded one"
-            if first.not_as_made
-            else "the record says otherwise"
-        )
-        return [Cause("publication", f"{file}: the published file is not what the stage made: {by}") for file in files]
+        why = "whose output here is the recorded one" if first.not_as_made else "by all that is recorded"
+        said = f"the published file is not what the stage {first.name} made, {why}"
+        return [Cause("publication", f"{file}: {said}") for file in files]
     found = list(causes_in_inputs(first))
     named = {name for values in revision.stages[first.name].get("params", {}).values() for name in values}
     found += [

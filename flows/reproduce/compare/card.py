@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.compare.fields import FieldDifference, Weight, keys
-from flows.reproduce.compare.stages import ComparedStage, FileDifference
+from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileDifference, Weight, keys
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
@@ -19,6 +18,7 @@ from stages.formats.revision.execution import TRAIN_EXECUTION
 from stages.formats.revision.inputs import InputListing, read_inputs
 from stages.formats.revision.layout import (
     CARD,
+    CARD_COMMAND,
     CURVES,
     EXECUTION,
     INPUTS,
@@ -28,10 +28,8 @@ from stages.formats.revision.layout import (
     RECORDED_VERSIONS,
 )
 
-STAGE = "publish"
-"""The stage that makes what is compared here. It is not run: it would publish."""
-
-MODULE = "stages.publish.commands.card"
+STAGE = "card"
+"""What the comparison is called among the stages. The stage that makes the card is not run: it would publish."""
 
 TRAIN_SPEED = REPORTS / "train_speed.json"
 
@@ -46,12 +44,12 @@ def rendered_card(revision: Revision, checkout: Path, python: Path, environment:
     """The folder with the rendered files; why there is none, in words."""
     if CARD not in revision.provenance.files:
         return "the revision has no card"
-    if not (checkout / Path(*MODULE.split("."))).with_suffix(".py").is_file():
+    if not (checkout / Path(*CARD_COMMAND.split("."))).with_suffix(".py").is_file():
         return "the revision's code cannot render its card without publishing"
     project = revision.work / "card"
     shutil.rmtree(project, ignore_errors=True)
     lay_out(revision, checkout, project)
-    command = [str(python), "-m", MODULE, str(project / "rendered")]
+    command = [str(python), "-m", CARD_COMMAND, str(project / "rendered")]
     done = run_quietly(command, project, {**environment, "PYTHONPATH": str(checkout)})
     if done.returncode:
         return f"it could not be rendered: {(done.stderr.strip() or f'exit code {done.returncode}').splitlines()[-1]}"

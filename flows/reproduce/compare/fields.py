@@ -5,7 +5,7 @@ import filecmp
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,39 @@ class FieldDifference:
     """How much else differs, in words."""
     weight: Weight = "content"
     """`rounding`: nothing differs but numbers, by no more than that; `versions`: and the libraries that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """An output that is not the recorded one."""
+
+    file: str
+    """In the project; of a folder the file in it, where the revision has that file."""
+    difference: FieldDifference
+
+    def __str__(self) -> str:
+        """One line."""
+        difference = self.difference
+        field = f": {difference.field}" if difference.field else ""
+        extent = f" ({difference.extent})" if difference.extent else ""
+        return f"{self.file}{field}: recorded {difference.recorded}, found {difference.found}{extent}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedStage:
+    """A stage as it came out, against the record."""
+
+    name: str
+    state: Literal["identical", "restored", "different", "not run"]
+    """restored: not computed here, its recorded outputs were pulled."""
+    outputs: int
+    """How many outputs were compared."""
+    different_inputs: list[str]
+    """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
+    differences: list[FileDifference]
+    """Of its outputs."""
+    not_as_made: list[str] = field(default_factory=list)
+    """Of the differing files those whose stage made the recorded output here: the published file is another one."""
 
 
 def first_difference(recorded: Path, found: Path) -> FieldDifference | None:

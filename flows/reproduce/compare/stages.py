@@ -1,50 +1,16 @@
 """Stage by stage, in the order of the DAG: the new dvc.lock against the recorded one, then the files themselves."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ruamel.yaml import YAML
 
-from flows.reproduce.compare.fields import FieldDifference, first_difference
+from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileDifference, first_difference
 from flows.reproduce.revision import Revision
 from stages.formats.revision.lock import Entry, hash_of, overlaps
 
 LOCK = Path("dvc.lock")
-
-
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    """An output that is not the recorded one."""
-
-    file: str
-    """In the project; of a folder the file in it, where the revision has that file."""
-    difference: FieldDifference
-
-    def __str__(self) -> str:
-        """One line."""
-        difference = self.difference
-        field = f": {difference.field}" if difference.field else ""
-        extent = f" ({difference.extent})" if difference.extent else ""
-        return f"{self.file}{field}: recorded {difference.recorded}, found {difference.found}{extent}"
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedStage:
-    """A stage as it came out, against the record."""
-
-    name: str
-    state: Literal["identical", "restored", "different", "not run"]
-    """restored: not computed here, its recorded outputs were pulled."""
-    outputs: int
-    """How many outputs were compared."""
-    different_inputs: list[str]
-    """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
-    differences: list[FileDifference]
-    """Of its outputs."""
-    not_as_made: list[str] = field(default_factory=list)
-    """Of the differing files those whose stage made the recorded output here: the published file is another one."""
 
 
 def compare_stages(revision: Revision, checkout: Path, restored: list[str]) -> list[ComparedStage]:

@@ -7,8 +7,9 @@ from typing import Literal
 
 from flows.reproduce.compare.card import STAGE as PUBLISHING
 from flows.reproduce.compare.card import compare_card
+from flows.reproduce.compare.fields import ComparedStage, FileDifference
 from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations, same_weights
-from flows.reproduce.compare.stages import ComparedStage, FileDifference, compare_stages
+from flows.reproduce.compare.stages import compare_stages
 from flows.reproduce.revision import Revision, ancestors
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
 from stages.formats.revision.layout import CARD, CURVES, EXECUTION, INPUTS, PROVENANCE

@@ -34,6 +34,8 @@ from pathlib import Path
 
 CARD = "README.md"
 CURVES = "curves.png"
+CARD_COMMAND = "stages.publish.commands.card"
+"""The module that writes both, and `inputs.json`, into a folder and publishes nothing."""
 EVALUATION = "evaluation.json"
 EVALUATION_RECEIPT = "evaluation_receipt.json"
 PROVENANCE = "provenance.json"

@@ -9,9 +9,8 @@ import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.commands import LOCK, only_reproduction_in, output
-from flows.reproduce.compare.fields import FieldDifference, Weight
+from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileDifference, Weight
 from flows.reproduce.compare.intervals import of_one_alone, pairs
-from flows.reproduce.compare.stages import ComparedStage, FileDifference
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, unexplained
 from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
 from flows.reproduce.prepare.data import copied, pull

@@ -187,9 +187,9 @@ def rebuilt(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_of_an_honest_revision_the_card_is_compared_and_the_rest_is_named(rebuilt: Path) -> None:
     page = (rebuilt.parents[1] / "report.html").read_text(encoding="utf-8")
 
-    assert '<td>publish</td><td class="identical">identical</td>' in page
+    assert '<td>card</td><td class="identical">identical</td>' in page
     assert "<li>restored by their hashes, not computed: collect, clean, tokenizer, tokenize</li>" in page
-    assert "output of train, evaluate, generate, harness, score, publish was computed and has the bytes" in page
+    assert "output of train, evaluate, generate, harness, score, card was computed and has the bytes" in page
     assert f"<li>{EXECUTION}: on what the training ran is the publisher" in page
     assert "<td>equal</td>" in page
 

@@ -3,7 +3,7 @@
 import importlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import yaml
@@ -67,6 +67,20 @@ def check_params(path: Path = PARAMS_FILE) -> None:
             faults.append(str(error))
     if faults:
         raise UserError("\n".join(faults))
+
+
+def description_warnings(to_do: Collection[str], path: Path = PARAMS_FILE) -> list[str]:
+    """What publish, if it is among the stages to do, would refuse at the end: that the card describes another corpus.
+
+    The sections were checked before.
+    """
+    if "publish" not in to_do or not {"publish", "collect"} <= section_models().keys():
+        return []
+    from stages.publish.params import describes_another_corpus
+
+    values = read_params_file(path)
+    fault = describes_another_corpus(values["publish"], values["collect"]["sources"])
+    return [f"publish will refuse: {fault}"] if fault else []
 
 
 def _sections_of_dvc_yaml() -> Iterator[str]:

@@ -135,17 +135,19 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> Mask:
 def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
     """Raise UserError that names a value to set unless both splits have documents."""
     kept = ledger[ledger["verdict"] == KEPT]
+    dropped = ledger.loc[ledger["verdict"] != KEPT, "verdict"].value_counts()
+    most = f"({dropped.iloc[0]}) by `{dropped.index[0]}`" if len(dropped) else ""
     if kept.empty:
-        counts = ledger["verdict"].value_counts()
         raise UserError(
-            f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them "
-            f"({counts.iloc[0]}) by `{counts.index[0]}`; loosen clean.filters in params.yaml"
+            f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them {most}; loosen "
+            "clean.filters in params.yaml, of which many fit code alone (for prose: `parrotflow params corpus=text`)"
         )
     for name in SPLITS:
         if not (kept["split"] == name).any():
             raise UserError(
-                f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept, of "
-                f"{kept['source'].nunique()} sources, split by {split.by}; {_splits_that_work(kept, seed)} "
+                f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept"
+                f"{', most of the others dropped ' * bool(most)}{most}, of {kept['source'].nunique()} sources, "
+                f"split by {split.by}; {_splits_that_work(kept, seed)} "
                 "(data/clean/ledger has the verdict on each document)"
             )
 

@@ -17,11 +17,12 @@ from stages.publish.card.render import render_card
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import Inputs, read_inputs
-from stages.publish.params import PublishParams
+from stages.publish.lock import read_lock, recorded_section
+from stages.publish.params import PublishParams, describes_another_corpus
 from stages.publish.record.gather import gather_record
 from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
 from stages.publish.workspace import in_temporary_workspace
-from stages.runtime.entry import RefusedError, run_stage
+from stages.runtime.entry import RefusedError, UserError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.versions import require_locked
 
@@ -34,6 +35,7 @@ def main() -> None:
         write_receipt(receipt_file, Receipt(destination="none", location="", reason="temporary experiment workspace"))
         print("not published: this is an experiment's temporary workspace; apply the experiment and run `dvc repro`")
         return
+    require_own_description(params)
     inputs = read_inputs()
     gate = Gate(params.gate, inputs.evaluation)
     gate.check_limit()
@@ -41,6 +43,13 @@ def main() -> None:
         receipt = publish(revision, params, gate)
         write_receipt(receipt_file, receipt)
     print(f"published revision {receipt.revision} to {receipt.location}")
+
+
+def require_own_description(params: PublishParams) -> None:
+    """Raise UserError where the card would describe another corpus than the one that was collected."""
+    collected = recorded_section(read_lock(), "collect").get("sources", [])
+    if collected and (fault := describes_another_corpus(params.model_dump(), collected)):
+        raise UserError(fault)
 
 
 @contextmanager

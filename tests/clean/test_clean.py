@@ -199,7 +199,8 @@ def test_a_corpus_too_small_to_be_split_keeps_its_ledger_and_is_told_values_that
     collect()
     split = {"by": "source", "validation_sources": [], "validation_share": 0.05}
     with pytest.raises(
-        UserError, match=r"the (train|validation) split is empty: of 3 documents 2 were kept"
+        UserError,
+        match=r"the (train|validation) split is empty: of 3 documents 2 were kept, most of the others dropped ",
     ) as refused:
         clean(clean__split=split)
 

@@ -163,7 +163,7 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
-        "loosen clean.filters in params.yaml"
+        "loosen clean.filters in params.yaml, of which many fit code alone (for prose: `parrotflow params corpus=text`)"
     )
 
 

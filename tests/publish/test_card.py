@@ -22,6 +22,7 @@ from stages.publish.card.page import write_card
 from stages.publish.card.values import flat, shown
 from stages.publish.inputs import Amount, Inputs, read_inputs
 from stages.publish.params import PublishParams
+from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from tests.formats.revision import records
 from tests.small_project import ROOT
@@ -105,8 +106,9 @@ def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(projec
     assert "| quiz\\| | f1 | 0.125 | 0.1 to 0.2 | 100 | 5 |" in text
     assert "| quiz\\| | odd | none |  | 100 | 5 |" in text
     results = ModelCard.load(MAIN / "README.md").data.eval_results
-    values = {result.metric_type: result.metric_value for result in results if result.dataset_name == "quiz|"}
-    assert values == {"acc": 0.25, "f1": 0.125}
+    found = {result.metric_type: result for result in results if result.dataset_name == "quiz|"}
+    assert {metric: result.metric_value for metric, result in found.items()} == {"acc": 0.25, "f1": 0.125}
+    assert found["f1"].metric_name == "f1 (5-shot, lm-evaluation-harness), 95 % interval 0.1 to 0.2"
 
 
 def test_a_benchmark_over_some_documents_is_no_entry_of_the_model_index(project: Path) -> None:
@@ -202,7 +204,7 @@ def test_the_code_of_the_card_runs_in_the_folder_it_came_with(project: Path, tmp
     )
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("def fibonacci(")
+    assert result.stdout.startswith("def f(")
 
 
 def test_the_card_of_a_repository_loads_by_its_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,10 +258,55 @@ def test_the_card_of_a_model_of_text_shows_no_python(inputs: Inputs) -> None:
 
     text = written(inputs, params={"language": ["en"]}, samples=samples, generation=generation)
 
-    assert 'prompt = tokenizer("The", return_tensors="pt")' in text
     assert "(no grammar to check):\n\n```text\n" in text
     assert "valid Python" not in text
     assert text.count("```python\n") == 1  # how to load it
+
+
+@pytest.mark.parametrize(("prompt", "shown"), [("Es war einmal", '"Es war einmal"'), ("", '"def f"')])
+def test_the_example_is_the_publishers_or_begins_as_a_held_out_document(
+    inputs: Inputs, prompt: str, shown: str
+) -> None:
+    samples = [replace(inputs.samples[0], signature="\n  def f\n")]
+
+    text = written(inputs, params={"prompt": prompt}, samples=samples)
+
+    assert f'prompt = tokenizer({shown}, return_tensors="pt")' in text
+    assert "prompt = tokenizer(tokenizer.eos_token, " in written(inputs, params={"prompt": ""}, samples=[])
+
+
+def test_weights_without_a_stated_licence_get_none(inputs: Inputs) -> None:
+    text = written(inputs, params={"license": None})
+
+    assert "The licence of the weights: none stated." in text
+    assert ModelCard(text).data.license is None
+
+
+def test_there_is_no_interval_of_fewer_than_ten_documents(inputs: Inputs) -> None:
+    def of(documents: int) -> str:
+        return written(inputs, evaluation=inputs.evaluation.model_copy(update={"documents": documents}))
+
+    low, high = inputs.evaluation.interval_95.bits_per_byte  # type: ignore[misc]
+    interval, value = f"{low:g} to {high:g}", f"{inputs.evaluation.bits_per_byte:g}"
+
+    assert f"| bits per byte | {value} | {interval} |" in of(10)
+    assert f"| bits per byte | {value} | too few (9) |" in of(9)
+    assert "An interval needs at least 10 documents." in of(9)
+    (named,) = (one.metric_name for one in ModelCard(of(9)).data.eval_results if one.metric_type == "bits_per_byte")
+    assert named == "bits per byte, too few for an interval (9)"
+
+
+def test_a_card_that_was_written_for_other_sources_is_not_published(project: Path) -> None:
+    sources = [{"kind": "packages", "names": ["click"]}, {"kind": "jsonl", "name": "shards"}]
+    stages = {"collect": {"outs": [], "params": {"params.yaml": {"collect": {"sources": sources}}}}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
+
+    with pytest.raises(UserError, match=r"publish.describes is \[mine\], but collect.sources has packages, shards"):
+        main()
+    assert not MAIN.exists()
+    write_sections(Path(), publish__describes=["shards", "packages"])
+    main()
+    assert MAIN.exists()
 
 
 def test_a_completion_that_was_cut_off_is_shown_as_such(inputs: Inputs) -> None:
@@ -289,12 +336,13 @@ def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(in
 def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inputs: Inputs) -> None:
     evaluation = inputs.evaluation
     other = Comparison(bits_per_byte=2.5, difference=-0.5, difference_interval_95=(-0.75, -0.25))
-    sets = {"web|": HeldOutMetrics(**evaluation.model_dump(exclude={"sets"}) | {"bits_per_byte": 3.5, "documents": 7})}
+    sets = {"web|": HeldOutMetrics(**evaluation.model_dump(exclude={"sets"}) | {"bits_per_byte": 3.5, "documents": 70})}
 
-    text = written(inputs, evaluation=evaluation.model_copy(update={"compared": {"gpt2": other}, "sets": sets}))
+    changed = {"compared": {"gpt2": other}, "sets": sets, "documents": 10}
+    text = written(inputs, evaluation=evaluation.model_copy(update=changed))
 
     low, high = evaluation.interval_95.bits_per_byte
-    assert f"| web\\| | 3.5 | {low:g} to {high:g} | 7 |" in text
+    assert f"| web\\| | 3.5 | {low:g} to {high:g} | 70 |" in text
     assert "| gpt2 | 2.5 | -0.5 | -0.75 to -0.25 |" in text
 
 
@@ -421,10 +469,10 @@ def test_the_licence_of_each_source_is_stated(inputs: Inputs) -> None:
     assert f"| mine 1 | {split.total.documents} | {split.total.bytes:,} | MIT, none stated |" in written(inputs)
 
 
-def test_the_model_index_names_the_intervals(project: Path) -> None:
-    card()
+def test_the_model_index_names_the_intervals(inputs: Inputs) -> None:
+    text = written(inputs, evaluation=inputs.evaluation.model_copy(update={"documents": 10}))
 
-    results = ModelCard.load(MAIN / "README.md").data.eval_results
+    results = ModelCard(text).data.eval_results
     low, high = read_json(Path("reports/evaluate.json"))["interval_95"]["bits_per_byte"]
     names = {result.metric_type: result.metric_name for result in results}
     assert names["bits_per_byte"] == f"bits per byte, 95 % interval {low:g} to {high:g}"

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from flows.plan.graph import make_plan
-from stages.publish.registry.experiment import experiment_commit
-from stages.runtime.entry import EXIT_REFUSED, UserError
+from stages.runtime.entry import EXIT_REFUSED
 from tests.small_project import IDENTITY, ROOT
 from tests.trained_project import write_sections
 
@@ -126,13 +125,13 @@ def test_an_old_commit_that_is_checked_out_is_published_again(pipeline: Path) ->
     require_agreement("AAA")
 
 
-def test_an_experiment_publishes_nothing_until_it_is_applied_or_promoted(pipeline: Path) -> None:
+def test_an_experiment_publishes_nothing_until_it_is_applied(pipeline: Path) -> None:
     assert dvc("add", "-q", "data", "model").returncode == 0  # a real pipeline restores these from the cache
     subprocess.run(["git", "add", "-A"], check=True)
     subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "inputs"], check=True)
     describe("AAA")
     reproduce()
-    before, working_tree = receipt(), Path("params.yaml").read_bytes()
+    before = receipt()
 
     result = dvc("exp", "run", "--temp", "-n", "trial", "-S", "publish.description=BBB")
 
@@ -140,19 +139,6 @@ def test_an_experiment_publishes_nothing_until_it_is_applied_or_promoted(pipelin
     assert "not published: this is an experiment's temporary workspace" in result.stdout
     assert receipt() == before
     assert (PUBLISHED / "main").readlink().name == before["revision"]
-
-    with pytest.raises(UserError, match="--experiment other: no experiment of that name"):
-        experiment_commit("other")
-    promote = [sys.executable, "-m", "stages.publish.commands.published", "promote", "--experiment", "trial"]
-    promoted = subprocess.run(promote, capture_output=True, text=True, check=False)
-    assert promoted.returncode == 0, promoted.stderr
-    assert "\nBBB\n" in (PUBLISHED / "main/README.md").read_text()
-    assert str(pipeline) not in (PUBLISHED / "main/provenance.json").read_text()
-    assert receipt() == before
-    assert Path("params.yaml").read_bytes() == working_tree
-    assert state() == "clean"  # main stays where it was led
-    assert "\nBBB\n" in (PUBLISHED / "main/README.md").read_text()
-    assert subprocess.run(["git", "worktree", "list"], capture_output=True, check=True).stdout.count(b"\n") == 1
 
     assert dvc("exp", "apply", "trial").returncode == 0
     assert state() == "run"

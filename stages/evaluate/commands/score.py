@@ -120,7 +120,10 @@ def show(report: ScoreReport, what: str) -> None:
         results = ", ".join(f"{count} {result}" for result, count in sorted(score.results.items()))
         print(f"{name}: {score.problems} problems, {score.samples} {what}: {results}")
         for k, one in score.pass_at_k.items():
-            interval = " ({:.3g} to {:.3g})".format(*one.interval_95) if one.interval_95 else ""
+            # A bootstrap over fewer problems covers far less than 95 %.
+            interval = (
+                " ({:.3g} to {:.3g})".format(*one.interval_95) if one.interval_95 and score.problems >= 10 else ""
+            )
             print(f"  pass@{k} = {one.value:.4g}{interval}")
     print(f"{report.programs} programs, isolated by {report.isolation}. {report.convention}")
 

@@ -7,7 +7,7 @@ from huggingface_hub import EvalResult
 from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.markdown import escape, table
-from stages.publish.card.values import HUB_COMMIT, between
+from stages.publish.card.values import HUB_COMMIT, between, named
 
 PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
 """The sets of which others report pass@k, named as in their problems' task_id, with the number of their problems: of
@@ -23,7 +23,7 @@ def code_generation(report: ScoreReport, generation: Generation) -> str:
     if not scores:
         return ""
     rows = [
-        (name, f"pass@{k}", f"{score.value:.4g}", short(score.interval_95), *counts(found))
+        (name, f"pass@{k}", f"{score.value:.4g}", between(score.interval_95, found.problems, ".4g"), *counts(found))
         for name, found, k, score in scores
     ]
     new_tokens = generation.receipts.sampling["problems"]["max_new_tokens"]
@@ -44,11 +44,6 @@ def values(report: ScoreReport) -> Iterator[tuple[str, SetScore, int, PassAtK]]:
     for name, found in sorted(report.sets.items()):
         for k in sorted(map(int, found.pass_at_k)):
             yield name, found, k, found.pass_at_k[str(k)]
-
-
-def short(interval: tuple[float, float] | None) -> str:
-    """An interval of a table; nothing for a set of one problem, which has none."""
-    return "" if interval is None else "{:.4g} to {:.4g}".format(*interval)
 
 
 def counts(found: SetScore) -> tuple[str, str]:
@@ -109,7 +104,8 @@ def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[E
             dataset_name=f"{name} ({problems} problems)",
             dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",
-            metric_name=f"pass@{k} ({samples} samples of each problem, {drawn(generation)})"
-            + (f", 95 % interval {between(score.interval_95)}" if score.interval_95 else ""),
+            metric_name=named(
+                f"pass@{k} ({samples} samples of each problem, {drawn(generation)})", score.interval_95, found.problems
+            ),
             metric_value=score.value,
         )

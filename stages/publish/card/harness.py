@@ -6,6 +6,7 @@ from huggingface_hub import EvalResult
 
 from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.markdown import table
+from stages.publish.card.values import FEWEST, between, named
 
 
 def benchmarks(report: HarnessReport) -> str:
@@ -34,10 +35,18 @@ def benchmarks(report: HarnessReport) -> str:
 
 def uncertainty(report: HarnessReport, name: str, metric: str) -> str:
     """The 95 % interval of a metric, where it has one."""
-    if interval := report.interval_95.get(name, {}).get(metric):
-        return "{:g} to {:g}".format(*interval)
+    return between(*interval(report, name, metric))
+
+
+def interval(report: HarnessReport, name: str, metric: str) -> tuple[tuple[float, float] | None, int, str]:
+    """Its ends, over how many documents, and the format of a number; of a group it is not known how many."""
+    documents = report.tasks[name].documents if name in report.tasks else FEWEST
+    if (ends := report.interval_95.get(name, {}).get(metric)) is not None:
+        return ends, documents, "g"
     error, value = report.stderr.get(name, {}).get(metric), report.harness[name][metric]
-    return "" if error is None or value is None else f"{value - 1.96 * error:.4g} to {value + 1.96 * error:.4g}"
+    if error is None or value is None:
+        return None, documents, "g"
+    return (value - 1.96 * error, value + 1.96 * error), documents, ".4g"
 
 
 def counts(report: HarnessReport, name: str) -> tuple[str, str]:
@@ -54,13 +63,12 @@ def model_index(report: HarnessReport) -> Iterator[EvalResult]:
     for name, task in sorted(report.tasks.items()):
         for metric, value in sorted(report.harness[name].items()):
             if value is not None and task.documents == task.documents_in_task:
-                between = uncertainty(report, name, metric)
-                interval = f", 95 % interval {between}" if between else ""
+                few_shot = f"{task.num_fewshot}-shot, lm-evaluation-harness"
                 yield EvalResult(
                     task_type="text-generation",
                     dataset_type=name,
                     dataset_name=name,
                     metric_type=metric,
-                    metric_name=f"{metric} ({task.num_fewshot} examples, lm-evaluation-harness){interval}",
+                    metric_name=named(f"{metric} ({few_shot})", *interval(report, name, metric)),
                     metric_value=value,
                 )

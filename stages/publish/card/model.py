@@ -10,7 +10,8 @@ from stages.publish.card.values import shown
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
-PROMPT_OF_CODE, PROMPT_OF_TEXT = "def fibonacci(", "The"
+PROMPT_CHARACTERS = 60
+"""At most, of a held-out document."""
 
 ARCHITECTURE = {
     "architecture": ("architectures", "model_type"),
@@ -44,7 +45,8 @@ def sizes(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def loading(params: PublishParams, inputs: Inputs) -> str:
     """Code that runs wherever the reader is."""
-    prompt = json.dumps(PROMPT_OF_CODE if "code" in params.language else PROMPT_OF_TEXT)
+    text = example_prompt(params, inputs)
+    prompt = json.dumps(text, ensure_ascii=False) if text else "tokenizer.eos_token"
     name = "." if params.repository is None else params.repository
     comment = "  # the path of the folder that holds this card" if params.repository is None else ""
     return f"""## Use
@@ -60,6 +62,12 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100, do_sample=Tr
 ```
 
 {revisions(params)}{exported_steps(params, inputs)}"""
+
+
+def example_prompt(params: PublishParams, inputs: Inputs) -> str:
+    """The publisher's, else the first line of a held-out document; empty where there is neither."""
+    lines = (line for sample in inputs.samples for line in sample.signature.splitlines() if line.strip())
+    return params.prompt or next(lines, "")[:PROMPT_CHARACTERS].strip()
 
 
 def revisions(params: PublishParams) -> str:

@@ -3,12 +3,12 @@
 Names, headers and model output come from the corpus and are escaped; the text of `publish` is the publisher's Markdown.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from stages.formats.evaluation.generation import SampleCounts
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.evaluation.samples import Sample
 from stages.formats.markdown import code_block, escape, table
@@ -17,7 +17,7 @@ from stages.publish.card.data import data
 from stages.publish.card.harness import benchmarks, model_index
 from stages.publish.card.model import architecture, loading
 from stages.publish.card.training import accepted, citation, contact, reproduction, training
-from stages.publish.card.values import HUB_COMMIT, between
+from stages.publish.card.values import FEWEST, HUB_COMMIT, between, named
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
@@ -34,7 +34,7 @@ def write_card(params: PublishParams, inputs: Inputs, *, with_curves: bool = Fal
         loading(params, inputs),
         intended_use(params, inputs.validation.sources),
         architecture(inputs),
-        evaluation(inputs.evaluation, inputs.evaluation_receipt.convention, inputs.generation.samples),
+        evaluation(inputs),
         code_generation(inputs.score, inputs.generation),
         benchmarks(inputs.harness),
         samples(inputs.samples),
@@ -58,7 +58,7 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
             dataset_name="held-out documents",
             dataset_split="validation",
             metric_type=name,
-            metric_name=f"{title}, 95 % interval {between(intervals[name])}" if intervals[name] else title,
+            metric_name=named(title, intervals[name], inputs.evaluation.documents),
             metric_value=values[name],
         )
         for name, title in METRICS.items()
@@ -86,7 +86,7 @@ def introduction(params: PublishParams, inputs: Inputs) -> str:
         f"A causal language model of type {escape(str(inputs.config['model_type']))} with "
         f"{inputs.training['parameters']:,} parameters and a vocabulary of {inputs.config['vocab_size']:,} tokens, "
         f"trained{start if recorded else ''} on {inputs.train.total.bytes:,} bytes of text. "
-        f"{by}The licence of the weights: {params.license}.\n"
+        f"{by}The licence of the weights: {params.license or 'none stated'}.\n"
     )
 
 
@@ -101,17 +101,24 @@ def intended_use(params: PublishParams, sources: Mapping[tuple[str, str], Any]) 
     return f"## Intended use and limitations\n\n{params.intended_use}\n\n{lines}"
 
 
-def evaluation(report: Evaluation, convention: str, counts: SampleCounts) -> str:
+def evaluation(inputs: Inputs) -> str:
     """The metrics with their intervals, compressors on the same bytes, and bits per byte of each source."""
-    values = report.model_dump()
-    rows = [(title, f"{values[name]:g}", between(values["interval_95"][name])) for name, title in METRICS.items()]
+    report, counts = inputs.evaluation, inputs.generation.samples
+    values, convention = report.model_dump(), inputs.evaluation_receipt.convention
+    rows = [
+        (title, f"{values[name]:g}", between(values["interval_95"][name], report.documents))
+        for name, title in METRICS.items()
+    ]
     rows += [
         (f"{title} (bits per byte)", f"{report.compressors_bits_per_byte[name]:g}", "")
         for name, title in COMPRESSORS.items()
     ]
     of_source = report.interval_95.bits_per_byte_per_source
+    documents: Counter[str] = Counter()
+    for (source, _), amount in inputs.validation.sources.items():
+        documents[source] += amount.documents
     per_source = [
-        (name, f"{value:g}", between(of_source.get(name)))
+        (name, f"{value:g}", between(of_source.get(name), documents[name]))
         for name, value in sorted(report.bits_per_byte_per_source.items())
     ]
     functions = ""
@@ -123,15 +130,26 @@ def evaluation(report: Evaluation, convention: str, counts: SampleCounts) -> str
     return (
         f"## Evaluation\n\n{table(('', 'value', '95 % interval'), rows)}\n"
         f"Over {report.documents:,} held-out documents, {report.tokens:,} tokens, {report.bytes:,} bytes. "
-        f"{convention}\n\n{table(('held-out source', 'bits per byte', '95 % interval'), per_source)}"
+        f"{convention}{few(report.documents)}\n\n"
+        f"{table(('held-out source', 'bits per byte', '95 % interval'), per_source)}"
         f"{further_sets(report)}{comparisons(report)}{functions}"
     )
+
+
+def few(documents: int) -> str:
+    """Why there is no interval; nothing where there are enough documents for one."""
+    return "" if documents >= FEWEST else f" An interval needs at least {FEWEST} documents."
 
 
 def further_sets(report: Evaluation) -> str:
     """What was measured on other sets than the validation split."""
     rows = [
-        (name, f"{found.bits_per_byte:g}", between(found.interval_95.bits_per_byte), f"{found.documents:,}")
+        (
+            name,
+            f"{found.bits_per_byte:g}",
+            between(found.interval_95.bits_per_byte, found.documents),
+            f"{found.documents:,}",
+        )
         for name, found in sorted(report.sets.items())
     ]
     return "\n" + table(("further set", "bits per byte", "95 % interval", "documents"), rows) if rows else ""
@@ -140,7 +158,12 @@ def further_sets(report: Evaluation) -> str:
 def comparisons(report: Evaluation) -> str:
     """Other models on the same documents of the validation split."""
     rows = [
-        (name, f"{found.bits_per_byte:g}", f"{found.difference:+g}", between(found.difference_interval_95))
+        (
+            name,
+            f"{found.bits_per_byte:g}",
+            f"{found.difference:+g}",
+            between(found.difference_interval_95, report.documents),
+        )
         for name, found in sorted(report.compared.items())
     ]
     heading = ("compared with", "bits per byte", "this model's difference", "95 % interval (paired)")

@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+FEWEST = 10
+"""Documents, or problems: a bootstrap over fewer covers far less than its 95 %, so no interval is shown."""
+
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
 """A model or data set of the Hub, as params.yaml names it."""
 
@@ -28,6 +31,19 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def between(interval: tuple[float, float] | None) -> str:
-    """An interval in words; nothing where there is none."""
-    return "" if interval is None else "{:g} to {:g}".format(*interval)
+def between(interval: tuple[float, float] | None, documents: int, digits: str = "g") -> str:
+    """A bootstrap interval over so many documents in words; empty where there is none."""
+    if interval is None:
+        return ""
+    if documents < FEWEST:
+        return f"too few ({documents})"
+    return " to ".join(format(end, digits) for end in interval)
+
+
+def named(metric: str, interval: tuple[float, float] | None, documents: int, digits: str = "g") -> str:
+    """A metric's name with its interval, for which the Hub's model-index has no field."""
+    if interval is None:
+        return metric
+    if documents < FEWEST:
+        return f"{metric}, too few for an interval ({documents})"
+    return f"{metric}, 95 % interval {between(interval, documents, digits)}"

@@ -1,11 +1,11 @@
-"""List, compare, load, verify, promote, roll back and remove published revisions, in a folder or on the Hub.
+"""List, load, verify, promote, roll back and remove the revisions that are published in a folder.
 
     parrotflow published list
-    parrotflow published diff main 1f2e3d4c
+    parrotflow published show 1f2e3d4c
     parrotflow published rollback
 
-A revision is named by its first digits, as in git, or `main`. The place is that of params.yaml (`publish.repository`,
-else `publish.folder` and `publish.name`); `--hub owner/name` or `--folder PATH` names another.
+A revision is named by its first digits, as in git, or `main`. The folder is that of params.yaml (`publish.folder` and
+`publish.name`); `--folder PATH` names another. What is on the Hub is seen and managed there, and by `hf`.
 """
 
 import argparse
@@ -24,12 +24,9 @@ from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
-from stages.publish.registry import printed
-from stages.publish.registry.comparison import compare
 from stages.publish.registry.history import before_main
-from stages.publish.registry.listing import listed, shown
+from stages.publish.registry.listing import listed, printed_list, printed_revision, shown, size
 from stages.publish.registry.local import Folder
-from stages.publish.registry.registry import Registry, full_name, main_revision, newest_first
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -37,50 +34,35 @@ from stages.runtime.section import read_section
 def main() -> None:
     """Do what the command line says."""
     arguments = parse_arguments()
-    if getattr(arguments, "experiment", None) is not None:
-        promote_experiment(arguments)
-        return
-    arguments.command(open_registry(arguments), arguments)
+    arguments.command(Folder(arguments.folder or folder_of_params()), arguments)
 
 
-def open_registry(arguments: argparse.Namespace) -> Registry:
-    """The place that the command line names, else that of params.yaml."""
-    if arguments.folder is not None:
-        return Folder(arguments.folder)
-    params = None if arguments.hub else read_section("publish", PublishParams)
-    repository = arguments.hub or (params.repository if params else None)
-    if repository is not None:
-        # A folder needs no network, nor the time of this import.
-        from stages.publish.registry.remote import Repository, require_repository
-
-        require_repository(repository)
-        return Repository(repository)
-    assert params is not None
-    return Folder(Path(params.folder) / params.name)
+def folder_of_params() -> Path:
+    """Where this project publishes. Raises UserError where that is the Hub."""
+    params = read_section("publish", PublishParams)
+    if params.repository is not None:
+        raise UserError(
+            f"publish.repository is {params.repository}: https://huggingface.co/{params.repository} shows its "
+            "revisions, and `hf` and huggingface_hub.HfApi manage them; --folder names a folder of revisions"
+        )
+    return Path(params.folder) / params.name
 
 
-def list_revisions(registry: Registry, arguments: argparse.Namespace) -> None:
+def list_revisions(registry: Folder, arguments: argparse.Namespace) -> None:
     """A line for each revision, the newest first."""
-    main_leads_to = registry.main()
-    rows = [listed(registry, name, main_leads_to) for name in newest_first(registry)]
-    print(as_json(rows) if arguments.json else printed.listing(rows))
+    rows = [listed(registry, name) for name in reversed(registry.names())]
+    print(as_json(rows) if arguments.json else printed_list(rows))
 
 
-def show(registry: Registry, arguments: argparse.Namespace) -> None:
+def show(registry: Folder, arguments: argparse.Namespace) -> None:
     """Everything about a revision."""
-    found = shown(registry, full_name(registry, arguments.revision))
-    print(as_json(found) if arguments.json else printed.revision(found))
+    found = shown(registry, registry.full_name(arguments.revision))
+    print(as_json(found) if arguments.json else printed_revision(found))
 
 
-def diff(registry: Registry, arguments: argparse.Namespace) -> None:
-    """What differs between two revisions."""
-    found = compare(registry, full_name(registry, arguments.one), full_name(registry, arguments.other))
-    print(as_json(found) if arguments.json else printed.comparison(found))
-
-
-def path(registry: Registry, arguments: argparse.Namespace) -> None:
-    """A folder that from_pretrained loads; from the Hub it is downloaded into the client's cache."""
-    name = full_name(registry, arguments.revision)
+def path(registry: Folder, arguments: argparse.Namespace) -> None:
+    """A folder that from_pretrained loads."""
+    name = registry.full_name(arguments.revision)
     if arguments.step is None:
         print(registry.folder(name).absolute())
         return
@@ -88,15 +70,15 @@ def path(registry: Registry, arguments: argparse.Namespace) -> None:
     if arguments.step not in steps:
         known = ", ".join(map(str, sorted(steps))) or "none"
         raise UserError(f"--step {arguments.step}: not an exported step of {name}; there are: {known}")
-    print(registry.step_folder(name, arguments.step).absolute())
+    print(steps[arguments.step].absolute())
 
 
-def verify(registry: Registry, arguments: argparse.Namespace) -> None:
+def verify(registry: Folder, arguments: argparse.Namespace) -> None:
     """Read every file, compare it with its hash and the record, and check the signature.
 
     Raises UserError where anything is wrong.
     """
-    names = [full_name(registry, arguments.revision)] if arguments.revision else list(newest_first(registry))
+    names = [registry.full_name(arguments.revision)] if arguments.revision else list(reversed(registry.names()))
     wrong = 0
     for name in names:
         folder = registry.folder(name)
@@ -118,10 +100,10 @@ def unrecorded(folder: Path) -> str:
     return f" (no stage is recorded for {', '.join(files[:3])}{more})" if files else ""
 
 
-def rollback(registry: Registry, _: argparse.Namespace) -> None:
+def rollback(registry: Folder, _: argparse.Namespace) -> None:
     """Lead main to where it led before. No gate: an earlier model may be worse, and is wanted."""
     with registry.changing():
-        current = main_revision(registry)
+        current = registry.main_revision()
         target = before_main(registry.moves(), set(registry.names()))
         if target is None:
             raise UserError(
@@ -132,32 +114,19 @@ def rollback(registry: Registry, _: argparse.Namespace) -> None:
     print(f"main leads to {target}; before: {current}")
 
 
-def promote(registry: Registry, arguments: argparse.Namespace) -> None:
+def promote(registry: Folder, arguments: argparse.Namespace) -> None:
     """Move main to a revision if the gate passes."""
-    if arguments.revision is None:
-        raise UserError("promote: name either a revision or --experiment NAME")
     with registry.changing():
-        name, current = full_name(registry, arguments.revision), registry.main()
+        name, current = registry.full_name(arguments.revision), registry.main()
         if name != current:
             registry.move_main(name, "promoted", gate_of(registry, name, arguments.allow_worse))
     print(f"main leads to {name}" + (f"; before: {current}" if name != current else " already"))
 
 
-def promote_experiment(arguments: argparse.Namespace) -> None:
-    """Publish what an experiment made if the gate passes, and move main to it. Place and gate are params.yaml's."""
-    if arguments.revision or arguments.hub or arguments.folder:
-        raise UserError(
-            "promote: --experiment publishes to the place of params.yaml; name no revision, --hub or --folder"
-        )
-    from stages.publish.registry.experiment import publish_experiment
-
-    publish_experiment(arguments.experiment, allow_worse=arguments.allow_worse)
-
-
-def gate_of(registry: Registry, name: str, allow_worse: bool) -> Gate:
+def gate_of(registry: Folder, name: str, allow_worse: bool) -> Gate:
     """The gate of params.yaml for a revision that is published. Raises RefusedError if it exceeds the limit."""
-    report = registry.file(name, EVALUATION)
-    if report is None:
+    report = registry.folder(name) / EVALUATION
+    if not report.is_file():
         raise UserError(f"{name}: holds no evaluation, so the gate cannot judge it; publish it again")
     params = read_section("publish", PublishParams).gate
     gate = Gate(
@@ -169,10 +138,10 @@ def gate_of(registry: Registry, name: str, allow_worse: bool) -> Gate:
     return gate
 
 
-def remove(registry: Registry, arguments: argparse.Namespace) -> None:
+def remove(registry: Folder, arguments: argparse.Namespace) -> None:
     """Remove a revision. Raises UserError if main leads to it."""
     with registry.changing():
-        name = full_name(registry, arguments.revision)
+        name = registry.full_name(arguments.revision)
         if name == registry.main():
             raise UserError(
                 f"{name}: main leads to it, so it is not removed; first `parrotflow published rollback`, or `promote` "
@@ -180,7 +149,7 @@ def remove(registry: Registry, arguments: argparse.Namespace) -> None:
             )
         freed = registry.freed_by_removing(name)
         registry.remove(name)
-    print(f"removed {name}: {printed.size(freed)} {registry.freed}")
+    print(f"removed {name}: {size(freed)} are free now")
 
 
 def as_json(found: BaseModel | Sequence[BaseModel]) -> str:
@@ -200,9 +169,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     where = argparse.ArgumentParser(add_help=False)
-    place = where.add_mutually_exclusive_group()
-    place.add_argument("--hub", metavar="OWNER/NAME", default=None, help="a repository on the Hub")
-    place.add_argument("--folder", type=Path, default=None, help="a folder with revisions/, e.g. published/NAME")
+    where.add_argument("--folder", type=Path, default=None, help="a folder with revisions/, e.g. published/NAME")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: object, help: str) -> argparse.ArgumentParser:
@@ -213,12 +180,9 @@ def parse_arguments() -> argparse.Namespace:
     of_list = command("list", list_revisions, "a line for each revision")
     of_show = command("show", show, "everything about a revision")
     of_show.add_argument("revision", nargs="?", default="main")
-    of_diff = command("diff", diff, "what differs: parameters, data, code, metrics, files")
-    of_diff.add_argument("one")
-    of_diff.add_argument("other", nargs="?", default="main")
-    for one in (of_list, of_show, of_diff):
+    for one in (of_list, of_show):
         one.add_argument("--json", action="store_true", help="for other programs")
-    of_path = command("path", path, "the folder that from_pretrained loads; from the Hub it is downloaded")
+    of_path = command("path", path, "the folder that from_pretrained loads")
     of_path.add_argument("revision", nargs="?", default="main")
     of_path.add_argument("--step", type=int, help="an exported step of the revision's run instead")
     of_verify = command("verify", verify, "read every file, compare it with its hash, and check the signature")
@@ -229,9 +193,8 @@ def parse_arguments() -> argparse.Namespace:
         help=f"a public key or an allowed-signers file of ssh-keygen; default: the file that {TRUSTED_KEY} names",
     )
     command("rollback", rollback, "lead main to where it led before")
-    of_promote = command("promote", promote, "lead main to a revision, or to what an experiment made")
-    of_promote.add_argument("revision", nargs="?")
-    of_promote.add_argument("--experiment", metavar="NAME", help="of `dvc exp show`: publish its results, and promote")
+    of_promote = command("promote", promote, "lead main to a revision, if the gate passes")
+    of_promote.add_argument("revision")
     of_promote.add_argument("--allow-worse", action="store_true", help="skip the gate")
     of_remove = command("remove", remove, "remove a revision that main does not lead to")
     of_remove.add_argument("revision")

@@ -1,17 +1,19 @@
 """What `list` and `show` say of a revision, as far as its files say it: older versions recorded less."""
 
+from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import Execution, read_execution
+from stages.formats.revision.execution import read_execution
 from stages.formats.revision.layout import EVALUATION, EXECUTION, PROVENANCE, record_path, run_name
-from stages.formats.revision.provenance import Provenance, read_provenance
+from stages.formats.revision.provenance import read_provenance
+from stages.publish.card.values import between
 from stages.publish.inputs import TRAIN_REPORT
-from stages.publish.registry.registry import Registry
+from stages.publish.registry.local import Folder
+
+HEADING = ("", "revision", "published", "bits per byte", "95 % interval", "parameters", "size", "own", "run", "commit")
 
 
 class PublishedIntervals(BaseModel):
@@ -28,6 +30,7 @@ class PublishedFigures(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     bits_per_byte: float | None = None
+    documents: int = 0
     interval_95: PublishedIntervals = PublishedIntervals()
 
 
@@ -37,10 +40,12 @@ class Listed(BaseModel):
     revision: str
     main: bool
     """Whether main leads to it."""
-    published: datetime | None
+    published: datetime
     bits_per_byte: float | None
     """Of the held-out split."""
     interval_95: tuple[float, float] | None
+    documents: int
+    """Of the held-out split; 0 where that is not known."""
     parameters: int | None
     bytes: int
     """Of all its files; several revisions may share them."""
@@ -59,31 +64,27 @@ class Shown(Listed):
     files: dict[str, int]
     """File -> bytes."""
     steps: dict[int, str]
-    """Exported step of the run -> its folder, or its tag on the Hub."""
+    """Exported step of the run -> its folder."""
     origin: str | None
     """The remote repository of the commit."""
-    changed: list[str]
-    """Files that differed from the commit."""
-    versions: dict[str, str]
-    params: dict[str, Any]
-    """Of each stage that led to it, as it ran, and of the publication."""
-    execution: Execution | None
     moves: list[str]
     """When main began to lead to it, and why."""
 
 
-def listed(registry: Registry, name: str, main: str | None) -> Listed:
+def listed(registry: Folder, name: str) -> Listed:
     """A revision in a line."""
-    provenance, execution = provenance_of(registry, name), execution_of(registry, name)
-    figures, git = figures_of(registry.file(name, EVALUATION)), provenance.git if provenance else None
-    training = registry.file(name, record_path(TRAIN_REPORT))
+    folder = registry.folder(name)
+    provenance, execution = read_provenance(folder / PROVENANCE), read_execution(folder / EXECUTION)
+    figures, git = figures_of(registry, name), provenance.git if provenance else None
+    training = folder / record_path(TRAIN_REPORT)
     return Listed(
         revision=name,
-        main=name == main,
+        main=name == registry.main(),
         published=registry.published(name),
         bits_per_byte=figures.bits_per_byte,
         interval_95=figures.interval_95.bits_per_byte,
-        parameters=read_json(training).get("parameters") if training else None,
+        documents=figures.documents,
+        parameters=read_json(training).get("parameters") if training.is_file() else None,
         bytes=sum(registry.sizes(name).values()),
         bytes_of_its_own=registry.freed_by_removing(name),
         run=run_name(execution.fingerprint) if execution else None,
@@ -92,49 +93,71 @@ def listed(registry: Registry, name: str, main: str | None) -> Listed:
     )
 
 
-def shown(registry: Registry, name: str) -> Shown:
-    """A revision in full."""
-    provenance = provenance_of(registry, name)
-    git = provenance.git if provenance else None
+def shown(registry: Folder, name: str) -> Shown:
+    """A revision in full; its parameters, libraries and hardware are in its card and below record/."""
+    provenance = read_provenance(registry.folder(name) / PROVENANCE)
     return Shown(
-        **dict(listed(registry, name, registry.main())),
-        location=registry.location,
+        **dict(listed(registry, name)),
+        location=registry.folder(name).as_posix(),
         files=dict(registry.sizes(name)),
-        steps=dict(registry.steps(name)),
-        origin=git.origin if git else None,
-        changed=git.changed if git else [],
-        versions=provenance.versions if provenance else {},
-        params=params_of(provenance),
-        execution=execution_of(registry, name),
+        steps={step: path.as_posix() for step, path in registry.steps(name).items()},
+        origin=provenance.git.origin if provenance and provenance.git else None,
         moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in registry.moves() if move.to == name],
     )
 
 
-def params_of(provenance: Provenance | None) -> dict[str, Any]:
-    """The sections of params.yaml as the stages ran with them."""
-    if provenance is None:
-        return {}
-    sections: dict[str, Any] = {}
-    for stage in provenance.pipeline:
-        sections |= stage.get("params", {}).get("params.yaml", {})
-    return sections | {"publish": provenance.publish}
-
-
-def provenance_of(registry: Registry, name: str) -> Provenance | None:
-    """None where a revision has none of a known format."""
-    path = registry.file(name, PROVENANCE)
-    return read_provenance(path) if path else None
-
-
-def execution_of(registry: Registry, name: str) -> Execution | None:
-    """None where it is not recorded."""
-    path = registry.file(name, EXECUTION)
-    return read_execution(path) if path else None
-
-
-def figures_of(path: Path | None) -> PublishedFigures:
-    """The figures of an evaluation; without values where there is none that can be read."""
+def figures_of(registry: Folder, name: str) -> PublishedFigures:
+    """The figures of its evaluation; without values where there is none that can be read."""
     try:
-        return PublishedFigures.model_validate_json(path.read_bytes()) if path else PublishedFigures()
-    except ValidationError:
+        return PublishedFigures.model_validate_json((registry.folder(name) / EVALUATION).read_bytes())
+    except (OSError, ValidationError):
         return PublishedFigures()
+
+
+def printed_list(rows: Sequence[Listed]) -> str:
+    """A line for each revision; `*` is the one that main leads to."""
+    lines = [("*" if row.main else "", *cells(row)) for row in rows]
+    return aligned([HEADING, *lines]) if lines else "nothing is published"
+
+
+def printed_revision(found: Shown) -> str:
+    """Everything about a revision, a line for each fact."""
+    rows = [
+        *zip(HEADING[1:], cells(found), strict=True),
+        ("in", found.location),
+        ("from", found.origin or "no remote repository"),
+        *(("main", move) for move in found.moves),
+        *((f"step {step}", where) for step, where in found.steps.items()),
+        *((path, size(count)) for path, count in found.files.items()),
+    ]
+    return aligned(rows)
+
+
+def cells(row: Listed) -> tuple[str, ...]:
+    """A revision's cells below the heading, without the first."""
+    return (
+        row.revision,
+        f"{row.published:%Y-%m-%d %H:%M}",
+        "" if row.bits_per_byte is None else f"{row.bits_per_byte:g}",
+        between(row.interval_95, row.documents),
+        "" if row.parameters is None else f"{row.parameters:,}",
+        size(row.bytes),
+        size(row.bytes_of_its_own),
+        row.run or "",
+        f"{row.commit[:12]}{' dirty' if row.dirty else ''}" if row.commit else "",
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def size(count: int) -> str:
+    """Bytes in a readable unit."""
+    for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}"
+    return f"{count} bytes"

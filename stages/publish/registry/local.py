@@ -1,4 +1,4 @@
-"""The revisions in a folder, `published/NAME`."""
+"""The revisions in a folder, `published/NAME`. Those on the Hub are shown and managed by the Hub and its client."""
 
 import shutil
 from collections import Counter
@@ -14,11 +14,12 @@ from stages.publish.gate import Gate, published_evaluation
 from stages.publish.registry.history import Move, Why, read_moves
 from stages.runtime.entry import UserError
 
+LEAST_DIGITS = 4
+"""Of an abbreviated name, as in git."""
+
 
 class Folder:
     """A folder with revisions of any version of parrotflow."""
-
-    freed = "are free now"
 
     def __init__(self, path: Path) -> None:
         """Raises UserError where nothing is published in `path`."""
@@ -35,9 +36,28 @@ class Folder:
         found = [path.name for path in (self.path / REVISIONS).glob("[!.]*") if path.is_dir()]
         return sorted(found, key=lambda name: (self.published(name), name))
 
+    def full_name(self, given: str) -> str:
+        """The revision that `given` means: its name, the first digits of it, or `main`. Raises UserError."""
+        if given == MAIN:
+            return self.main_revision()
+        names = self.names()
+        found = [name for name in names if name.startswith(given)]
+        if given in names or (len(found) == 1 and len(given) >= LEAST_DIGITS):
+            return given if given in names else found[0]
+        if len(found) > 1:
+            raise UserError(f"{given}: ambiguous in {self.location}: {', '.join(found)}; give more digits")
+        hint = f" (give at least {LEAST_DIGITS} digits)" if found else ""
+        raise UserError(f"{given}: no revision of {self.location}{hint}; there are: {', '.join(names) or 'none'}")
+
     def main(self) -> str | None:
         """Where the link leads."""
         return main_of(self.path)
+
+    def main_revision(self) -> str:
+        """The revision that `main` leads to. Raises UserError where there is none."""
+        if (name := self.main()) is None:
+            raise UserError(f"{self.location}: main leads to no revision; `parrotflow run publish` publishes one")
+        return name
 
     def moves(self) -> list[Move]:
         """As they were recorded."""
@@ -54,26 +74,17 @@ class Folder:
         folder = self.folder(name)
         return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files_below([folder])}
 
-    def file(self, name: str, path: str) -> Path | None:
-        """In the revision's folder."""
-        found = self.folder(name) / path
-        return found if found.is_file() else None
-
     def folder(self, name: str) -> Path:
         """The revision's folder."""
         return self.path / REVISIONS / name
 
-    def steps(self, name: str) -> Mapping[int, str]:
-        """The folders of the run's exported steps."""
+    def steps(self, name: str) -> Mapping[int, Path]:
+        """The folders of the exported steps of its run."""
         run = self.run(name)
         if run is None:
             return {}
         found = sorted((self.path / RUNS / run).glob("step-*"))
-        return {int(path.name.removeprefix("step-")): path.as_posix() for path in found}
-
-    def step_folder(self, name: str, step: int) -> Path:
-        """Its folder."""
-        return Path(self.steps(name)[step])
+        return {int(path.name.removeprefix("step-")): path for path in found}
 
     def run(self, name: str) -> str | None:
         """The name of the run that a revision comes from; None where it is not recorded."""

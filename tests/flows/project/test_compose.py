@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from flows.project.compose import composed_text, difference, groups
+from stages.publish.params import describes_another_corpus
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 
@@ -42,6 +43,29 @@ def test_presets_set_how_the_batch_grows_where_they_set_its_size() -> None:
     of_a_batch = [text for text in presets if "global_batch_size:" in text]
     assert len(of_a_batch) == 3
     assert all("batch_doublings: []" in text for text in of_a_batch)
+
+
+@pytest.mark.parametrize("corpus", [choice for choice in groups(ROOT / "conf")["corpus"] if choice != "embedded"])
+def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_back(
+    tmp_path: Path, corpus: str
+) -> None:
+    path, default = tmp_path / "params.yaml", read_params_file()
+    path.write_text(composed_text([f"corpus={corpus}"]))
+    chosen = read_params_file(path)
+
+    assert describes_another_corpus(chosen["publish"], chosen["collect"]["sources"]) is None
+    assert describes_another_corpus(default["publish"], chosen["collect"]["sources"]) is not None
+    path.write_text(composed_text(["corpus=embedded"], path))
+    assert read_params_file(path) == default
+
+
+@pytest.mark.parametrize("corpus", ["folder", "text"])
+def test_of_ones_own_files_no_preset_states_a_licence_or_python(tmp_path: Path, corpus: str) -> None:
+    publish = composed(tmp_path, f"corpus={corpus}")["publish"]
+
+    assert publish["license"] is None
+    assert "python" not in str(publish).lower()
+    assert "fibonacci" not in str(publish)
 
 
 def test_a_chosen_model_replaces_the_architecture_whole(tmp_path: Path) -> None:

@@ -70,7 +70,6 @@ def test_show_and_path_take_the_first_digits_of_a_name(three: list[str], publish
     assert isinstance(shown, dict)
     assert shown["revision"] == three[0]
     assert shown["files"]["model.safetensors"] == (MAIN / "model.safetensors").stat().st_size
-    assert shown["params"]["publish"]["description"] == "A model for tests."
     assert published("path", three[0][:6]) == f"{(PUBLISHED / 'revisions' / three[0]).absolute()}\n"
     assert published("path").strip().endswith(three[-1])
     assert three[1] in published("show", three[1])
@@ -163,23 +162,6 @@ def test_verify_reads_every_file(three: list[str], published: Terminal) -> None:
     assert published("verify", three[1]).startswith(f"{three[1]}  intact (no stage is recorded for config.json, ")
 
 
-def test_diff_says_what_differs_and_nothing_else(project: Path, published: Terminal) -> None:
-    first = publish_with(2.0)
-    write_sections(project, publish__description="Another one.")
-    second = publish_with(1.5)
-
-    found = published.json("diff", first, second)
-
-    assert isinstance(found, dict)
-    assert found["params"] == {"publish.description": ["A model for tests.", "Another one."]}
-    assert found["metrics"] == {"bits_per_byte": [2.0, 1.5]}
-    assert {"README.md", "evaluation.json"} <= set(found["files"])
-    assert "model.safetensors" not in found["files"]
-    text = published("diff", first, second)
-    assert "bits_per_byte  2  -> 1.5  -0.5" in text
-    assert "nothing differs" in published("diff", first, first)
-
-
 def test_where_nothing_is_published_one_line_says_so(project: Path, published: Terminal) -> None:
     with pytest.raises(UserError, match="published/tiny: nothing is published here"):
         published("list")
@@ -208,6 +190,17 @@ def test_a_killed_removal_is_continued_by_the_same_command(
     assert {path.name for path in (PUBLISHED / "revisions").iterdir()} == set(three[1:])
 
 
-def test_an_experiment_is_published_to_the_place_of_the_parameters_alone(three: list[str], published: Terminal) -> None:
-    with pytest.raises(UserError, match=r"--experiment publishes to the place of params.yaml"):
-        published("promote", "--experiment", "winner", "--folder", "elsewhere")
+def test_what_is_on_the_hub_is_left_to_the_hub(project: Path, published: Terminal) -> None:
+    write_sections(project, publish__repository="me/tiny")
+
+    with pytest.raises(UserError, match=r"publish.repository is me/tiny: https://huggingface.co/me/tiny shows its"):
+        published("list")
+
+
+def test_no_interval_of_few_documents_is_listed(three: list[str], published: Terminal) -> None:
+    report = MAIN.resolve() / "evaluation.json"
+    values = read_json(report) | {"documents": 9}
+    report.unlink()
+    write_json(report, values)
+
+    assert "too few (9)" in published("list")

@@ -17,7 +17,7 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test lint format setup setup-dev versions bench help
+.PHONY: run test lint format setup setup-dev bench help
 
 run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
 	@parrotflow run
@@ -52,9 +52,6 @@ $(READY_DEV): requirements-dev.lock $(READY)
 	@$(PIP) -r requirements-dev.lock >/dev/null 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(COMPILE) || true
 	@touch $(READY_DEV)
-
-versions: setup  ## after an upgrade on purpose: versions.yaml from requirements.lock
-	@python -m flows.project.versions
 
 bench: setup-dev  ## every measurement, and docs/measured.md from them
 	@python -m benchmarks

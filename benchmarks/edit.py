@@ -59,7 +59,7 @@ def write_project(project: Path, limit: int) -> tuple[float, int]:
     params["collect"] |= {"sources": [{"kind": "files", "globs": ["corpus"], **origin}], "shard_bytes": 8_000_000}
     params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    shutil.copyfile(ROOT / "versions.yaml", project / "versions.yaml")
+    shutil.copyfile(ROOT / "requirements.lock", project / "requirements.lock")
     return size / 1e6, count
 
 

@@ -67,7 +67,7 @@ def write_project(project: Path, limit: int) -> float:
     params["clean"]["split"] = {"by": "source", "validation_sources": [], "validation_share": 0.02}
     params["tokenizer"] |= {"vocabulary_size": 32_768, "training_bytes": 500_000_000}
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    shutil.copyfile(ROOT / "versions.yaml", project / "versions.yaml")
+    shutil.copyfile(ROOT / "requirements.lock", project / "requirements.lock")
     return size / 1e9
 
 

@@ -116,8 +116,6 @@ def why(
         return
     if plan.seconds:
         console.print(f"\nLast time, what may run took {plan.seconds:.0f} s.")
-    for stage in plan.only_remarks:
-        console.print(f'{stage.name}: only remarks changed; parrotflow accept {stage.name} --because "..." skips it')
 
 
 @app.command

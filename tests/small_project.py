@@ -1,4 +1,4 @@
-"""The builder of small projects: params.yaml of any stages with tiny values, versions.yaml, documents, a repository.
+"""The builder of small projects: params.yaml of any stages with tiny values, locked versions, documents, a repository.
 
 What builds on it: tests/trained_project.py (the data stages' results and a model), tests/train/small_run.py (token
 stores), tests/flows/small_pipeline.py (the whole pipeline) and tests/flows/toy.py (stages of shell commands).
@@ -187,10 +187,10 @@ def write_params(folder: Path, *stages: str, **changes: Any) -> None:
 
 
 def write_project(folder: Path, *stages: str, **changes: Any) -> None:
-    """Write params.yaml and versions.yaml."""
+    """Write params.yaml and requirements.lock."""
     write_params(folder, *stages, **changes)
-    if not (folder / "versions.yaml").exists():
-        shutil.copyfile(ROOT / "versions.yaml", folder / "versions.yaml")
+    if not (folder / "requirements.lock").exists():
+        shutil.copyfile(ROOT / "requirements.lock", folder / "requirements.lock")
 
 
 IDENTITY = {

@@ -13,26 +13,27 @@ import yaml
 from dvc.repo import Repo
 from pydantic import BaseModel
 
-from flows.plan.code_deps import stale_stages
 from flows.plan.params import section_models
-from flows.project import versions
+from flows.reproduce.prepare.environment import groups
 from stages.runtime.code import RUNTIME, import_closure
 from stages.runtime.section import read_params_file
+from stages.runtime.stage_code import pinned, stage_codes
 
 ROOT = Path(__file__).parents[1]
 DVC_STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 STAGES = tuple(DVC_STAGES)
-WITH_PARAMS = tuple(stage for stage in STAGES if stage != "corpus_page")
+WITH_PARAMS = tuple(stage for stage in STAGES if stage not in ("code", "corpus_page"))
 PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "__main__.py").exists())
 """Of stages. One may hold several: that of evaluate holds generate too."""
 
 SHARED_BY_ALL = (
     "runtime/atomic",
+    "runtime/code",
     "runtime/dotted",
     "runtime/entry",
     "runtime/hashes",
     "runtime/inputs",
-    "runtime/versions",
+    "runtime/stage_code",
 )
 """Writing whole files, failing clearly, hashing, inputs, versions: what no stage can do without."""
 
@@ -127,14 +128,14 @@ def test_a_training_node_needs_only_the_light_libraries() -> None:
         assert {found.split(".")[0] for found in imports(path)} <= allowed | TRACKERS, path
 
 
-def test_dvc_yaml_lists_exactly_the_code_that_the_stages_import() -> None:
-    assert [str(stale) for stale in stale_stages(DVC_STAGES)] == []
-
-
-def test_only_what_every_stage_needs_is_a_dep_of_every_stage() -> None:
-    shared = set.intersection(*(set(DVC_STAGES[stage]["deps"]) for stage in STAGES))
+def test_only_what_every_stage_needs_is_code_of_every_stage() -> None:
+    shared = set.intersection(*(set(code.files) for code in stage_codes(ROOT).values()))
 
     assert shared == {f"stages/{name}.py" for name in SHARED_BY_ALL}
+
+
+def test_dvc_yaml_reads_as_a_table_of_contents() -> None:
+    assert len((ROOT / "dvc.yaml").read_text(encoding="utf-8").splitlines()) <= 250
 
 
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "publish"])
@@ -171,29 +172,6 @@ def test_every_parameter_says_what_it_means() -> None:
         assert not undescribed, f"{stage}: {undescribed}"
 
 
-def test_versions_yaml_holds_the_pins_of_the_lock() -> None:
-    assert (ROOT / "versions.yaml").read_text(encoding="utf-8") == versions.versions_text()
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_libraries_that_a_stage_requires_are_among_its_deps(stage: str) -> None:
-    closure = import_closure(DVC_STAGES[stage]["cmd"].removeprefix("python -m "))
-    required = {name for path in closure for name in required_libraries(ROOT / path)}
-    if stage == "collect":
-        for source in read_params_file(ROOT / "params.yaml")["collect"]["sources"]:
-            required |= set(source.get("names", [])) if source["kind"] == "packages" else set()
-
-    assert set(versions.named_libraries()[stage]) == required
-
-
-def required_libraries(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require_locked":
-            # A library that only some parameters need is in a conditional among the arguments.
-            arguments = (inner for argument in node.args for inner in ast.walk(argument))
-            yield from (str(inner.value) for inner in arguments if isinstance(inner, ast.Constant))
-
-
 def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
     run = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     first, *development = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
@@ -204,11 +182,11 @@ def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
 
 
 def test_each_lock_pins_the_libraries_that_pyproject_names_for_it_and_no_other_groups() -> None:
-    groups = versions.groups()
-    run, development = versions.locked_versions(), versions.locked_versions(versions.DEVELOPMENT_LOCK_FILE)
+    named = groups()
+    run, development = pinned(), pinned(Path("requirements-dev.lock"))
 
-    assert groups["run"] <= set(run)
-    assert groups["dev"] | groups["cluster"] <= set(development)
+    assert named["run"] <= set(run)
+    assert named["dev"] | named["cluster"] <= set(development)
     assert not set(run) & set(development)
 
 
@@ -307,7 +285,8 @@ def meaningful(path: Path) -> str:
 
 
 def test_nothing_in_flows_names_a_stage() -> None:
-    names = {name for name in DVC_STAGES if name != "clean"}  # also what a stage is that is up to date
+    # Also what a stage is that is up to date, and what a reason is.
+    names = {name for name in DVC_STAGES if name not in ("clean", "code")}
     files = re.compile(rf"(data|reports|model)/|stages\.({'|'.join(DVC_STAGES)})")
     for path in modules("flows"):
         for text in strings(path):

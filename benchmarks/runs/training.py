@@ -58,7 +58,7 @@ def training_project(folder: Path, **changes: Any) -> Path:
     if not (ROOT / "data/tokens/train/manifest.json").exists():
         raise SystemExit("data/tokens: nothing there; run `dvc repro tokenize` first")
     folder.mkdir(parents=True)
-    for name in ("data", "launch", "versions.yaml"):
+    for name in ("data", "launch", "requirements.lock"):
         (folder / name).symlink_to(ROOT / name)
     values = mini_section()
     for dotted, value in changes.items():

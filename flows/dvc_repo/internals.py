@@ -197,14 +197,17 @@ def verify_downloads() -> None:
     DataCloud.get_remote = get_verified_remote
 
 
-def record_inputs(name: str, before_writing: Callable[[dict[str, Any]], None]) -> None:
+def record_inputs(
+    name: str, prepare: Callable[[PipelineStage], None], before_writing: Callable[[dict[str, Any]], None]
+) -> None:
     """Write a stage's inputs as they are now into dvc.lock; its outputs stay as recorded.
 
     As `dvc commit`, but nothing goes into the run-cache: that would be restored, and shared, as if it was computed.
-    `before_writing` gets the entry that dvc.lock will hold.
+    `prepare` gets the stage before its inputs are read, `before_writing` the entry that dvc.lock will hold.
     """
     with locked_repo() as repo:
         (stage,) = repo.stage.collect(name)
+        prepare(stage)
         stage.save_deps()
         stage.md5 = stage.compute_md5()
         before_writing(to_single_stage_lockfile(stage))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from dvc.utils.serialize import load_yaml
 
 from stages.runtime.atomic import atomic_write
 
@@ -37,10 +38,10 @@ def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
 
 
 def recorded(stage: str) -> dict[str, Any] | None:
-    """A stage's entry in dvc.lock."""
+    """A stage's entry in dvc.lock, read as DVC does: 1e-08 is a number."""
     dvc_file, name = located(stage)
     lock_file = lock_file_of(dvc_file)
-    stages = (yaml.safe_load(lock_file.read_bytes()) or {}).get("stages") if lock_file.exists() else None
+    stages = (load_yaml(str(lock_file)) or {}).get("stages") if lock_file.exists() else None
     entry: dict[str, Any] | None = (stages or {}).get(name)
     return entry
 

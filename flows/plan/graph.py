@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
@@ -29,21 +30,19 @@ from flows.dvc_repo.internals import (
     run_cache_entry,
 )
 from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE, located
-from flows.plan.code_change import is_only_remarks
-from flows.plan.code_deps import REMEDY, StaleDeps, stale_deps
 from flows.plan.history import read_seconds
 from flows.plan.policy import Policy, read_policy
+from flows.plan.stage_code import CodeFolder, code_folders, unnoticed_code, writes_code
 from flows.plan.unhashable import check_deps
 from stages.runtime.dotted import differences
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import file_changes, library_changes
 
 State = Literal["clean", "run", "maybe", "restore"]
 
 Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]
 
 FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
-
-VERSIONS_FILE = "versions.yaml"
 
 MOST_FILES_NAMED = 3
 """Of changed code, in the one line that says why a stage runs; `--json` lists all of them."""
@@ -60,15 +59,13 @@ class Reason:
     """The value as of the last run, where it is known."""
     new: Any = None
     """The value now."""
-    only_remarks: bool = False
-    """Of code: comments, formatting or docstrings changed, the syntax tree did not."""
 
     def __str__(self) -> str:
         match self.kind:
             case "parameter" | "library":
                 return f"{self.what} {_short(self.old)} → {_short(self.new)}"
             case "code" | "data" | "output":
-                return f"{self.what} {self.new}{' in remarks only' if self.only_remarks else ''}"
+                return f"{self.what} {self.new}"
             case "upstream":
                 return f"{self.what} runs before it"
             case "always":
@@ -90,13 +87,10 @@ class PlannedStage:
     """How it is run."""
     seconds: float | None = None
     """How long it took when it ran last on this machine; None where that is not known."""
-    code: tuple[str, ...] = ()
-    """The Python files among its dependencies."""
     metrics: tuple[str, ...] = ()
     """The metrics files among its outputs."""
-    stale_deps: StaleDeps | None = None
-    """How its code deps differ from what it imports. Only looked at where code has changed: else they were right when
-    it ran, or it would have failed."""
+    warning: str = ""
+    """That a change of its code would go unnoticed, and what to do."""
 
     @property
     def may_be_restored(self) -> bool:
@@ -133,14 +127,9 @@ class Plan:
         return [stage for stage in self.stages if stage.state != "clean"]
 
     @property
-    def only_remarks(self) -> list[PlannedStage]:
-        """The stages that would run because of comments, formatting or docstrings alone."""
-        return [stage for stage in self.to_do if stage.reasons and all(why.only_remarks for why in stage.reasons)]
-
-    @property
     def warnings(self) -> list[str]:
-        """What a person should know before a run: stages that do not list the code they import."""
-        return [f"{stage.stale_deps}: {REMEDY}" for stage in self.stages if stage.stale_deps]
+        """What a person should know before a run: stages whose code can change unnoticed."""
+        return [stage.warning for stage in self.stages if stage.warning]
 
     @property
     def seconds(self) -> float:
@@ -199,6 +188,8 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
             if stage not in chosen:
                 chosen.add(stage)
                 todo.extend(neighbours(stage))
+    if downstream:  # A stage starts only if its code is recorded as it is.
+        chosen |= {stage for stage in graph.nodes if writes_code(stage)}
     # With the edges of frozen stages: they need nothing to run before them, but must not read what is being written.
     return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], repo.index.graph)
 
@@ -222,13 +213,16 @@ def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineSt
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
     seconds, graph = read_seconds(), repo.index.graph
+    folders = code_folders(repo.index.stages)
     for stage in stages:
         drop_damaged_trees(stage.outs)
         upstream = [other.addressing for other in graph.successors(stage) if other in stages]
-        reasons = list(_reasons(stage))
+        # Of code that is to be recorded anew the plan knows what it will be.
+        known = {folder.writer.addressing for folder in folders if folder.is_stale and folder.expect_in(stage)}
+        reasons = list(_reasons(stage, folders))
         if force:
             reasons.append(Reason("asked", stage.addressing))
-        running = [name for name in upstream if name in changing and not stage.frozen]
+        running = [name for name in upstream if name in changing - known and not stage.frozen]
         state: State = "clean"
         if reasons:
             can_restore = not running and not force and not stage.frozen
@@ -239,6 +233,8 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         # What is only put back is as it was; anything else may come out differently.
         if state != "clean" and not (state == "restore" and all(reason.kind == "output" for reason in reasons)):
             changing.add(stage.addressing)
+        for folder in folders:
+            folder.is_stale |= folder.writer is stage and state != "clean"
         yield PlannedStage(
             stage.addressing,
             state,
@@ -246,9 +242,8 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             tuple(upstream),
             _policy(stage),
             seconds.get(stage.addressing),
-            tuple(str(dep) for dep in stage.deps if str(dep).endswith(".py")),
             tuple(str(out) for out in stage.outs if out.metric),
-            _stale_deps(stage) if any(reason.kind in ("code", "never run") for reason in reasons) else None,
+            _warning(stage) if folders else "",
         )
 
 
@@ -256,11 +251,12 @@ def _policy(stage: Stage) -> Policy:
     return read_policy(stage.addressing, getattr(stage, "meta", None))
 
 
-def _stale_deps(stage: PipelineStage) -> StaleDeps | None:
-    return stale_deps(stage.addressing, stage.cmd, [str(dep) for dep in stage.deps])
+def _warning(stage: PipelineStage) -> str:
+    deps = [os.path.relpath(dep.fs_path, stage.wdir) for dep in stage.deps if dep.protocol == "local"]
+    return unnoticed_code(stage.addressing, stage.cmd, deps, Path(stage.wdir))
 
 
-def _reasons(stage: Stage) -> Iterator[Reason]:
+def _reasons(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
     if stage.is_callback:
         yield Reason("always", "it has neither deps nor outs")
         return
@@ -272,7 +268,7 @@ def _reasons(stage: Stage) -> Iterator[Reason]:
     if stage.frozen:
         yield from _outs_of_frozen(stage)
         return
-    yield from _changed_deps(stage)
+    yield from _changed_deps(stage, folders)
     yield from _changed_outs(stage)
 
 
@@ -284,7 +280,7 @@ def _outs_of_frozen(stage: Stage) -> Iterator[Reason]:
         yield replace(reason, new=f"{reason.new}, and the stage is frozen: {remedy} it")
 
 
-def _changed_deps(stage: Stage) -> Iterator[Reason]:
+def _changed_deps(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
     if stage.always_changed:
         yield Reason("always", "always_changed in dvc.yaml")
     upstream_outs = {str(out) for other in stage.repo.index.stages if other is not stage for out in other.outs}
@@ -293,15 +289,28 @@ def _changed_deps(stage: Stage) -> Iterator[Reason]:
             yield from _changed_params(dep)
         else:
             kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
+            folder = next((folder for folder in folders if Path(dep.fs_path).parent == folder.path), None)
             for path, status in (dep.status() or {}).items():
                 # An upstream that has not run yet explains its own outputs.
-                if path in upstream_outs and status == "deleted":
+                if status == "deleted" and (folder or path in upstream_outs):
                     continue
                 if not dep.hash_info:
                     yield Reason(kind, path, new="is new in dvc.yaml")
                     continue
-                remarks = kind == "code" and status == "modified" and is_only_remarks(Path(path), dep.hash_info.value)
-                yield Reason(kind, path, new=status, only_remarks=remarks)
+                if folder:
+                    yield from _changed_code(folder, dep)
+                else:
+                    yield Reason(kind, path, new=status)
+
+
+def _changed_code(folder: CodeFolder, dep: Dependency) -> Iterator[Reason]:
+    known = folder.changes(dep)
+    files = file_changes(*known) if known else {}
+    libraries = library_changes(*known) if known else []
+    yield from (Reason("code", file, new=how) for file, how in files.items())
+    yield from (Reason("library", *change) for change in libraries)
+    if not files and not libraries:
+        yield Reason("code", "its code", new="changed")
 
 
 def _changed_outs(stage: Stage) -> Iterator[Reason]:
@@ -319,10 +328,9 @@ def _changed_outs(stage: Stage) -> Iterator[Reason]:
 def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
     before = dep.hash_info.value if dep.hash_info else {}
     now = dep.read_params()
-    kind: Literal["library", "parameter"] = "library" if str(dep) == VERSIONS_FILE else "parameter"
     for name in dep.params:
         for key, old, new in differences(name, before.get(name), now.get(name)):
-            yield Reason(kind, key, old, new)
+            yield Reason("parameter", key, old, new)
 
 
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:

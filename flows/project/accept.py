@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import record_inputs
 from flows.dvc_repo.lock_file import forget, located, recorded, sort_lock_file
 from flows.plan.graph import PlannedStage, make_plan
+from flows.plan.stage_code import expect_code, writes_code
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -37,8 +39,6 @@ class Accepted:
     because: str
     changes: list[str]
     """What had changed, as the plan says it."""
-    same_syntax_tree: bool
-    """Whether all of it were comments, formatting or docstrings."""
     by: str
     """git's user.name."""
     date: str
@@ -50,7 +50,7 @@ class Accepted:
 def accept(name: str, because: str) -> Accepted:
     """Declare a stage up to date. Raises UserError where it is, where it never ran, or its outputs are not as left."""
     if not because.strip():
-        raise UserError('accept: say why, e.g. --because "a docstring"')
+        raise UserError('accept: say why, e.g. --because "a clearer message"')
     stage = next(stage for stage in make_plan([name]) if stage.name == name)
     require_acceptable(stage)
     changes = [reason for reason in stage.reasons if reason.kind != "upstream"]
@@ -58,10 +58,14 @@ def accept(name: str, because: str) -> Accepted:
         stage=name,
         because=because,
         changes=[str(reason) for reason in changes],
-        same_syntax_tree=all(reason.only_remarks for reason in changes),
         by=_git_user(),
         date=datetime.now(UTC).date().isoformat(),
     )
+
+    def prepare(found: PipelineStage) -> None:
+        if writes_code(found):
+            raise UserError(f"{name}: it takes a second: run `dvc repro {name}`")
+        expect_code(found)
 
     def enter(record: dict[str, Any]) -> None:
         own = {"record": record_sha256(record)}
@@ -70,7 +74,7 @@ def accept(name: str, because: str) -> Accepted:
         write_ledger([*read_ledger(), *earlier, asdict(entry) | own])
 
     drop_expired()
-    record_inputs(name, before_writing=enter)
+    record_inputs(name, prepare, before_writing=enter)
     drop_expired()
     sort_lock_file(located(name)[0])
     return entry

@@ -6,17 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 import yaml
 
 from flows.dvc_repo.repair import is_torn
-from flows.plan.code_deps import REMEDY, stale_stages
-from flows.plan.params import check_params, section_models
-from flows.project.versions import DVC_FILE, LOCK_FILE, locked_versions
+from flows.plan.params import DVC_FILE, check_params, section_models
+from flows.plan.stage_code import module_of, unnoticed_code
 from stages.runtime.entry import UserError, first_line
+from stages.runtime.stage_code import LOCK_FILE, WRITER, installed, pinned, stage_codes
 
 OLDEST_PYTHON = (3, 11)
 
@@ -64,31 +63,29 @@ def packages() -> Finding:
     """What is installed is what requirements.lock pins."""
     if not LOCK_FILE.exists():
         return Finding("ok", "packages", f"no {LOCK_FILE} here to compare with")
-    wrong = []
-    for name, pinned in locked_versions().items():
-        try:
-            installed = version(name).split("+")[0]
-        except PackageNotFoundError:
-            installed = "missing"
-        if installed != pinned:
-            wrong.append(f"{name} {installed} instead of {pinned}")
+    pins = pinned().values()
+    found = [(name, installed(name) or "missing", wanted) for name, wanted in pins]
+    wrong = [f"{name} {here} instead of {wanted}" for name, here, wanted in found if here != wanted]
     if not wrong:
-        return Finding("ok", "packages", f"all {len(locked_versions())} as in {LOCK_FILE}")
+        return Finding("ok", "packages", f"all {len(pins)} as in {LOCK_FILE}")
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     shown = ", ".join(wrong[:3]) + more
     return Finding("fault", "packages", shown, "rm .venv/ready && make setup")
 
 
 def dependencies() -> Finding:
-    """dvc.yaml lists the code that the stages import."""
+    """Each stage depends on the file that says what its code is."""
     try:
         stages = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
-        stale = list(stale_stages(stages))
-    except (OSError, yaml.YAMLError, SyntaxError) as error:
-        return Finding("fault", "dependencies", first_line(error), "correct dvc.yaml, or the code it names")
-    if stale:
-        return Finding("fault", "dependencies", f"dvc.yaml: {stale[0]}", REMEDY)
-    return Finding("ok", "dependencies", "dvc.yaml lists the code that its stages import")
+        if not any(module_of(stage.get("cmd")) == WRITER for stage in stages.values()):
+            return Finding("ok", "dependencies", "no stage here records the code of the others")
+        stage_codes()
+    except (OSError, yaml.YAMLError, UserError) as error:
+        return Finding("fault", "dependencies", first_line(error), "correct dvc.yaml, or the code that it names")
+    for name, stage in stages.items():
+        if unnoticed := unnoticed_code(name, stage.get("cmd"), stage.get("deps") or ()):
+            return Finding("fault", "dependencies", unnoticed, "")
+    return Finding("ok", "dependencies", "each stage depends on its code")
 
 
 def parameters() -> Finding:

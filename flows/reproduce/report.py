@@ -53,7 +53,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     for stage in verdict.stages:
         lines.append(f"{stage.name:<{width}}  {stage.state}")
         lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
-        lines += [f"{'':<{width}}    input: {changed}" for changed in stage.different_inputs]
+        lines += [f"{'':<{width}}    input: {changed.fact}" for changed in stage.different_inputs]
     for one in verdict.sets:
         ends = f" [{one.published_interval[0]:g}, {one.published_interval[1]:g}]" if one.published_interval else ""
         lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")

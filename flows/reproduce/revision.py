@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.consistency import project_path, unmade
@@ -17,13 +18,14 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
+    record_path,
 )
 from stages.formats.revision.lock import Entry, maker_of, makers_of, overlaps, read_recorded_lock
 from stages.formats.revision.provenance import Provenance, read_provenance
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import StageCode, file_changes, library_changes, read_stage_code
 
-NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_VERSIONS, RECORDED_REQUIREMENTS)
+NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS)
 """Without these nothing can be rebuilt."""
 
 
@@ -132,3 +134,22 @@ def require_made(revision: Revision) -> None:
             f"{revision.asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
             "the record is not that of the pipeline that made this revision"
         )
+
+
+def code_in(file: Path) -> StageCode | None:
+    """What a file says of a stage's code; None where it is missing or says nothing."""
+    return read_stage_code(file.read_bytes()) if file.is_file() else None
+
+
+def changed_code(revision: Revision, checkout: Path, path: str) -> list[tuple[Literal["code", "library"], str, str]]:
+    """(kind, file or library, how it differs) of a stage's code in the checkout.
+
+    Where the record does not have it, the file of code itself is named.
+    """
+    recorded, found = code_in(revision.folder / record_path(path)), code_in(checkout / path)
+    if recorded is None or found is None:
+        return [("code", path, "modified")]
+    return [
+        *(("code", file, how) for file, how in file_changes(recorded, found).items()),
+        *(("library", name, f"{old} -> {new}") for name, old, new in library_changes(recorded, found)),
+    ]

@@ -8,7 +8,6 @@ from pathlib import Path
 from flows.dvc_repo.cache import low_space
 from flows.dvc_repo.lock_file import lock_file_of, sort_lock_file
 from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
-from flows.plan.code_change import remember_code
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.history import remember_seconds
 from flows.plan.params import check_params, description_warnings
@@ -85,7 +84,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             watch.look_at_all(lock_files, terminal.say)
             for file in plan.dvc_files:
                 sort_lock_file(Path(file))
-            remember_code(Path(file) for stage in plan for file in stage.code)
             for outcome in outcomes.values():
                 if outcome.result == "ran":
                     remember_seconds(outcome.name, outcome.seconds)

@@ -14,13 +14,10 @@ from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
-from stages.runtime.versions import require_locked
 
 
 def main() -> None:
     params = read_section("clean", CleanParams)
-    require_locked("numpy", "pandas", "pyarrow", "regex", "rensa", "scipy")
-    require_locked(*(["detect-secrets"] if params.masks.keys else []))
     judged = judge(require_documents(DOCUMENTS), params)
     ledger = judged.ledger
 

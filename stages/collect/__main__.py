@@ -2,7 +2,7 @@
 
 from stages.collect.content_check import SeenFiles
 from stages.collect.gather import Taken, gather
-from stages.collect.params import CollectParams, Hub, Packages
+from stages.collect.params import CollectParams, Packages
 from stages.collect.report import LEFT_OUT, corpus_id, left_out_table, misplaced, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS
@@ -11,14 +11,13 @@ from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
-from stages.runtime.versions import require_locked
+from stages.runtime.stage_code import require_locked
 
 
 def main() -> None:
     params = read_section("collect", CollectParams)
     packages = [name for source in params.sources if isinstance(source, Packages) for name in source.names]
-    hub = ["datasets"] if any(isinstance(source, Hub) for source in params.sources) else []
-    require_locked("fsspec", "license-expression", "pyarrow", *packages, *hub)
+    require_locked(*packages)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes)

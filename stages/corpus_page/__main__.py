@@ -8,13 +8,11 @@ from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import run_stage
-from stages.runtime.versions import require_locked
 
 CORPUS_PAGE = Path("data/corpus.html")
 
 
 def main() -> None:
-    require_locked("Jinja2", "numpy", "pandas", "pyarrow")
     stores = {split: TokenStore(TOKENS / split) for split in SPLITS}
     manifests = {split: store.manifest for split, store in stores.items()}
     lengths = {split: store.document_lengths for split, store in stores.items()}

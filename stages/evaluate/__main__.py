@@ -25,14 +25,14 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import launch_config, require_devices
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
+from stages.runtime.stage_code import require_locked
 
 HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
 
 
 def main() -> None:
     params = read_section("evaluate", EvaluateParams)
-    require_locked("numpy", "pyarrow", "safetensors", "tokenizers", "torch", "transformers")
+    require_locked("tokenizers")  # transformers reads tokenizers with it
     launch = launch_config()
     require_devices(launch)
     sets = [validation_split(HELD_OUT_DOCUMENTS), *named_sets(params.sets)]

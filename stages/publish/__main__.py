@@ -24,12 +24,10 @@ from stages.publish.revision import Revision, model_files, name_revision, with_k
 from stages.publish.workspace import in_temporary_workspace
 from stages.runtime.entry import RefusedError, UserError, run_stage
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
 
 
 def main() -> None:
     params = read_section("publish", PublishParams)
-    require_locked("huggingface_hub", "matplotlib")
     receipt_file = receipt_path(params.folder, params.name)
     if in_temporary_workspace(Path.cwd()):
         write_receipt(receipt_file, Receipt(destination="none", location="", reason="temporary experiment workspace"))

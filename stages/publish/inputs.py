@@ -25,7 +25,7 @@ from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import Execution, read_execution
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import read_lock, recorded_section, recorded_versions
+from stages.publish.lock import makers, read_lock, recorded_section, recorded_versions
 from stages.runtime.entry import UserError
 
 CLEAN_REPORT = REPORTS / "clean.json"
@@ -122,7 +122,7 @@ def read_inputs() -> Inputs:
         recorded=Recorded(
             training=recorded_section(stages, "train"),
             cleaning=recorded_section(stages, "clean"),
-            versions=recorded_versions(stages, MODEL),
+            versions=recorded_versions(makers(stages, MODEL)),
         ),
         evaluation=read_evaluation(),
         generation=read_generation(),

@@ -1,10 +1,14 @@
 """What dvc.lock records of the stages that led to a file."""
 
 from collections.abc import Iterable, Iterator
+from hashlib import md5
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ruamel.yaml import YAML
+
+from stages.runtime.entry import UserError
+from stages.runtime.stage_code import FOLDER, StageCode, read_stage_code
 
 LOCK = Path("dvc.lock")
 
@@ -28,13 +32,42 @@ def recorded_section(stages: Stages, name: str) -> dict[str, Any]:
     return section
 
 
-def recorded_versions(stages: Stages, output: Path) -> dict[str, str]:
-    """Library -> version, of those that the maker of `output` depends on; empty where none is recorded."""
-    makers = (
-        stage for stage in stages.values() if any(out["path"] == output.as_posix() for out in stage.get("outs", []))
-    )
-    versions: dict[str, str] = next(makers, {}).get("params", {}).get("versions.yaml", {})
+def recorded_code(stages: Stages) -> dict[str, StageCode | None]:
+    """Each stage's file of code -> what the stage ran with; None where the file is another by now."""
+    found: dict[str, StageCode | None] = {}
+    for stage in stages.values():
+        for dep in stage.get("deps", []):
+            path = Path(dep["path"])
+            if path.parent == FOLDER:
+                content = path.read_bytes() if path.is_file() else b""
+                same = md5(content, usedforsecurity=False).hexdigest() == dep.get("md5")
+                found[dep["path"]] = read_stage_code(content) if same else None
+    return found
+
+
+def recorded_versions(stages: Stages) -> dict[str, str]:
+    """Library -> the version that the stages ran with, as far as that is recorded.
+
+    Raises UserError where two stages ran with different versions.
+    """
+    versions: dict[str, str] = {}
+    for path, code in recorded_code(stages).items():
+        for library, version in code.libraries.items() if code else ():
+            if versions.setdefault(library, version) != version:
+                raise UserError(
+                    f"{path}: its stage ran with {library} {version}, another one with {versions[library]}: no one "
+                    "state of the project made this model; run `dvc repro`"
+                )
     return versions
+
+
+def makers(stages: Stages, output: Path) -> Stages:
+    """The stage that makes `output`; empty where none is recorded."""
+    return {
+        name: stage
+        for name, stage in stages.items()
+        if any(out["path"] == output.as_posix() for out in stage.get("outs", []))
+    }
 
 
 def not_in_lock(stages: Stages, inputs: Iterable[str]) -> list[str]:
@@ -59,13 +92,18 @@ def outside_deps(stages: Stages) -> Iterator[dict[str, Any]]:
 
 
 def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
-    """The stages that the inputs come from, each after those that it depends on."""
+    """The stages that the inputs come from, each after those that it depends on.
+
+    Without the one that records the code: it depends on every file of code, and its results are kept themselves.
+    """
     ordered: Stages = {}
 
     def add(paths: Iterable[str]) -> None:
         for name in sorted(stages):
             if name not in ordered and any(
-                overlaps(path, out["path"]) for path in paths for out in stages[name].get("outs", [])
+                overlaps(path, out["path"]) and out["path"] != FOLDER.as_posix()
+                for path in paths
+                for out in stages[name].get("outs", [])
             ):
                 add([dep["path"] for dep in stages[name].get("deps", [])])
                 ordered[name] = stages[name]

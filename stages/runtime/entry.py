@@ -73,7 +73,7 @@ def first_line(error: BaseException) -> str:
 def run_stage(main: Callable[[], None]) -> None:
     """Run `main` and exit with the code that says how it ended.
 
-    A stage of dvc.yaml fails where its inputs changed meanwhile, or where it loaded code that dvc.yaml does not list.
+    A stage of dvc.yaml fails where its inputs changed meanwhile, or where it runs other code than DVC would record.
     """
     from stages.runtime.inputs import DVC_FILE, inputs_of_this_stage  # which imports this module
 
@@ -83,6 +83,7 @@ def run_stage(main: Callable[[], None]) -> None:
             private_state_dir()
         if inputs is not None:
             inputs.require_unedited_code()
+            inputs.require_recorded_code()
             inputs.require_listed()
         main()
         if inputs is not None:

@@ -3,8 +3,10 @@
 DVC reads a stage's dependencies and parameters after its command has ended and writes them to dvc.lock (treeverse/dvc
 #11058). What is edited while a stage runs would be recorded, although nothing was computed from it. So a stage notes at
 its start what dvc.yaml lists for it, compares at its end, and fails where something changed: then DVC records nothing,
-and the next run computes the stage again. A dependency that dvc.yaml does not list would not be noticed at all;
-therefore the modules that a stage has loaded are compared with its list too.
+and the next run computes the stage again.
+
+Of its code, dvc.yaml lists one file for a stage (`stages.runtime.stage_code`). A stage starts only if that file says
+what the code is now, and a module that the file does not name must not be loaded: its changes would not be noticed.
 """
 
 import os
@@ -22,6 +24,15 @@ import yaml
 
 from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import InputsChangedError, UserError
+from stages.runtime.stage_code import (
+    WRITER,
+    StageCode,
+    code_of,
+    code_path,
+    installed,
+    read_stage_code,
+    require_locked,
+)
 
 DVC_FILE = Path("dvc.yaml")
 STAGE_VARIABLE = "DVC_STAGE"
@@ -50,23 +61,46 @@ class Inputs:
     """What dvc.yaml lists for a stage, as it was at one moment."""
 
     stage: str
+    module: str
+    """What its command runs: `stages.NAME`."""
     deps: tuple[str, ...]
     params: dict[str, tuple[str, ...]]
     """The keys that count, by the file that they are in; none: the whole file."""
+    code: StageCode | None
+    """What its file of code says; None where there is none."""
     files: dict[str, FileState]
-    """Every file that is listed or lies in a folder that is."""
+    """Every file that is listed, lies in a folder that is, or is code of the stage."""
     params_text: dict[str, bytes]
+
+    def require_recorded_code(self) -> None:
+        """Raise UserError where the stage's file of code is not listed, or says something else than the code."""
+        if self.module == WRITER:
+            return
+        path = code_path(self.module)
+        if path.as_posix() not in self.deps:
+            raise UserError(
+                f"{self.stage}: {DVC_FILE} does not list {path} among its deps, so a change of its code would go "
+                "unnoticed: add it there, then run `dvc repro`"
+            )
+        if self.code is None:
+            raise UserError(f"{self.stage}: there is no {path}: run `dvc repro`, which writes it first")
+        if changes := self.code.changes_to(code_of(self.module)):
+            raise UserError(
+                f"{self.stage}: {path} does not have the code as it is now ({_named(changes)}): run `dvc repro`, which "
+                "brings it up to date first"
+            )
+        # What is not installed cannot have been imported; whoever imports it fails.
+        require_locked(*(name for name in self.code.libraries if installed(name)))
 
     def require_unchanged(self) -> None:
         """Raise InputsChangedError that names what differs from now."""
-        now = _observed(self.stage, self.deps, self.params)
+        now = _observed(self.stage, self.module, self.deps, self.params, self.code)
         changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
         changes += [name for path, old in _read_besides.items() for name in _changed_files(old, dict(_states(path)))]
         if changes:
-            more = f" and {len(changes) - NAMED_CHANGES} more" if len(changes) > NAMED_CHANGES else ""
             raise InputsChangedError(
-                f"{self.stage}: inputs changed while it ran: {', '.join(changes[:NAMED_CHANGES])}{more}; its result "
-                "is not recorded, because it belongs to neither the old nor the new inputs: run the same command again"
+                f"{self.stage}: inputs changed while it ran: {_named(changes)}; its result is not "
+                "recorded, because it belongs to neither the old nor the new inputs: run the same command again"
             )
 
     def lists(self, path: Path) -> bool:
@@ -74,24 +108,23 @@ class Inputs:
         return any(path.absolute().is_relative_to(Path(dep).absolute()) for dep in self.deps)
 
     def require_listed(self) -> None:
-        """Raise UserError where a module of ours is loaded that dvc.yaml does not list."""
-        missing = sorted(set(_loaded_code()) - set(self.deps))
+        """Raise UserError where a module of ours is loaded that the stage's file of code does not name."""
+        missing = sorted(set(_loaded_code()) - self.code.files.keys()) if self.code else []
         if missing:
             raise UserError(
-                f"{self.stage}: imports {', '.join(missing)}, which {DVC_FILE} does not list among its deps, so a "
-                "change would go unnoticed: run `python -m flows.project.closure --write`, then this again"
+                f"{self.stage}: imports {', '.join(missing)}, which {code_path(self.module)} does not name, so a "
+                "change would go unnoticed: import it by an `import` statement, or by its whole name in a string"
             )
 
     def require_unedited_code(self) -> None:
-        """Raise InputsChangedError where a listed module was saved between this process's start and now.
+        """Raise InputsChangedError where a module was saved between this process's start and now.
 
         It may have been loaded before that, so what runs need not be what the file holds.
         """
         start = _process_start_ns()
-        loaded = set(_loaded_code())
-        for dep in self.deps:
-            if dep in loaded and start + START_SLACK_NS < Path(dep).stat().st_mtime_ns <= time.time_ns():
-                raise InputsChangedError(f"{self.stage}: {dep} changed while it started: run the same command again")
+        for file in _loaded_code():
+            if start + START_SLACK_NS < Path(file).stat().st_mtime_ns <= time.time_ns():
+                raise InputsChangedError(f"{self.stage}: {file} changed while it started: run the same command again")
 
     def _changed_params(self, now: "Inputs") -> Iterator[str]:
         for file, keys in self.params.items():
@@ -130,12 +163,15 @@ def inputs_of_this_stage() -> Inputs | None:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or not DVC_FILE.is_file():
         return None
-    found = _find_stage(spec.name.removesuffix(".__main__"))
+    module = spec.name.removesuffix(".__main__")
+    found = _find_stage(module)
     if found is None:
         return None
     name, stage = found
     deps = tuple(dep for dep in map(_path, stage.get("deps") or ()) if "${" not in dep)
-    return _observed(name, deps, _listed_params(stage.get("params") or []))
+    file = code_path(module)
+    code = read_stage_code(file.read_bytes()) if file.is_file() else None
+    return _observed(name, module, deps, _listed_params(stage.get("params") or []), code)
 
 
 def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
@@ -164,15 +200,24 @@ def _listed_params(entries: list[str | dict[str, list[str] | None]]) -> dict[str
     return params
 
 
-def _observed(stage: str, deps: tuple[str, ...], params: dict[str, tuple[str, ...]]) -> Inputs:
-    files = {name: state for dep in deps for name, state in _states(Path(dep))}
+def _observed(
+    stage: str, module: str, deps: tuple[str, ...], params: dict[str, tuple[str, ...]], code: StageCode | None
+) -> Inputs:
+    read = (*deps, *(code.files if code else ()))
+    files = {name: state for path in read for name, state in _states(Path(path))}
     texts = {file: Path(file).read_bytes() if Path(file).is_file() else b"" for file in params}
-    return Inputs(stage, deps, params, files, texts)
+    return Inputs(stage, module, deps, params, code, files, texts)
+
+
+def _named(changes: list[str]) -> str:
+    more = f" and {len(changes) - NAMED_CHANGES} more" if len(changes) > NAMED_CHANGES else ""
+    return f"{', '.join(changes[:NAMED_CHANGES])}{more}"
 
 
 def _states(path: Path) -> Iterator[tuple[str, FileState]]:
     if path.is_dir():
-        for folder, _, names in os.walk(path):
+        for folder, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if name != "__pycache__"]  # as in .dvcignore
             for name in names:
                 file = os.path.join(folder, name)  # noqa: PTH118 - many files
                 with suppress(OSError):  # gone by now

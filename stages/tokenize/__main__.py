@@ -11,7 +11,6 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
-from stages.runtime.versions import require_locked
 from stages.tokenize.encode import Encoding, write_store
 from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine
@@ -20,7 +19,6 @@ from stages.tokenize.vocabulary import read_vocabulary
 
 def main() -> None:
     params = read_section("tokenize", TokenizeParams)
-    require_locked("fastokens", "numpy", "pyarrow", "tokenizers")
     shards = {split: require_documents(CLEAN / split) for split in SPLITS}
     vocabulary = read_vocabulary(TOKENIZER)
 

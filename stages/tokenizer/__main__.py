@@ -12,7 +12,6 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.save import save_trained, take_over
 from stages.tokenizer.train import characters, sample, train_bpe
@@ -22,7 +21,6 @@ DOCUMENTS = CLEAN / TRAIN
 
 def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
-    require_locked("pyarrow", "tokenizers", *(["transformers"] if params.folder else []))
     require_documents(DOCUMENTS)
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, folder)

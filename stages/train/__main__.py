@@ -15,7 +15,8 @@ from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import device_count, launch_config
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
+from stages.runtime.stage_code import require_locked
+from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout, note_padded_vocabulary
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
 from stages.train.model.build import build_config, check_model
@@ -27,7 +28,7 @@ from stages.train.params import TrainParams
 
 def main() -> None:
     params = read_section("train", TrainParams)
-    require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
+    require_locked(*LIBRARIES)  # the versions by which checkpoints are found
     config = launch_config()
     restarts_allowed()
     grace_seconds()

@@ -11,6 +11,7 @@ import yaml
 from tests.small_project import ROOT, SECTIONS, make_repository, write_corpus, write_params
 
 STAGES = [
+    "code",
     "collect",
     "clean",
     "tokenizer",
@@ -31,7 +32,6 @@ CODE = (
     "launch",
     "conf",
     "dvc.yaml",
-    "versions.yaml",
     "requirements.lock",
     "pyproject.toml",
     "accepted.yaml",
@@ -50,7 +50,8 @@ def make_pipeline(folder: Path, documents: int = 40) -> Path:
     # Changes here are about what runs: a model that comes out a little worse is published all the same.
     write_params(folder, *SECTIONS, train__max_steps=6, publish__gate__allow_worse=True)
     write_corpus(folder, documents)
-    (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text())
+    for name in (".gitignore", ".dvcignore"):
+        (folder / name).write_text((ROOT / name).read_text())
     make_repository(folder)
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "start")

@@ -21,7 +21,7 @@ stages:
     cmd: tail -c 3 first.txt > right.txt
     deps: [first.txt]
     params:
-      - versions.yaml: [torch]
+      - other.yaml: [torch]
     outs: [right.txt]
   join:
     cmd: cat left.txt right.txt > join.txt
@@ -35,7 +35,7 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "dvc.yaml").write_text(dvc_yaml)
     (folder / "params.yaml").write_text("left: {rate: 1, name: a}\n")
-    (folder / "versions.yaml").write_text("torch: '1'\n")
+    (folder / "other.yaml").write_text("torch: '1'\n")
     (folder / "source.txt").write_text("0123456789\n")
     make_repository(folder)
     (folder / ".gitignore").write_text("/.parrotflow/\n")

@@ -116,7 +116,7 @@ def test_the_record_of_the_first_publication_stays_and_main_has_it_too(project: 
     first = published(hub)
     repository = hub.repositories[NAME]
     repository.commit("main", {"provenance.json": b"{}\n"}, [], "by hand")
-    Path("versions.yaml").write_text(Path("versions.yaml").read_text() + "another: 1.0\n")
+    Path("requirements.lock").write_text(Path("requirements.lock").read_text() + "another==1.0\n")
 
     assert published(hub)["commit"] == first["commit"]
 

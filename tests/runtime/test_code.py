@@ -8,7 +8,8 @@ from stages.clean import ledger, masked_shards, splits
 from stages.clean.similarity import minhash
 from stages.collect import trie
 from stages.runtime import code
-from stages.runtime.code import code_key, code_sha256, import_closure, meaning
+from stages.runtime.code import code_key, code_sha256, import_closure
+from stages.runtime.entry import UserError
 from stages.tokenize import encode
 
 
@@ -65,14 +66,6 @@ def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Pa
     assert import_closure("stages.toy", tmp_path)[1:] == ["stages/toy/deep/__main__.py", "stages/toy/deep/down.py"]
 
 
-def test_remarks_and_formatting_have_no_meaning() -> None:
-    plain = b"class A:\n    x = 1\n\n    def f(self):\n        return 'text'\n"
-    remarked = plain.replace(b"x = 1", b"x=1  # one\n    'About x.'").replace(b"return", b"'About f.'\n        return")
-
-    assert meaning(plain) == meaning(remarked)
-    assert meaning(plain) != meaning(plain.replace(b"'text'", b"'other'"))
-
-
 def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_remarks(tmp_path: Path) -> None:
     def sha256() -> str:
         code_sha256.cache_clear()
@@ -122,3 +115,10 @@ def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> Non
     for module in (ledger, splits, minhash, trie, encode):
         name = str(module.__name__)
         assert "stages/formats/documents.py" in import_closure(name), name
+
+
+def test_code_that_is_not_python_is_named_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, toy____main__="import stages.toy.one", toy__one="x = 1\ny = (\n")
+
+    with pytest.raises(UserError, match=r"stages/toy/one.py: line 2: '\(' was never closed; correct it first"):
+        import_closure("stages.toy", tmp_path)

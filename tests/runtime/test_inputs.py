@@ -1,28 +1,32 @@
 """A stage whose inputs are edited while it runs fails, and DVC records nothing."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 
-from stages.runtime.code import import_closure
+from stages.runtime.stage_code import stage_codes
 from tests.small_project import make_repository
 
 ROOT = Path(__file__).parents[2]
 
 DVC_YAML = """\
 stages:
+  code:
+    cmd: python -m stages.code
+    deps: [stages, requirements.lock]
+    outs: [code]
   toy:
     cmd: python -m stages.toy
-    deps: [source.txt, folder, stages/toy/__main__.py, stages/toy/used.py, {runtime}]
-    params:
-      - toy
-      - versions.yaml: [torch]
+    deps: [source.txt, folder, code/toy.json]
+    params: [toy]
     outs: [out.txt]
   other:
     cmd: cp source.txt other.txt
@@ -53,19 +57,29 @@ entry.run_stage(main)
 def project(tmp_path: Path) -> Path:
     """A project of one stage that computes as long as the file `wait` is there."""
     (tmp_path / "stages/toy").mkdir(parents=True)
-    (tmp_path / "stages/runtime").symlink_to(ROOT / "stages/runtime")
+    compiled = shutil.ignore_patterns("__pycache__")
+    for name in ("stages/code", "stages/runtime"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=compiled)
     (tmp_path / "stages/toy/__main__.py").write_text(MAIN)
     (tmp_path / "stages/toy/used.py").write_text("X = 1\n")
-    runtime = ", ".join(import_closure("stages.runtime.entry"))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/part.txt").write_text("1")
     (tmp_path / "source.txt").write_text("1")
-    (tmp_path / "dvc.yaml").write_text(DVC_YAML.replace("{runtime}", runtime))
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     (tmp_path / "params.yaml").write_text("toy: {rate: 1, deep: {name: a}}\nother: 1\n")
-    (tmp_path / "versions.yaml").write_text("torch: '1'\nnumpy: '1'\n")
+    (tmp_path / ".dvcignore").write_text("__pycache__\n")
+    (tmp_path / "requirements.lock").write_text("")
+    record_code(tmp_path)
     (tmp_path / "wait").touch()
     time.sleep(0.05)  # no file is newer than the process that reads it
     return tmp_path
+
+
+def record_code(project: Path) -> None:
+    """What the stage `code` does."""
+    (project / "code").mkdir(exist_ok=True)
+    for path, code in stage_codes(project).items():
+        (project / path).write_text(code.text)
 
 
 def run(project: Path, change: Callable[[], object], *command: str) -> tuple[int, str]:
@@ -95,7 +109,6 @@ def replace(path: Path, before: str, after: str) -> None:
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda p: replace(p / "params.yaml", "rate: 1", "rate: 2"), "toy.rate 1 → 2"),
     (lambda p: replace(p / "params.yaml", "name: a", "name: b"), "toy.deep.name a → b"),
-    (lambda p: replace(p / "versions.yaml", "torch: '1'", "torch: '2'"), "torch 1 → 2"),
     (lambda p: (p / "stages/toy/used.py").write_text("X = 2\n"), "stages/toy/used.py"),
     (lambda p: (p / "source.txt").write_text("2"), "source.txt"),
     (lambda p: (p / "source.txt").unlink(), "source.txt (gone)"),
@@ -133,7 +146,7 @@ def test_code_that_was_edited_and_put_back_while_the_stage_ran_may_have_been_loa
     [
         lambda p: None,
         lambda p: replace(p / "params.yaml", "other: 1", "other: 2"),
-        lambda p: replace(p / "versions.yaml", "numpy: '1'", "numpy: '2'"),
+        lambda p: (p / "requirements.lock").write_text("numpy==1.0"),  # what it ran with is on record
         lambda p: (p / "source.txt").write_text("1"),  # saved again as it was
         lambda p: (p / "not-listed.txt").write_text("1"),
     ],
@@ -151,7 +164,7 @@ def test_dvc_records_nothing_and_the_next_run_computes_again(project: Path) -> N
     code, said = run(project, edit, "dvc", "repro", "toy")
     assert code != 0
     assert "toy.rate 1 → 2" in said
-    assert not (project / "dvc.lock").exists()
+    assert "toy" not in yaml.safe_load((project / "dvc.lock").read_text())["stages"]
 
     code, _ = run(project, lambda: None, "dvc", "repro", "toy")
     assert code == 0
@@ -159,15 +172,73 @@ def test_dvc_records_nothing_and_the_next_run_computes_again(project: Path) -> N
     assert recorded["toy"]["rate"] == 2
 
 
-def test_code_that_dvc_yaml_does_not_list_stops_the_stage_before_it_computes(project: Path) -> None:
+def started(project: Path) -> tuple[int, str]:
+    """Run the stage alone, without a change; its exit code and what it said."""
+    return run(project, lambda: None)
+
+
+def test_a_comment_or_a_docstring_is_no_change_of_code(project: Path) -> None:
+    (project / "stages/toy/used.py").write_text('"""What is used."""\n\nX = 1  # one\n')
+    time.sleep(0.05)
+
+    assert started(project) == (0, "")
+
+
+def test_code_that_is_not_as_recorded_stops_the_stage_before_it_computes(project: Path) -> None:
     (project / "stages/toy/used.py").write_text("import stages.toy.hidden\n")
     (project / "stages/toy/hidden.py").write_text("X = 1\n")
+    time.sleep(0.05)
 
-    code, said = run(project, lambda: None)
+    assert started(project) == (
+        2,
+        "error: toy: code/toy.json does not have the code as it is now (stages/toy/hidden.py is new, "
+        "stages/toy/used.py modified): run `dvc repro`, which brings it up to date first\n",
+    )
+    assert not (project / "out.txt").exists()
+    shutil.rmtree(project / "code")
+    assert started(project) == (2, "error: toy: there is no code/toy.json: run `dvc repro`, which writes it first\n")
+
+
+def test_a_locked_version_that_is_not_recorded_or_not_installed_stops_it_too(project: Path) -> None:
+    replace(project / "stages/toy/used.py", "X = 1", "import numpy as X")
+    (project / "requirements.lock").write_text("numpy==1.0\npandas==1.0\n")
+    record_code(project)
+    time.sleep(0.05)
+    code, said = started(project)
+    assert code == 2
+    assert said.startswith("error: numpy: requirements.lock says 1.0, found ")
+
+    (project / "requirements.lock").write_text(f"numpy=={version('numpy')}\npandas==1.0\n")
+    assert f"(numpy 1.0 → {version('numpy')}): run `dvc repro`" in started(project)[1]
+    record_code(project)
+    assert started(project) == (0, "")
+
+
+def test_a_stage_that_does_not_depend_on_its_code_is_stopped(project: Path) -> None:
+    replace(project / "dvc.yaml", ", code/toy.json]", "]")
+
+    code, said = started(project)
 
     assert code == 2
-    assert said.startswith("error: toy: imports stages/toy/hidden.py, which dvc.yaml does not list among its deps")
-    assert not (project / "out.txt").exists()
+    assert said.startswith("error: toy: dvc.yaml does not list code/toy.json among its deps")
+
+
+def test_the_stage_alone_fails_after_an_edit_and_dvc_repro_brings_its_code_up_to_date_first(project: Path) -> None:
+    make_repository(project)
+    (project / ".dvcignore").write_text("__pycache__\n")
+    assert run(project, lambda: None, "dvc", "repro", "toy")[0] == 0
+    (project / "stages/toy/used.py").write_text("X = 2\n")
+
+    code, said = run(project, lambda: None, "dvc", "repro", "--force", "--single-item", "toy")
+    assert code != 0
+    assert "(stages/toy/used.py modified): run `dvc repro`" in said
+
+    code, said = run(project, lambda: None, "dvc", "repro", "toy")
+    assert code == 0
+    assert [line for line in said.splitlines() if line.startswith("Running")] == [
+        "Running stage 'code':",
+        "Running stage 'toy':",
+    ]
 
 
 def test_a_file_that_only_a_parameter_names_is_watched_too_and_said_to_be_unknown_to_dvc(project: Path) -> None:
@@ -176,6 +247,8 @@ def test_a_file_that_only_a_parameter_names_is_watched_too_and_said_to_be_unknow
     )
     replace(project / "stages/toy/__main__.py", "def main():\n", f"def main():\n{told}")
     (project / "own.txt").write_text("1")
+    record_code(project)
+    time.sleep(0.05)
 
     code, said = run(project, lambda: (project / "own.txt").write_text("22"))
 
@@ -188,21 +261,24 @@ def test_a_file_that_only_a_parameter_names_is_watched_too_and_said_to_be_unknow
     ]
 
 
-def test_code_that_is_loaded_late_is_found_at_the_end(project: Path) -> None:
-    replace(
-        project / "stages/toy/__main__.py", '    Path("out.txt")', '    import stages.toy.late\n    Path("out.txt")'
-    )
+def test_code_that_no_import_names_is_found_at_the_end(project: Path) -> None:
+    late = '    __import__("stages.toy." + "late")\n    Path("out.txt")'
+    replace(project / "stages/toy/__main__.py", '    Path("out.txt")', late)
     (project / "stages/toy/late.py").write_text("X = 1\n")
+    record_code(project)
+    time.sleep(0.05)
 
-    code, said = run(project, lambda: None)
+    code, said = started(project)
 
     assert code == 2
-    assert "imports stages/toy/late.py" in said
+    assert "imports stages/toy/late.py, which code/toy.json does not name" in said
 
 
 def test_code_saved_while_the_stage_still_imports_is_noticed(project: Path) -> None:
     slow = "import pathlib, time\n" + 'pathlib.Path("began").touch()\ntime.sleep(0.5)\n'
     replace(project / "stages/toy/__main__.py", "import stages.toy.used\n", "import stages.toy.used\n" + slow)
+    record_code(project)
+    time.sleep(0.05)
 
     code, said = run(project, lambda: (project / "stages/toy/used.py").write_text("X = 2\n"))
 

@@ -78,7 +78,7 @@ def write_project(folder: Path, **changes: Any) -> Path:
     saved = folder / "data/tokenizer/tokenizer.json"
     write_store(folder / "data/tokens/train", documents(60, seed=2), tokenizer, saved)
     write_store(folder / "data/tokens/validation", documents(12, seed=3), tokenizer, saved)
-    shutil.copyfile(ROOT / "versions.yaml", folder / "versions.yaml")
+    shutil.copyfile(ROOT / "requirements.lock", folder / "requirements.lock")
     shutil.copytree(ROOT / "launch", folder / "launch")
     write_params(folder, **changes)
     return folder

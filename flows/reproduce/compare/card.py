@@ -23,10 +23,11 @@ from stages.formats.revision.layout import (
     EXECUTION,
     INPUTS,
     RECORDED_ACCEPTED,
+    RECORDED_CODE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
-    RECORDED_VERSIONS,
 )
+from stages.runtime.stage_code import FOLDER
 
 STAGE = "card"
 """What the comparison is called among the stages. The stage that makes the card is not run: it would publish."""
@@ -59,8 +60,10 @@ def rendered_card(revision: Revision, checkout: Path, python: Path, environment:
 def lay_out(revision: Revision, checkout: Path, project: Path) -> None:
     """Make the project that publish saw: links to the recorded files, and to rebuilt ones where nothing is recorded."""
     files = {project / file: revision.folder / path for path, file in revision.published.items()}
-    for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_VERSIONS, RECORDED_ACCEPTED):
+    for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED):
         files |= {project / Path(path).name: revision.folder / path}
+    code = [path for path in revision.provenance.files if path.startswith(f"{RECORDED_CODE}/")]
+    files |= {project / FOLDER / Path(path).name: revision.folder / path for path in code}
     files |= {project / TRAIN_EXECUTION: revision.folder / EXECUTION}
     rebuilt = {path.relative_to(checkout): path for path in (checkout / REPORTS).rglob("*") if path.is_file()}
     for name in rebuilt.keys() - {TRAIN_EXECUTION, TRAIN_SPEED}:

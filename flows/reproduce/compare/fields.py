@@ -28,6 +28,16 @@ NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, 
 
 Weight = Literal["rounding", "versions", "content"]
 
+Kind = Literal["publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that was not as recorded and can explain a difference."""
+
+    kind: Kind
+    fact: str
+
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
@@ -68,7 +78,7 @@ class ComparedStage:
     """restored: not computed here, its recorded outputs were pulled."""
     outputs: int
     """How many outputs were compared."""
-    different_inputs: list[str]
+    different_inputs: list[Cause]
     """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
     differences: list[FileDifference]
     """Of its outputs."""

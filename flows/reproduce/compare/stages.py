@@ -6,9 +6,17 @@ from typing import Any, Literal
 
 from ruamel.yaml import YAML
 
-from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileDifference, first_difference
-from flows.reproduce.revision import Revision
+from flows.reproduce.compare.fields import (
+    Cause,
+    ComparedStage,
+    FieldDifference,
+    FileDifference,
+    Kind,
+    first_difference,
+)
+from flows.reproduce.revision import Revision, changed_code
 from stages.formats.revision.lock import Entry, hash_of, overlaps
+from stages.runtime.stage_code import FOLDER
 
 LOCK = Path("dvc.lock")
 
@@ -39,7 +47,7 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
         stage,
         "different" if differences else state,
         len(outs),
-        list(different_inputs(revision, recorded, found)),
+        list(different_inputs(revision, checkout, recorded, found)),
         differences,
         [file for file in named if any(overlaps(path, file) for path in as_recorded)],
     )
@@ -56,14 +64,23 @@ def different_files(revision: Revision, checkout: Path, stage: str) -> Iterator[
                 yield FileDifference(file, difference)
 
 
-def different_inputs(revision: Revision, recorded: Entry, found: Entry) -> Iterator[str]:
+def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found: Entry) -> Iterator[Cause]:
     """Command, parameters and dependencies that are not the recorded ones."""
     if recorded.get("cmd") != found.get("cmd"):
-        yield f"command: {recorded.get('cmd')} -> {found.get('cmd')}"
+        yield Cause("code", f"command: {recorded.get('cmd')} -> {found.get('cmd')}")
     for file, values in recorded.get("params", {}).items():
         other: dict[str, Any] = found.get("params", {}).get(file, {})
-        yield from (f"{file}: {key}: {old} -> {other.get(key)}" for key, old in values.items() if old != other.get(key))
+        for key, old in values.items():
+            if old != other.get(key):
+                yield Cause("parameters", f"{file}: {key}: {old} -> {other.get(key)}")
     hashes = {dep["path"]: hash_of(dep) for dep in found.get("deps", [])}
     for dep in recorded.get("deps", []):
-        if revision.maker_of(dep["path"]) is None and hash_of(dep) != hashes.get(dep["path"]):
-            yield f"{dep['path']}: md5 {hash_of(dep)} -> {hashes.get(dep['path'])}"
+        path = dep["path"]
+        if hash_of(dep) == hashes.get(path):
+            continue
+        if Path(path).parent == FOLDER:
+            changes = changed_code(revision, checkout, path)
+            yield from (Cause(kind, f"{name}: {how}") for kind, name, how in changes)
+        elif revision.maker_of(path) is None:
+            kind: Kind = "code" if path.endswith(".py") else "data"
+            yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")

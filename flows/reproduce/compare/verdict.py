@@ -7,7 +7,7 @@ from typing import Literal
 
 from flows.reproduce.compare.card import STAGE as PUBLISHING
 from flows.reproduce.compare.card import compare_card
-from flows.reproduce.compare.fields import ComparedStage, FileDifference
+from flows.reproduce.compare.fields import Cause, ComparedStage, FileDifference, Kind
 from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations, same_weights
 from flows.reproduce.compare.stages import compare_stages
 from flows.reproduce.revision import Revision, ancestors
@@ -15,8 +15,6 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Sessio
 from stages.formats.revision.layout import CARD, CURVES, EXECUTION, INPUTS, PROVENANCE
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
-
-Kind = Literal["publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
 
 KINDS: dict[str, Kind] = {
     "device": "hardware",
@@ -40,14 +38,6 @@ KINDS: dict[str, Kind] = {
 
 FIELDS_OF_THEIR_OWN = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICRO_BATCH"}
 """Variables whose effect another field of a session has: whether they were set does not matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Something that was not as recorded and can explain a difference."""
-
-    kind: Kind
-    fact: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +164,7 @@ def find_causes(
         why = "whose output here is the recorded one" if first.not_as_made else "by all that is recorded"
         said = f"the published file is not what the stage {first.name} made, {why}"
         return [Cause("publication", f"{file}: {said}") for file in files]
-    found = list(causes_in_inputs(first))
+    found = list(first.different_inputs)
     named = {name for values in revision.stages[first.name].get("params", {}).values() for name in values}
     found += [
         Cause("library", f"{name}: locked {locked}, here {here}")
@@ -186,17 +176,6 @@ def find_causes(
     ):
         found += differing_execution(revision.execution, read_execution(checkout / TRAIN_EXECUTION))
     return list(dict.fromkeys(found))
-
-
-def causes_in_inputs(stage: ComparedStage) -> Iterator[Cause]:
-    """A stage's own inputs that are not the recorded ones."""
-    for changed in stage.different_inputs:
-        if changed.startswith("versions.yaml"):
-            yield Cause("library", changed)
-        elif ": md5 " in changed:
-            yield Cause("code" if ".py:" in changed else "data", changed)
-        else:
-            yield Cause("code" if changed.startswith("command") else "parameters", changed)
 
 
 def differing_execution(recorded: Execution | None, found: Execution | None) -> Iterator[Cause]:

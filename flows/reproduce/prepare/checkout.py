@@ -13,18 +13,18 @@ from dvc.repo import Repo
 
 from flows.reproduce.commands import output, run_quietly, without_credentials, without_secrets
 from flows.reproduce.prepare.archive import unpack
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import Revision, changed_code
 from stages.formats.revision.layout import (
     RECORDED_ACCEPTED,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
     SOURCE_ARCHIVE,
 )
-from stages.runtime.atomic import atomic_folder
+from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, first_line
+from stages.runtime.stage_code import FOLDER, stage_codes
 
 CHECKOUT = "checkout"
 
@@ -32,7 +32,6 @@ WRITTEN_BACK = (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_LOCK,
-    RECORDED_VERSIONS,
     RECORDED_REQUIREMENTS,
     RECORDED_ACCEPTED,
 )
@@ -205,6 +204,7 @@ def check_code(revision: Revision, checkout: Path) -> dict[str, list[str]]:
     The checkout's dvc.lock is the recorded one then (`write_back`). Raises UserError that names the first file of code
     or parameter that differs: then anything may differ.
     """
+    write_code(revision, checkout)
     data = {dep.path for dep in revision.inputs.dependencies} if revision.inputs else set[str]()
     wanted: dict[str, list[str]] = {}
     for stage, path, how in differing_inputs(revision, checkout):
@@ -220,6 +220,13 @@ def check_code(revision: Revision, checkout: Path) -> dict[str, list[str]]:
     return wanted
 
 
+def write_code(revision: Revision, checkout: Path) -> None:
+    """Write what the checkout's code is, for DVC to compare with what the stages ran with. Nothing of it is run."""
+    if any(Path(dep["path"]).parent == FOLDER for stage in revision.stages.values() for dep in stage.get("deps", [])):
+        for path, code in stage_codes(checkout).items():
+            atomic_write(inside(checkout, path.as_posix()), code.text)
+
+
 def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str, str]]:
     """(stage, file or parameter, how it differs) of all inputs that no recorded stage makes, as DVC compares them."""
     status = dvc_status(checkout, list(revision.stages))
@@ -232,6 +239,8 @@ def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str,
             for path, how in change.get("changed deps", {}).items():
                 if isinstance(how, dict):  # a parameter file -> its keys
                     found += [(stage, f"{path}: {key}", str(each)) for key, each in how.items()]
+                elif Path(path).parent == FOLDER:
+                    found += [(stage, name, text) for _, name, text in changed_code(revision, checkout, path)]
                 elif revision.maker_of(path) is None:
                     found.append((stage, path, str(how)))
     return found

@@ -12,17 +12,17 @@ from stages.formats.revision.layout import (
     RECORDED_ACCEPTED,
     RECORDED_LOCK,
     RECORDED_PARAMS,
-    RECORDED_VERSIONS,
 )
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import FOLDER
 
 OWN = Path("published")
 """Where this project's own revisions are."""
 
-NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_VERSIONS, RECORDED_ACCEPTED)}
+NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED)}
 """Files of the record that replace those of the commit, and of which nothing is run."""
 
-NOT_OF_THE_COMMIT = {".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
+NOT_OF_THE_COMMIT = {FOLDER.as_posix(), ".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
 """What the checkout has besides the recorded code."""
 
 

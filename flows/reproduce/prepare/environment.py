@@ -4,20 +4,22 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
-from flows.project.versions import groups, locked_versions, normalised
 from flows.reproduce.commands import SHOWN_LINES, Commands, output, run_quietly, without_secrets
 from flows.reproduce.prepare.probe import probe as probed
 from flows.reproduce.revision import Revision
-from stages.formats.revision.layout import RECORDED_REQUIREMENTS, RECORDED_VERSIONS
+from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
+from stages.runtime.stage_code import LOCK_FILE, normalised, pinned
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 VENV, READY, MADE_WITH = "venv", "ready", "made-with"
 
@@ -27,6 +29,8 @@ PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*")
 """A line of a lock that is obeyed. Others can name an index, a URL or a folder from which code would be run."""
 
 PROBE = Path(__file__).with_name("probe.py")
+
+NOT_INSTALLED = "not installed"
 
 SHOWN = 4
 """Differing versions that a message names."""
@@ -108,12 +112,19 @@ def interpreter_for(revision: Revision, here: Machine) -> Path:
 
 
 def needed_versions(revision: Revision, checkout: Path) -> dict[str, str]:
-    """The pins of the recorded lock, without the optional groups: tests, benchmarks, signatures."""
+    """The pins of the recorded lock, without the optional groups: tests, benchmarks."""
     pyproject = checkout / "pyproject.toml"
     named = groups(pyproject) if pyproject.exists() else {}
     optional = {library for name, libraries in named.items() if name != "run" for library in libraries}
-    pins = locked_versions(revision.folder / RECORDED_REQUIREMENTS)
-    return {name: version for name, version in pins.items() if name not in optional}
+    pins = pinned(revision.folder / RECORDED_REQUIREMENTS)
+    return {name: version for name, (_, version) in pins.items() if name not in optional}
+
+
+def groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
+    """The libraries that pyproject.toml names: `run` for those that everyone needs, and each optional group."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    lists = {"run": project["dependencies"], **project["optional-dependencies"]}
+    return {name: {normalised(_NAME.match(entry)[0]) for entry in entries} for name, entries in lists.items()}  # type: ignore[index]
 
 
 def probe(python: Path) -> Machine:
@@ -129,8 +140,8 @@ def probe(python: Path) -> Machine:
 
 def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Library -> (locked, installed) where they differ."""
-    found = {name: (version, installed.get(name, "not installed")) for name, version in locked.items()}
-    return {name: (pinned, here) for name, (pinned, here) in found.items() if pinned.split("+")[0] != here}
+    found = {name: (version, installed.get(name, NOT_INSTALLED)) for name, version in locked.items()}
+    return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
 
 
 def in_words(different: Mapping[str, tuple[str, str]]) -> str:
@@ -173,10 +184,10 @@ def install_locked(revision: Revision, python: Path) -> None:
 
     Wheels where all have one: what has none runs its own code when it is built. Raises UserError with pip's last lines.
     """
-    pins = locked_versions(revision.folder / RECORDED_REQUIREMENTS)
+    pins = pinned(revision.folder / RECORDED_REQUIREMENTS).values()
     requirements = revision.work / REQUIREMENTS
     # Written anew: pip might read the recorded file in another encoding than it was checked in.
-    atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins.items()))
+    atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins))
     own = without_secrets(also="PIP_")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     if run_quietly([*pip, "--only-binary", ":all:", "-r", str(requirements)], revision.work, own).returncode:
@@ -185,9 +196,11 @@ def install_locked(revision: Revision, python: Path) -> None:
 
 
 def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, str]]) -> None:
-    """Let the checkout's versions.yaml name the versions that are here: the stages refuse to run with others."""
-    path = checkout / Path(RECORDED_VERSIONS).name
-    versions: dict[str, str] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    here = {name: different[normalised(name)][1] for name in versions if normalised(name) in different}
-    if here:
-        atomic_write(path, "".join(f"{name}: {value}\n" for name, value in sorted((versions | here).items())))
+    """Let the checkout's lock pin the versions that are here: the stages refuse to run with others."""
+    path = checkout / LOCK_FILE
+    text = path.read_text(encoding="utf-8")
+    spelt = {name: spelling for name, (spelling, _) in pinned(path).items()}
+    for name, (_, here) in different.items():
+        if name in spelt and here != NOT_INSTALLED:
+            text = re.sub(rf"(?m)^({re.escape(spelt[name])})==\S+", rf"\g<1>=={here}", text)
+    atomic_write(path, text)

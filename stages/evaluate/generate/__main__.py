@@ -45,7 +45,6 @@ from stages.runtime.code import code_key
 from stages.runtime.entry import run_stage
 from stages.runtime.environment import whole_number
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
 
 HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
 
@@ -54,7 +53,6 @@ PROCESSES_VARIABLE = "PARROTFLOW_GENERATE_PROCESSES"
 
 def main() -> None:
     params = read_section("generate", GenerateParams)
-    require_locked("Jinja2", "numpy", "pyarrow", "safetensors", "tokenizers", "torch", "transformers")
     require_documents(HELD_OUT_DOCUMENTS)
     weight_files(MODEL)
     store = TokenStore(TOKENS / TRAIN)

@@ -13,13 +13,13 @@ from stages.evaluate.harness.params import HarnessParams
 from stages.formats.evaluation.harness import HarnessReport, write_harness
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
+from stages.runtime.stage_code import require_locked
 
 
 def main() -> None:
     params = read_section("harness", HarnessParams)
-    require_locked("datasets", "Jinja2", "lm_eval", "numpy", "pyarrow", "sacrebleu", "safetensors", "scikit-learn")
-    require_locked("tokenizers", "torch", "transformers")
+    # What lm-eval and transformers compute with.
+    require_locked("Jinja2", "pyarrow", "sacrebleu", "scikit-learn", "tokenizers")
     if not params.tasks:
         print("harness.tasks is empty: nothing to do")
         write_harness(HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None), [])

@@ -13,12 +13,10 @@ from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import Verdict, write_score, write_verdicts
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
 
 
 def main() -> None:
     params = read_section("score", ScoreParams)
-    require_locked("numpy")
     problems, completions = read_written_problems(), read_completions()
     weights_sha256 = read_generation_receipts().weights_sha256
     known = known_outcomes(completions, params.limits)

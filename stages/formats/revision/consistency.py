@@ -25,14 +25,15 @@ from stages.formats.revision.layout import (
     PROVENANCE,
     RECORD,
     RECORDED_ACCEPTED,
+    RECORDED_CODE,
     RECORDED_DATA,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
     SOURCE_ARCHIVE,
     is_shipped,
+    record_path,
 )
 from stages.formats.revision.lock import (
     DamagedError,
@@ -50,11 +51,12 @@ from stages.formats.revision.lock import (
 from stages.formats.revision.model_index import contradictions
 from stages.formats.revision.provenance import Provenance
 from stages.runtime.dotted import value_at
+from stages.runtime.stage_code import FOLDER, read_stage_code
 
 NOT_OF_A_STAGE = frozenset(
     {
         *(CARD, CURVES, EXECUTION, INPUTS, SOURCE_ARCHIVE, RECORDED_ACCEPTED, RECORDED_LOCK),
-        *(RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS, RECORDED_VERSIONS),
+        *(RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS),
     }
 )
 """Files of a revision that publish itself writes or copies."""
@@ -76,6 +78,7 @@ def inconsistencies(folder: Path, provenance: Provenance) -> list[Fault]:
         *edited_inputs(folder, provenance, lock, listing),
         *broken_chain(lock),
         *edited_settings(folder, provenance, lock),
+        *edited_code(folder, provenance, lock),
         *edited_execution(folder, provenance),
         *(Fault(CARD, "contradicts", why) for why in contradictions(folder)),
     ]
@@ -89,7 +92,7 @@ def unmade(provenance: Provenance, lock: Stages) -> list[str]:
 
 def project_path(path: str) -> str | None:
     """The file of the project that a file of a revision is a copy of, if a stage makes that; None of all others."""
-    if path in NOT_OF_A_STAGE or path.startswith(f"{RECORDED_DATA}/"):
+    if path in NOT_OF_A_STAGE or path.startswith((f"{RECORDED_DATA}/", f"{RECORDED_CODE}/")):
         return None
     if path in (EVALUATION, EVALUATION_RECEIPT):
         return (EVALUATE_REPORT if path == EVALUATION else EVALUATE_RECEIPT).as_posix()
@@ -106,7 +109,7 @@ def damaged(folder: Path, provenance: Provenance) -> Iterator[Fault]:
         try:
             if path == RECORDED_LOCK:
                 read_recorded_lock(folder)
-            elif path in (RECORDED_PARAMS, RECORDED_VERSIONS, RECORDED_PIPELINE, RECORDED_ACCEPTED):
+            elif path in (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_ACCEPTED):
                 content = read_yaml(folder, path)
                 if path != RECORDED_ACCEPTED and not isinstance(content, dict):
                     yield Fault(path, "unreadable", "is no mapping of names to values")
@@ -127,7 +130,8 @@ def unknown_files(provenance: Provenance, lock: Stages, listing: InputListing | 
     """Files that are neither made by a stage, nor written by publish, nor data that the record names."""
     made = makers_of(lock)
     data = {f"{RECORDED_DATA}/{path}" for dep in (listing.dependencies if listing else ()) for path in dep.files}
-    for path in sorted(provenance.files.keys() - NOT_OF_A_STAGE - data):
+    code = {record_path(path) for path, _ in code_read(lock)}
+    for path in sorted(provenance.files.keys() - NOT_OF_A_STAGE - data - code):
         file = project_path(path)
         recorded = file is not None and maker_of(made, file) is not None
         if not recorded and not (file and any(overlaps(file, known) for known in provenance.not_in_lock)):
@@ -194,11 +198,7 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     archive = provenance.source.sha256 if provenance.source else None
     if provenance.files.get(SOURCE_ARCHIVE) != archive:
         yield Fault(SOURCE_ARCHIVE, "contradicts", f"{PROVENANCE} has {'another' if archive else 'no'} archive")
-    recorded = {
-        Path(path).name: read_yaml(folder, path)
-        for path in (RECORDED_PARAMS, RECORDED_VERSIONS)
-        if (folder / path).is_file()
-    }
+    recorded = {Path(path).name: read_yaml(folder, path) for path in (RECORDED_PARAMS,) if (folder / path).is_file()}
     for stage, entry in lock.items():
         for name, values in entry.get("params", {}).items():
             edited = [key for key, value in values.items() if name in recorded and at(recorded[name], key) != value]
@@ -207,9 +207,27 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     section = value_at(recorded.get("params.yaml"), "publish")
     if isinstance(section, Mapping) and provenance.publish != section:
         yield Fault(RECORDED_PARAMS, "contradicts", f"{PROVENANCE} has other values of the section publish")
-    versions = {name: str(version) for name, version in recorded.get("versions.yaml", {}).items()}
-    if any(versions.get(name, version) != version for name, version in provenance.versions.items()):
-        yield Fault(RECORDED_VERSIONS, "contradicts", f"{PROVENANCE} has other versions")
+
+
+def code_read(lock: Stages) -> Iterator[tuple[str, str | None]]:
+    """The files of code that the stages read, with their hashes."""
+    for entry in lock.values():
+        yield from ((dep["path"], hash_of(dep)) for dep in entry.get("deps", []) if Path(dep["path"]).parent == FOLDER)
+
+
+def edited_code(folder: Path, provenance: Provenance, lock: Stages) -> Iterator[Fault]:
+    """Code and libraries of the record that are not what the stages read, or of which the index has other versions."""
+    for path, recorded in code_read(lock):
+        file = folder / record_path(path)
+        if not file.is_file():
+            continue
+        if file_md5(file) != recorded:
+            yield Fault(record_path(path), "edited", f"{RECORDED_LOCK} has another hash of {path}")
+            continue
+        code = read_stage_code(file.read_bytes())
+        for name, version in (code.libraries if code else {}).items():
+            if provenance.versions.get(name, version) != version:
+                yield Fault(PROVENANCE, "contradicts", f"{record_path(path)} has another version of {name}")
 
 
 def at(values: Any, key: str) -> Any:
@@ -229,7 +247,7 @@ def edited_execution(folder: Path, provenance: Provenance) -> Iterator[Fault]:
     for session in execution.sessions:
         for name, version in session.versions.items():
             if provenance.versions.get(name, version).split("+")[0] != version.split("+")[0]:
-                yield Fault(EXECUTION, "contradicts", f"{RECORDED_VERSIONS} has another version of {name}")
+                yield Fault(EXECUTION, "contradicts", f"{PROVENANCE} has another version of {name}")
     firsts = [session.first_step for session in execution.sessions]
     if firsts != [1, *(session.last_step + 1 for session in execution.sessions[:-1])]:
         yield Fault(EXECUTION, "contradicts", "its sessions do not follow one another from step 1")

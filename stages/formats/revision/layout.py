@@ -4,7 +4,7 @@
     README.md, curves.png                          the model card and its picture
     evaluation.json, evaluation_receipt.json       the evaluation, and what it was measured on, and how
     record/                                        what made the revision: `record_path` of a file of the project, and
-        params.yaml, dvc.yaml, dvc.lock, versions.yaml, requirements.lock, accepted.yaml, reports/...
+        params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, accepted.yaml, reports/...
         execution.json                             `Execution`: how the training was executed
         inputs.json                                `InputListing`: the data that went in
         source.tar.gz                              the code, where the commit alone does not have it
@@ -45,9 +45,9 @@ RECORD = "record"
 RECORDED_PARAMS = "record/params.yaml"
 RECORDED_PIPELINE = "record/dvc.yaml"
 RECORDED_LOCK = "record/dvc.lock"
-RECORDED_VERSIONS = "record/versions.yaml"
 RECORDED_REQUIREMENTS = "record/requirements.lock"
 RECORDED_ACCEPTED = "record/accepted.yaml"
+RECORDED_CODE = "record/code"
 RECORDED_REPORTS = "record/reports"
 RECORDED_DATA = "record/data"
 EXECUTION = "record/execution.json"

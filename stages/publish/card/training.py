@@ -155,7 +155,6 @@ def accepted(entries: list[dict[str, Any]]) -> str:
         (
             entry["stage"],
             "; ".join(entry["changes"]),
-            "same syntax tree" if entry["same_syntax_tree"] else "a judgement",
             entry["because"],
             f"{entry['by']}, {entry['date']}".lstrip(", "),
         )
@@ -163,7 +162,7 @@ def accepted(entries: list[dict[str, Any]]) -> str:
     ]
     return (
         "## Accepted without a run\n\nThese changes were declared not to change the result.\n\n"
-        f"{table(('stage', 'change', 'how it was decided', 'because', 'by'), rows)}"
+        f"{table(('stage', 'change', 'because', 'by'), rows)}"
     )
 
 

@@ -14,6 +14,7 @@ from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import Stages, outside_deps, recorded_section
 from stages.publish.record.git import files_of_dvc, printable, public_url
+from stages.runtime.stage_code import FOLDER
 
 DVC_CONFIGS = (Path(".dvc/config"), Path(".dvc/config.local"))
 """Later ones win."""
@@ -32,7 +33,7 @@ def list_inputs(stages: Stages, places: Mapping[str, Place], *, inside: bool) ->
         dependencies=[
             dependency(dep, places, inside=inside)
             for dep in outside_deps(stages)
-            if not dep["path"].startswith(("stages/", "flows/"))
+            if not dep["path"].startswith(("stages/", "flows/", f"{FOLDER}/"))
         ],
         remote=dvc_remote(),
     )

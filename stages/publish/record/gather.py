@@ -9,8 +9,6 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, write_execution
@@ -21,7 +19,6 @@ from stages.formats.revision.layout import (
     PROVENANCE,
     RECORD,
     RECORDED_DATA,
-    RECORDED_VERSIONS,
     SIGNATURE,
     SOURCE_ARCHIVE,
     record_path,
@@ -29,7 +26,7 @@ from stages.formats.revision.layout import (
 from stages.formats.revision.provenance import GitState, Provenance, write_provenance
 from stages.formats.revision.signature import SIGNING_KEY, sign
 from stages.publish import inputs
-from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock
+from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
 from stages.publish.params import PublishParams
 from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
@@ -88,7 +85,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
         pipeline=[{"stage": name} | stage for name, stage in stages.items()],
         not_in_lock=not_in_lock(everything, needed),
         publish=params.model_dump(mode="json"),
-        versions=read_versions(folder / RECORDED_VERSIONS),
+        versions=recorded_versions(stages),
         training=inputs.training_facts(),
         published_from={
             "python": platform.python_version(),
@@ -154,12 +151,6 @@ def data_inside(listing: InputListing) -> Iterator[tuple[str, Path]]:
         if any(place.kind == "record" for place in dependency.places):
             inside = (path for path in dependency.files if Path(path).is_file())
             yield from ((f"{RECORDED_DATA}/{path}", Path(path)) for path in inside)
-
-
-def read_versions(path: Path) -> dict[str, str]:
-    """Library -> version, as text: 26.3 is not a number."""
-    versions: dict[str, str] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    return versions
 
 
 def attested(index: Path) -> dict[str, Path]:

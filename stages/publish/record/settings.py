@@ -1,7 +1,7 @@
 """The parameters, versions and pipeline of a revision, as its stages ran with them: copies, checked against dvc.lock.
 
-Files are edited after stages have run: where params.yaml, versions.yaml or requirements.lock say something else than
-dvc.lock recorded, the copy has the recorded values, and its comments.
+Files are edited after stages have run: where params.yaml or requirements.lock say something else than was recorded, the
+copy has the recorded values, and its comments.
 """
 
 import re
@@ -18,16 +18,17 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
+    record_path,
 )
-from stages.publish.lock import LOCK, Stages
+from stages.publish.lock import LOCK, Stages, recorded_code, recorded_versions
 from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import normalised, pinned
 
-PARAMS, VERSIONS, PIPELINE = Path("params.yaml"), Path("versions.yaml"), Path("dvc.yaml")
+PARAMS, PIPELINE = Path("params.yaml"), Path("dvc.yaml")
 REQUIREMENTS, ACCEPTED = Path("requirements.lock"), Path("accepted.yaml")
 
-COPIED = {path.as_posix() for path in (PARAMS, VERSIONS, PIPELINE, REQUIREMENTS, ACCEPTED, LOCK)}
+COPIED = {path.as_posix() for path in (PARAMS, PIPELINE, REQUIREMENTS, ACCEPTED, LOCK)}
 """The files of the project that a record always has, so that no source archive needs them."""
 
 NULL = "tag:yaml.org,2002:null"
@@ -38,15 +39,14 @@ def settings(stages: Stages) -> dict[str, bytes]:
 
     `stages` are the entries of dvc.lock that led to the revision. Raises UserError where they contradict each other.
     """
-    params, versions = edited(stages, PARAMS), edited(stages, VERSIONS)
     contents = {
-        RECORDED_PARAMS: with_values(PARAMS, params),
-        RECORDED_VERSIONS: with_values(VERSIONS, versions),
-        RECORDED_REQUIREMENTS: with_pins(REQUIREMENTS, versions),
+        RECORDED_PARAMS: with_values(PARAMS, edited(stages)),
+        RECORDED_REQUIREMENTS: with_pins(REQUIREMENTS, recorded_versions(stages)),
         RECORDED_PIPELINE: read(PIPELINE),
         RECORDED_ACCEPTED: read(ACCEPTED),
         RECORDED_LOCK: lock_of(stages),
     }
+    contents |= {record_path(path): read(Path(path)) for path, code in recorded_code(stages).items() if code}
     return {path: content for path, content in contents.items() if content is not None}
 
 
@@ -55,20 +55,20 @@ def read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def edited(stages: Stages, path: Path) -> dict[str, Any]:
-    """Dotted key -> the value that the stages read of a file of parameters, where the file has another one by now.
+def edited(stages: Stages) -> dict[str, Any]:
+    """Dotted key -> the value that the stages read of params.yaml, where it has another one by now.
 
     Raises UserError where two stages ran with other values of the same key.
     """
     recorded: dict[str, Any] = {}
     for name, stage in stages.items():
-        for key, value in stage.get("params", {}).get(path.as_posix(), {}).items():
+        for key, value in stage.get("params", {}).get(PARAMS.as_posix(), {}).items():
             if recorded.setdefault(key, value) != value:
                 raise UserError(
-                    f"{LOCK}: {name} ran with {key} = {value} of {path}, another stage with {recorded[key]}: no one "
+                    f"{LOCK}: {name} ran with {key} = {value}, another stage with {recorded[key]}: no one "
                     "state of the project made this model; run `dvc repro`"
                 )
-    now = YAML(typ="safe").load(path) if path.is_file() else {}
+    now = YAML(typ="safe").load(PARAMS) if PARAMS.is_file() else {}
     return {key: value for key, value in recorded.items() if value_at(now, key) != value}
 
 
@@ -120,12 +120,14 @@ def put(document: Any, key: list[str], new: Any) -> None:
 
 
 def with_pins(path: Path, versions: Mapping[str, str]) -> bytes | None:
-    """requirements.lock with some versions changed."""
+    """requirements.lock with these versions."""
     content = read(path)
-    if content is None or not versions:
+    pins = pinned(path)
+    changed = {name: version for name, version in versions.items() if pins.get(normalised(name), "") != (name, version)}
+    if content is None or not changed:
         return content
     text = content.decode("utf-8")
-    for library, version in versions.items():
+    for library, version in changed.items():
         text = re.sub(rf"(?m)^({re.escape(library)})==\S+$", rf"\g<1>=={version}", text)
     return text.encode("utf-8")
 

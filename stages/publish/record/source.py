@@ -4,23 +4,26 @@ Where the commit can be cloned, these are the tracked files that differ from it 
 depends on. Where it cannot (no repository, or a commit that is on no remote), it is every file that a run needs.
 
 The code that is kept is the code that ran: a file that was edited after its stage ran is taken from the commit, if that
-has the version which ran, or else left out and named. What git ignores stays out, and what holds a credential.
+has the version which ran, or else left out and named. Comments and docstrings are no edits.
+What git ignores stays out, and what holds a credential.
 """
 
 import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
-from stages.publish.lock import Stages, outside_deps
+from stages.publish.lock import Stages, outside_deps, recorded_code
 from stages.publish.record import git
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import COPIED
+from stages.runtime.hashes import read_module
 
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
@@ -54,12 +57,12 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
 
     `stages` are the entries of dvc.lock that led to the revision; `written` are the paths of the pipeline's results.
     """
-    ran = {dep["path"]: dep["md5"] for dep in outside_deps(stages) if dep.get("hash") == "md5" and "nfiles" not in dep}
+    ran = content_that_ran(stages)
     whole = state is None or not state.on_remote
     tracked, changed = set(git.tracked_files()), set(git.changed_files())
     added = {path for path in git.untracked_files() if is_needed(path, ran, repository=state is not None)}
     kept: dict[str, bytes] = {}
-    left_out: list[LeftOut] = []
+    left_out = [LeftOut(path=path, reason=EDITED) for path, code in recorded_code(stages).items() if code is None]
     deleted: list[str] = []
     for path in sorted((tracked | added) - COPIED):
         asked = whole or path in changed or path in added
@@ -93,22 +96,46 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
     return Source(packed, archive, left_out)
 
 
-def is_needed(path: str, ran: Mapping[str, str], *, repository: bool) -> bool:
+def content_that_ran(stages: Stages) -> dict[str, Callable[[bytes], bool]]:
+    """File that stages depend on -> whether a content is the one that they ran with."""
+    found: dict[str, Callable[[bytes], bool]] = {
+        dep["path"]: partial(has_md5, dep["md5"])
+        for dep in outside_deps(stages)
+        if dep.get("hash") == "md5" and "nfiles" not in dep
+    }
+    codes = (code for code in recorded_code(stages).values() if code)
+    return found | {path: partial(has_syntax, path, sha256) for code in codes for path, sha256 in code.files.items()}
+
+
+def has_md5(md5: str, content: bytes) -> bool:
+    """Whether a content is the one that dvc.lock names."""
+    return md5_of(content) == md5
+
+
+def has_syntax(path: str, sha256: str, content: bytes) -> bool:
+    """Whether a content is code with that hash of its syntax tree."""
+    try:
+        return read_module(content, path).sha256 == sha256
+    except (SyntaxError, ValueError):
+        return False
+
+
+def is_needed(path: str, ran: Mapping[str, object], *, repository: bool) -> bool:
     """Whether a file that git does not know belongs to the code. Files in a folder of data never do."""
     patterns = CODE if repository else (*CODE, *LAUNCH)
     return path in ran or any(fnmatch(path, pattern) for pattern in patterns)
 
 
-def version_that_ran(path: str, md5: str | None) -> bytes | None:
+def version_that_ran(path: str, ran: Callable[[bytes], bool] | None) -> bytes | None:
     """The content of a file that its stage ran with; None where it is lost, or the file was deleted.
 
-    Without `md5` no stage depends on the file: then it is as it is now.
+    Without `ran` no stage depends on the file: then it is as it is now.
     """
     here = Path(path).read_bytes() if Path(path).is_file() else None
-    if md5 is None or (here is not None and md5_of(here) == md5):
+    if ran is None or (here is not None and ran(here)):
         return here
     committed = git.committed(path)
-    return committed if committed is not None and md5_of(committed) == md5 else None
+    return committed if committed is not None and ran(committed) else None
 
 
 def md5_of(content: bytes) -> str:

@@ -12,14 +12,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.dotted import flatten
 from stages.runtime.hashes import file_sha256
-from stages.runtime.versions import VERSIONS_FILE
+from stages.runtime.stage_code import pinned
 from stages.train.params import Schedule, TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
@@ -46,14 +44,14 @@ def training_code(root: Path = ROOT) -> str:
 
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     """Everything that the weights depend on, by name."""
-    versions = yaml.safe_load(VERSIONS_FILE.read_text(encoding="utf-8"))
+    pins = pinned()
     values = params.model_dump(mode="json", exclude=WITHOUT_EFFECT)
     if params.schedule.is_extensible:
         del values["max_steps"]
     return {
         "train": values,
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
-        "library": {name: versions[name] for name in LIBRARIES},
+        "library": {name: pins[name][1] for name in LIBRARIES},
         "code": training_code(),
     }
 

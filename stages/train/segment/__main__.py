@@ -22,7 +22,8 @@ from stages.formats.revision.segment import SegmentReport, write_segment_report
 from stages.runtime.entry import EXIT_USER_ERROR, UserError, run_stage
 from stages.runtime.launch.config import launch_config
 from stages.runtime.section import read_section
-from stages.runtime.versions import require_locked
+from stages.runtime.stage_code import require_locked
+from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.launch.launcher import launch
 from stages.train.params import TrainParams
 from stages.train.segment.plan import Segment, checkpoint_name, plan, prepare
@@ -73,7 +74,7 @@ def recompute(segment: Segment, settings: dict[str, str]) -> list[Found]:
 
     `settings`: environment variables that are to be other than recorded.
     """
-    require_locked("torch", "transformers", "accelerate", "numpy", "safetensors")
+    require_locked(*LIBRARIES)
     params = read_section("train", TrainParams).model_copy(update=KEPT)
     start, found = segment.start, list[Found]()
     SCRATCH.mkdir(exist_ok=True)

@@ -59,8 +59,8 @@ def test_the_secrets_of_a_plan_are_those_of_all_stages_and_their_programs(toy: P
     assert make_plan(["first"]).secrets == {"A", "B", "C"}
 
 
-def test_a_changed_library_reruns_the_stages_that_name_it(toy: Path) -> None:
-    replace(toy / "versions.yaml", "'1'", "'2'")
+def test_a_value_of_another_file_reruns_the_stages_that_read_it(toy: Path) -> None:
+    replace(toy / "other.yaml", "'1'", "'2'")
 
     assert states() == {"first": "clean", "left": "clean", "right": "run", "join": "maybe"}
     assert plan()["right"].why == "torch 1 → 2"

@@ -54,13 +54,19 @@ def test_a_launch_preset_that_does_not_exist_is_a_fault(monkeypatch: pytest.Monk
     assert "cpu" in doctor.launcher().remedy
 
 
-def test_an_import_that_dvc_yaml_does_not_list_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_does_not_depend_on_its_code_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stages/toy").mkdir(parents=True)
     (tmp_path / "stages/toy/__main__.py").touch()
     (tmp_path / "dvc.yaml").write_text("stages: {toy: {cmd: python -m stages.toy}}\n")
+    assert doctor.dependencies().found == "no stage here records the code of the others"
+    (tmp_path / "dvc.yaml").write_text(
+        "stages: {code: {cmd: python -m stages.code}, toy: {cmd: python -m stages.toy}}\n"
+    )
 
-    assert doctor.dependencies().found == "dvc.yaml: toy: not listed: stages/toy/__main__.py"
+    assert doctor.dependencies().found == (
+        "toy: code/toy.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
+    )
 
 
 def test_whether_bf16_is_fast_here_follows_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
     is_shipped,
     revision_name,
 )
@@ -33,7 +32,7 @@ from tests.flows.small_pipeline import run
 MEASURED = (EVALUATION, EVALUATION_RECEIPT)
 CURVES = "record/reports/curves"
 
-PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_VERSIONS, RECORDED_REQUIREMENTS)
+PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 
 
 def write_revision(
@@ -52,7 +51,10 @@ def write_revision(
     if (project / TRAIN_EXECUTION).exists():
         shutil.copyfile(project / TRAIN_EXECUTION, folder / EXECUTION)
     lock = YAML(typ="safe", pure=True).load(project / "dvc.lock")
-    lock["stages"].pop("publish", None)
+    for name in ("publish", "code"):
+        lock["stages"].pop(name, None)
+    if (project / "code").is_dir():
+        shutil.copytree(project / "code", folder / "record/code")
     YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
     write_inputs(folder / INPUTS, listing or InputListing(sources=[], dependencies=[]))
     commit = run(["git", "rev-parse", "HEAD"], project).strip()

@@ -1,6 +1,7 @@
 """A project of three small programs that trains in a second: its weights depend on threads, parameters and data."""
 
 import math
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,14 +11,18 @@ from tests.small_project import ROOT, make_repository
 
 DVC_YAML = """\
 stages:
+  code:
+    cmd: python -m stages.code
+    deps: [stages, requirements.lock]
+    outs: [code]
   data:
     cmd: python data.py
     deps: [corpus.txt, data.py]
     outs: [data/numbers.txt]
   train:
-    cmd: python train.py
-    deps: [data/numbers.txt, train.py]
-    params: [steps, versions.yaml: [numpy]]
+    cmd: python -m stages.train
+    deps: [data/numbers.txt, code/train.json]
+    params: [steps]
     outs: [model]
     plots: [reports/curves: {cache: false}]
   evaluate:
@@ -94,13 +99,17 @@ Path("reports/evaluate_receipt.json").write_text(json.dumps(receipt))
 def make_training(folder: Path) -> Path:
     """The project, committed and run once."""
     folder.mkdir(parents=True)
-    files = {"dvc.yaml": DVC_YAML, "data.py": DATA, "train.py": TRAIN, "evaluate.py": EVALUATE}
+    files = {"dvc.yaml": DVC_YAML, "data.py": DATA, "evaluate.py": EVALUATE, ".dvcignore": "__pycache__\n"}
     files |= {"corpus.txt": " ".join(f"{math.sin(number):.9f}" for number in range(999)), "params.yaml": "steps: 9\n"}
-    files |= {name: (ROOT / name).read_text() for name in ("versions.yaml", "requirements.lock", "pyproject.toml")}
-    files |= {"notes.txt": "of the commit", ".gitignore": "/data/\n/model/\n/reports/\n"}
+    files |= {name: (ROOT / name).read_text() for name in ("requirements.lock", "pyproject.toml")}
+    files |= {"notes.txt": "of the commit", ".gitignore": "__pycache__/\n/code/\n/data/\n/model/\n/reports/\n"}
+    files["stages/train/__main__.py"] = TRAIN
+    for name in ("stages/code", "stages/runtime"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "stages/train").mkdir()
+    make_repository(folder)
     for name, text in files.items():
         (folder / name).write_text(text)
-    make_repository(folder)
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "start")
     repro(folder)

@@ -9,7 +9,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.commands import LOCK, only_reproduction_in, output
-from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileDifference, Weight
+from flows.reproduce.compare.fields import Cause, ComparedStage, FieldDifference, FileDifference, Weight
 from flows.reproduce.compare.intervals import of_one_alone, pairs
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, unexplained
 from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
@@ -135,7 +135,7 @@ def test_no_interval_excuses_the_benchmark_of_the_same_weights(tmp_path: Path, w
 
 
 def test_an_input_that_was_changed_after_the_check_of_the_code_is_said_whatever_the_verdict() -> None:
-    stage = ComparedStage("train", "identical", 1, ["train.py: md5 a -> b"], [])
+    stage = ComparedStage("train", "identical", 1, [Cause("data", "train.py: md5 a -> b")], [])
 
     said = verdict_lines(Verdict(BIT_IDENTICAL, [stage], []))
 

@@ -25,13 +25,14 @@ from stages.formats.revision.layout import (
     PROVENANCE,
     RECORDED_LOCK,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
     SOURCE_ARCHIVE,
 )
+from stages.formats.revision.lock import file_md5
 from stages.formats.revision.provenance import GitState, SourceArchive, read_provenance
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.reproduce.published import seal, write_revision
 from tests.flows.reproduce.small_training import make_training
 from tests.flows.small_pipeline import git, run
@@ -112,18 +113,18 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
 ) -> None:
     dirty = tmp_path / "dirty"
     shutil.copytree(project, dirty)
-    (dirty / "train.py").write_text(
-        (dirty / "train.py").read_text().replace("np.float32(step)", "np.float32(step + 1)")
+    (dirty / "stages/train/__main__.py").write_text(
+        (dirty / "stages/train/__main__.py").read_text().replace("np.float32(step)", "np.float32(step + 1)")
     )
     (dirty / "notes.txt").unlink()
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     repro(dirty)
     archive = tmp_path / "source.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
-        packed.add(dirty / "train.py", "train.py")
+        packed.add(dirty / "stages/train/__main__.py", "stages/train/__main__.py")
     source = SourceArchive(
         sha256=file_sha256(archive),
-        files={"train.py": file_sha256(dirty / "train.py")},
+        files={"stages/train/__main__.py": file_sha256(dirty / "stages/train/__main__.py")},
         whole=False,
         deleted=["notes.txt"],
     )
@@ -138,13 +139,21 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
     assert not (tmp_path / "work/checkout/notes.txt").exists()
 
 
+def record_other_numpy(revision: Path) -> None:
+    """Let the record say that the training had numpy 1.0.1."""
+    code, lock = revision / "record/code/train.json", revision / RECORDED_LOCK
+    before = file_md5(code)
+    for path in (code, revision / RECORDED_REQUIREMENTS):
+        text = path.read_text()
+        assert "2.4.6" in text
+        path.write_text(text.replace("2.4.6", "1.0.1"))
+    lock.write_text(lock.read_text().replace(before, file_md5(code)))
+
+
 def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_result_differs(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for path in (RECORDED_VERSIONS, RECORDED_REQUIREMENTS, RECORDED_LOCK):
-        text = (revision / path).read_text()
-        assert "2.4.6" in text
-        (revision / path).write_text(text.replace("2.4.6", "1.0.1"))
+    record_other_numpy(revision)
     execution = json.loads((revision / EXECUTION).read_text())
     execution["sessions"][0]["threads_per_process"] = 7
     execution["sessions"][0]["versions"]["numpy"] = "1.0.1"
@@ -155,15 +164,14 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     said = capfd.readouterr().out
     assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
     assert "\nequal within intervals: " in said
-    assert "likely cause: library: versions.yaml: numpy: 1.0.1 -> 2.4.6" in said
+    assert "likely cause: library: numpy: 1.0.1 -> 2.4.6" in said
 
 
 def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(
     project: Path, revision: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    for path in (RECORDED_VERSIONS, RECORDED_LOCK):
-        (revision / path).write_text((revision / path).read_text().replace("2.4.6", "1.0.1"))
+    record_other_numpy(revision)
     (revision / RECORDED_REQUIREMENTS).write_text("numpy==1.0.1\n")
     seal(revision, git_state(revision))
 
@@ -242,13 +250,20 @@ def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revis
 
 def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> None:
     lock = (revision / RECORDED_LOCK).read_text()
-    assert "path: train.py" in lock
-    md5 = hashlib.md5((project / "train.py").read_bytes()).hexdigest()
-    (revision / RECORDED_LOCK).write_text(lock.replace(md5, "a" * 32))
+    code = revision / "record/code/train.json"
+    before = read_stage_code(code.read_bytes())
+    assert before is not None
+    other = StageCode(before.files | {"stages/train/__main__.py": "a" * 32}, before.libraries)
+    (revision / RECORDED_LOCK).write_text(lock.replace(file_md5(code), hashlib.md5(other.text.encode()).hexdigest()))
+    code.write_text(other.text)
     seal(revision, git_state(revision))
 
-    with pytest.raises(UserError, match=r"train\.py is modified: it is not as stage train read it"):
+    with pytest.raises(UserError, match=r"stages/train/__main__\.py is modified: it is not as stage train read it"):
         reproduce(Request(str(revision), yes=True, source=str(project)))
+    code.unlink()
+    seal(revision, git_state(revision))
+    with pytest.raises(UserError, match=r"code/train\.json is modified: it is not as stage train read it"):
+        reproduce(Request(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
 
 
 def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:

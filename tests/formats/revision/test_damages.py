@@ -21,7 +21,6 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    RECORDED_VERSIONS,
 )
 from stages.formats.revision.lock import DamagedError, read_recorded_lock
 from stages.formats.revision.verify import verify_files
@@ -63,7 +62,6 @@ FILES = (
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
-    RECORDED_VERSIONS,
     RECORDED_REQUIREMENTS,
     EXECUTION,
     INPUTS,

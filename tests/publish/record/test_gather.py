@@ -101,7 +101,7 @@ def test_a_revision_is_complete_in_itself(locked: Path) -> None:
     assert files == {*provenance["files"], "provenance.json"}
     recorded = {path for path in files if path.startswith("record/")}
     assert recorded == {
-        *("record/dvc.lock", "record/inputs.json", "record/params.yaml", "record/versions.yaml"),
+        *("record/dvc.lock", "record/inputs.json", "record/params.yaml", "record/requirements.lock"),
         *("record/reports/clean.json", "record/reports/train.json"),
     }
     assert provenance["weights_sha256"] == file_sha256(MODEL / "model.safetensors")

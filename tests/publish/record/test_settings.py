@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from stages.publish.lock import read_lock
+from stages.publish.record.data import md5_of_dvc
 from stages.publish.record.settings import lock_of, put, settings, stages_of_another_pipeline
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import StageCode
 from tests.publish.record.repository import write
 
 PARAMS = """\
@@ -21,14 +23,17 @@ train:
 publish:
   name: tiny
 """
-PIPELINE = "stages:\n  train: {cmd: python -m stages.train, deps: [stages/train.py]}\n"
+PIPELINE = "stages:\n  train: {cmd: python -m stages.train, deps: [code/train.json]}\n"
 
 
-def entry(train: dict[str, Any], **versions: str) -> dict[str, Any]:
+def entry(train: dict[str, Any], name: str = "train", **versions: str) -> dict[str, Any]:
+    """Of a stage that has just run with these parameters and these versions of libraries."""
+    file = f"code/{name}.json"
+    write({file: StageCode({"stages/train/__main__.py": "f" * 32}, versions).text})
     return {
         "cmd": "python -m stages.train",
-        "deps": [{"path": "stages/train.py"}],
-        "params": {"params.yaml": {"train": train}, "versions.yaml": versions},
+        "deps": [{"path": file, "md5": md5_of_dvc(Path(file))}],
+        "params": {"params.yaml": {"train": train}},
     }
 
 
@@ -38,7 +43,7 @@ RAN = {"max_steps": 500, "seed": 0, "optimizer": {"name": "muon", "epsilon": 1e-
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write({"params.yaml": PARAMS, "versions.yaml": "torch: 2.13.0\n", "dvc.yaml": PIPELINE})
+    write({"params.yaml": PARAMS, "dvc.yaml": PIPELINE})
     write({"requirements.lock": "torch==2.13.0\ntorchvision==1.0\n", "accepted.yaml": "[]\n"})
     return tmp_path
 
@@ -49,7 +54,7 @@ def test_files_that_say_what_ran_are_kept_byte_for_byte() -> None:
     assert found.pop("record/dvc.lock")
     assert found == {
         f"record/{name}": Path(name).read_bytes()
-        for name in ("params.yaml", "versions.yaml", "requirements.lock", "dvc.yaml", "accepted.yaml")
+        for name in ("params.yaml", "code/train.json", "requirements.lock", "dvc.yaml", "accepted.yaml")
     }
 
 
@@ -67,8 +72,24 @@ def test_a_parameter_that_was_edited_since_has_the_value_that_ran_and_its_commen
 def test_a_library_that_was_upgraded_since_is_pinned_as_it_ran() -> None:
     found = settings({"train": entry(RAN, torch="2.12.1")})
 
-    assert found["record/versions.yaml"] == b"torch: 2.12.1\n"
     assert found["record/requirements.lock"] == b"torch==2.12.1\ntorchvision==1.0\n"
+
+
+def test_stages_that_ran_with_different_versions_are_no_one_revision() -> None:
+    stages = {"train": entry(RAN, torch="2.12.1"), "other": entry(RAN, "other", torch="2.13.0")}
+
+    with pytest.raises(UserError, match=r"code/other.json: its stage ran with torch 2.13.0, another one with 2.12.1"):
+        settings(stages)
+
+
+def test_a_file_of_code_that_is_another_by_now_is_not_kept() -> None:
+    stages = {"train": entry(RAN, torch="2.12.1")}
+    entry(RAN, torch="2.13.0")
+
+    found = settings(stages)
+
+    assert "record/code/train.json" not in found
+    assert found["record/requirements.lock"] == Path("requirements.lock").read_bytes()
 
 
 def test_stages_that_ran_with_different_values_are_no_one_revision() -> None:

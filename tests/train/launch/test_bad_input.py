@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from tokenizers import Tokenizer
 
 from stages.runtime.entry import UserError
@@ -169,9 +168,8 @@ def test_an_unknown_launch_preset_is_refused(project: Path, monkeypatch: pytest.
 
 
 def test_a_library_of_another_version_is_refused(project: Path) -> None:
-    versions = yaml.safe_load((project / "versions.yaml").read_text(encoding="utf-8"))
-    (project / "versions.yaml").write_text(yaml.safe_dump({**versions, "torch": "1.0.0"}), encoding="utf-8")
-    assert message().startswith("torch: versions.yaml says 1.0.0, found ")
+    (project / "requirements.lock").write_text("torch==1.0.0\n", encoding="utf-8")
+    assert message().startswith("torch: requirements.lock says 1.0.0, found ")
 
 
 def test_the_projects_own_params_fit_the_model_of_the_section() -> None:

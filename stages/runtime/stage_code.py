@@ -1,0 +1,172 @@
+"""What each stage depends on of the code: `code/NAME.json`, which the DVC stage `code` writes.
+
+It names the files of the stage's import closure with the hashes of their syntax trees, and the libraries with their
+versions in requirements.lock. So an edit or an upgrade reruns exactly the stages that use it, and a comment none.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages.runtime.code import Sources, computing
+from stages.runtime.entry import UserError
+
+FOLDER = Path("code")
+
+WRITER = f"stages.{FOLDER}"
+"""The module whose DVC stage writes the folder. It has no file there itself."""
+
+LOCK_FILE = Path("requirements.lock")
+
+PARAMS_FILE = Path("params.yaml")
+
+WITHOUT_EFFECT = {"pydantic", "pyyaml"}
+"""Libraries that only read parameters: an upgrade changes no result, and would rerun every stage."""
+
+OTHER_NAMES = {"ruamel": "ruamel-yaml", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+"""Module -> library, where they are not the same. Not looked up: what is recorded must not depend on what is
+installed."""
+
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)")  # without a build tag: +cpu is the same release
+
+
+@dataclass(frozen=True, slots=True)
+class StageCode:
+    """The code of one stage."""
+
+    files: dict[str, str]
+    """File of the import closure -> hash of its syntax tree (`stages.runtime.hashes`)."""
+    libraries: dict[str, str]
+    """Library that these files import or name, as it is spelt in requirements.lock -> version."""
+
+    @property
+    def text(self) -> str:
+        """As it is in the file."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    def changes_to(self, new: "StageCode") -> list[str]:
+        """What differs, in words: files and libraries."""
+        files = file_changes(self, new)
+        return [*(f"{file} {how}" for file, how in files.items()), *self._library_changes(new)]
+
+    def _library_changes(self, new: "StageCode") -> list[str]:
+        return [f"{name} {old or 'nothing'} → {now or 'nothing'}" for name, old, now in library_changes(self, new)]
+
+
+def file_changes(old: StageCode, new: StageCode) -> dict[str, str]:
+    """File -> how it differs, in the order of their names."""
+    how = {
+        file: "is new" if file not in old.files else "is not used any more" if file not in new.files else "modified"
+        for file in sorted(old.files.keys() | new.files.keys())
+    }
+    return {file: text for file, text in how.items() if old.files.get(file) != new.files.get(file)}
+
+
+def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | None, str | None]]:
+    """(library, old version, new version) of those that differ; None where the stage does not use it."""
+    names = sorted(old.libraries.keys() | new.libraries.keys(), key=str.lower)
+    versions = [(name, old.libraries.get(name), new.libraries.get(name)) for name in names]
+    return [entry for entry in versions if entry[1] != entry[2]]
+
+
+def read_stage_code(text: bytes) -> StageCode | None:
+    """Read the content of a file; None where it is not of this format."""
+    try:
+        return StageCode(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
+def code_path(module: str) -> Path:
+    """The file of a stage: `stages.evaluate.score` -> `code/evaluate.score.json`."""
+    return FOLDER / f"{module.removeprefix('stages.')}.json"
+
+
+def stage_modules(root: Path = Path()) -> list[str]:
+    """The packages below `stages/` that can be run, also nested ones."""
+    found = (path.parent.relative_to(root).as_posix() for path in (root / "stages").rglob("__main__.py"))
+    return sorted({path.replace("/", ".") for path in found} - {WRITER})
+
+
+def stage_codes(root: Path = Path()) -> dict[Path, StageCode]:
+    """The code of every stage as it is now, by `code_path`. Raises UserError where a file is not Python."""
+    sources, pins, params = Sources(root), pinned(root / LOCK_FILE), _params(root / PARAMS_FILE)
+    return {code_path(module): _code_of(module, sources, pins, params) for module in stage_modules(root)}
+
+
+def code_of(module: str, root: Path = Path()) -> StageCode:
+    """The code of one stage as it is now. Raises UserError where a file is not Python."""
+    return _code_of(module, Sources(root), pinned(root / LOCK_FILE), _params(root / PARAMS_FILE))
+
+
+def _code_of(
+    module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Mapping[str, Any]
+) -> StageCode:
+    files = sources.closure_of(module)
+    imported = {normalised(OTHER_NAMES.get(name, name)) for name in sources.libraries(files)} - WITHOUT_EFFECT
+    required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
+    corpus = {normalised(name) for name in _packages(params.get(module.rpartition(".")[2]))}
+    used = sorted(imported | required | corpus)
+    return StageCode(
+        {file: sources.module(file).sha256 for file in files}, dict(pins[name] for name in used if name in pins)
+    )
+
+
+def _params(path: Path) -> Mapping[str, Any]:
+    try:
+        values = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (FileNotFoundError, yaml.YAMLError):
+        return {}  # who reads the parameters says what is wrong with them
+    return values if isinstance(values, dict) else {}
+
+
+def _packages(section: object) -> set[str]:
+    """The installed packages that a section of params.yaml names as sources of documents: the stage reads them."""
+    sources = section.get("sources") if isinstance(section, dict) else None
+    asked = [source for source in sources or () if isinstance(source, dict) and source.get("kind") == "packages"]
+    return {str(name) for source in asked for name in source.get("names") or ()}
+
+
+def pinned(lock_file: Path = LOCK_FILE) -> dict[str, tuple[str, str]]:
+    """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version."""
+    lines = lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else []
+    pins = (found.groups() for found in map(_PIN.match, lines) if found)
+    return {normalised(name): (name, number) for name, number in pins}
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def installed(library: str) -> str | None:
+    """The version that is installed; None where none is."""
+    try:
+        return version(library).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
+    except PackageNotFoundError:
+        return None
+
+
+def require_locked(*libraries: str, lock_file: Path = LOCK_FILE) -> None:
+    """Raise UserError unless each library is installed in the version that requirements.lock names.
+
+    Of what a stage imports this is looked at anyway (`stages.runtime.inputs`). A library that it depends on without
+    importing it is named by this call.
+    """
+    pins = pinned(lock_file)
+    for library in libraries:
+        if normalised(library) not in pins:
+            raise UserError(f"{library}: not in {lock_file}, so an upgrade would go unnoticed: pin it there")
+        _, wanted = pins[normalised(library)]
+        found = installed(library) or "not installed"
+        if found != wanted:
+            raise UserError(
+                f"{library}: {lock_file} says {wanted}, found {found}; install it again (`make setup`), or write the "
+                "version that is installed into it after an upgrade on purpose"
+            )

@@ -1,0 +1,127 @@
+"""What is recorded of each stage's code, and that an upgrade or an edit changes the stages that use it alone."""
+
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.runtime.code import Sources
+from stages.runtime.entry import UserError
+from stages.runtime.stage_code import (
+    OTHER_NAMES,
+    StageCode,
+    code_of,
+    code_path,
+    normalised,
+    read_stage_code,
+    require_locked,
+    stage_codes,
+    stage_modules,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two stages, one in the other's package, and what both import."""
+    files = {
+        "stages/toy/__main__.py": "import numpy.linalg\nfrom stages.formats import table\n",
+        "stages/toy/deep/__main__.py": "import stages.runtime.workers\nrequire_locked('sacrebleu')\n",
+        "stages/toy/commands/look.py": "import scipy\n",
+        "stages/formats/table.py": "import pydantic, yaml, sklearn, mine, os\n",
+        "stages/runtime/workers.py": "import ray\n",
+        "stages/code/__main__.py": "import rich\n",
+        "requirements.lock": "numpy==2.4.6\nray==2.60.0\nsacreBLEU==2.6.0\nscikit-learn==1.9.1+cpu\npydantic==2.14.3\n"
+        "PyYAML==6.0.3\nscipy==1.17.1\nrich==15.0.0\n",
+        "params.yaml": "deep: {sources: [{kind: packages, names: [rich, pydantic]}, {kind: files, names: [scipy]}]}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_each_package_that_can_be_run_is_a_stage_but_the_one_that_records_them(project: Path) -> None:
+    assert stage_modules(project) == ["stages.toy", "stages.toy.deep"]
+    assert list(stage_codes(project)) == [Path("code/toy.json"), Path("code/toy.deep.json")]
+
+
+def test_the_libraries_are_those_that_the_code_imports_or_names_as_they_are_locked(project: Path) -> None:
+    # Without what only reads parameters (pydantic, PyYAML), what runs the stage (ray), and what is not locked (mine).
+    assert code_of("stages.toy", project).libraries == {"numpy": "2.4.6", "scikit-learn": "1.9.1"}
+
+
+def test_a_library_that_is_named_and_a_package_that_is_the_corpus_count_too(project: Path) -> None:
+    assert code_of("stages.toy.deep", project).libraries == {
+        "sacreBLEU": "2.6.0",
+        "pydantic": "2.14.3",
+        "rich": "15.0.0",
+    }
+
+
+def test_the_changes_between_two_versions_are_named(project: Path) -> None:
+    before = code_of("stages.toy", project)
+    (project / "stages/toy/__main__.py").write_text("import scipy\nimport stages.toy.more\n")
+    (project / "stages/toy/more.py").write_text("import numpy\n")
+    lock = project / "requirements.lock"
+    lock.write_text(lock.read_text().replace("2.4.6", "2.5.0"))
+
+    assert before.changes_to(before) == []
+    assert before.changes_to(code_of("stages.toy", project)) == [
+        "stages/formats/table.py is not used any more",
+        "stages/toy/__main__.py modified",
+        "stages/toy/more.py is new",
+        "numpy 2.4.6 → 2.5.0",
+        "scikit-learn 1.9.1 → nothing",
+        "scipy nothing → 1.17.1",
+    ]
+
+
+def test_a_file_reads_as_it_was_written_and_a_damaged_one_as_none() -> None:
+    code = StageCode({"stages/toy/__main__.py": "0" * 32}, {"numpy": "2.4.6"})
+
+    assert read_stage_code(code.text.encode()) == code
+    assert read_stage_code(b"") is read_stage_code(b"{}") is read_stage_code(b"[1]") is None
+
+
+def test_every_library_that_a_stage_imports_is_known_by_its_name_in_the_lock() -> None:
+    sources, installed = Sources(ROOT), packages_distributions()
+    files = {file for module in stage_modules(ROOT) for file in sources.closure_of(module)}
+    for name in sources.libraries(files) & installed.keys():
+        assert normalised(OTHER_NAMES.get(name, name)) in map(normalised, installed[name]), name
+
+
+def test_the_stages_of_dvc_yaml_depend_on_their_code() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    modules = {name: stage["cmd"].removeprefix("python -m ") for name, stage in stages.items()}
+
+    assert modules.pop("code") == "stages.code"
+    assert set(modules.values()) <= {*stage_modules(ROOT)}
+    for name, module in modules.items():
+        assert [dep for dep in stages[name]["deps"] if dep.startswith("code/")] == [code_path(module).as_posix()]
+
+
+def locked(folder: Path, **versions: str) -> Path:
+    path = folder / "requirements.lock"
+    path.write_text("".join(f"{name}=={value}\n" for name, value in versions.items()))
+    return path
+
+
+def test_the_locked_version_passes_and_a_build_tag_does_not_count(tmp_path: Path) -> None:
+    release = version("torch").split("+")[0]
+
+    require_locked("torch", "numpy", lock_file=locked(tmp_path, torch=f"{release}+cu130", numpy=version("numpy")))
+
+
+def test_another_version_is_refused_with_both_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"numpy: .*requirements\.lock says 0\.1\.0, found \d"):
+        require_locked("numpy", lock_file=locked(tmp_path, numpy="0.1.0"))
+
+
+def test_a_library_that_is_missing_or_not_locked_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="found not installed"):
+        require_locked("no-such-library", lock_file=locked(tmp_path, **{"no-such-library": "0.1.0"}))
+    with pytest.raises(UserError, match=r"pandas: not in .*requirements\.lock, so an upgrade would go unnoticed"):
+        require_locked("pandas", lock_file=locked(tmp_path))

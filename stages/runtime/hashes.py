@@ -68,8 +68,8 @@ class _Reader:
                 self._note(node)
             for name in node._fields:
                 value = getattr(node, name, None)
-                if kind is ast.JoinedStr:
-                    value = list(_joined(value))
+                if isinstance(node, ast.JoinedStr):
+                    value = list(_joined(node.values))
                 if value is not None and value != [] and name != "ctx":
                     self.parts.append(f"{name}=")
                     self._read_value(value)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from stages.runtime.section import Section
 
@@ -29,7 +29,8 @@ State = Literal["finished", "failed", "cancelled"]
 class Run(Section):
     """One run of a cell. It holds all that tables, figures and claims need, so that they outlive the run's commit."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # else a curve that diverged is recorded as null
+    # A curve that diverged is not recorded as null; earlier versions recorded more.
+    model_config = ConfigDict(ser_json_inf_nan="constants", extra="ignore")
 
     cell: str
     """The cell's id."""
@@ -51,8 +52,6 @@ class Run(Section):
     """ISO 8601."""
     message: str = ""
     """Why it failed."""
-    inputs: dict[str, str] = Field(default_factory=dict)
-    """DVC's hashes of what its stages read and git ignores, by path: the commits do not hold that."""
 
     @property
     def params_sha256(self) -> str:

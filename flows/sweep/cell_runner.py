@@ -46,8 +46,6 @@ class Recorded:
     """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
     discard: Callable[[str], None]
     """Remove the clone of a cell."""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    """Hashes of what the stages read and git ignores."""
 
 
 @dataclass
@@ -176,7 +174,6 @@ class CellRunner(StageRunner):
             params=read_params_file(self.folders[cell] / "params.yaml"),
             reports=reports,
             curves={**read, **(curves or {})},
-            inputs=dict(self.recorded.inputs),
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
             message=message,
         )

@@ -26,7 +26,7 @@ from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import dvc_state_within
 from flows.project import yaml_text
 from flows.sweep.git import git, own_environment
-from flows.sweep.ignored import IgnoredInputs, is_below
+from flows.sweep.ignored import is_below, require_committed
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
@@ -70,14 +70,12 @@ def bring_up_to_date(
     own_cache: Path | None = None,
     *,
     cache: str | None = None,
-    ignored: IgnoredInputs | None = None,
     named: NamedInputs | None = None,
 ) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    `cache` is the project's, which takes time to find out; `ignored` is what stages read and git does not have. What
-    `named` has becomes deps in the clone's dvc.yaml. With `own_cache`, a folder, nothing but data that no stage makes
-    comes from the project.
+    `cache` is the project's, which takes time to find out. What `named` has becomes deps in the clone's dvc.yaml. With
+    `own_cache`, a folder, nothing but data that no stage makes comes from the project.
 
     Raises UserError where git fails.
     """
@@ -91,8 +89,6 @@ def bring_up_to_date(
         lock.unlink()
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
-    if ignored:
-        ignored.copy_into(clone)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
     repair_after_kill(folder)
     if own_cache:
@@ -228,7 +224,7 @@ def _is_within(project: Path, path: str) -> bool:
 
 
 def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_params: bool = False) -> str:
-    """HEAD, from which the clones are made. Raises UserError where a file that the cells read is not as in it.
+    """HEAD, from which the clones are made. Raises UserError where it does not have all that the cells read.
 
     params.yaml may differ unless `with_params`: each cell's own is written from it.
     """
@@ -254,6 +250,7 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
     if outside:
         names = ", ".join(os.path.relpath(path) for path in outside[:5])
         raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")
+    require_committed(targets)
     return git(root, "rev-parse", "HEAD")
 
 

@@ -29,7 +29,6 @@ from flows.sweep import clone
 from flows.sweep.cell_runner import StopEarly
 from flows.sweep.flow_runs import FlowRun, FlowRuns
 from flows.sweep.git import git
-from flows.sweep.ignored import ignored_inputs
 from flows.sweep.jobs import Job, jobs_of
 from flows.sweep.live import Live
 from flows.sweep.plan import cell_stage, computed_contents, require_unguarded, working_in
@@ -80,7 +79,7 @@ def run_cells_on_pool(
         head, values = commit_for_workers(targets, cells), read_params_file()
         require_unguarded(targets)
         flow_runs = FlowRuns(pool)
-        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves}, {})
+        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves})
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
             jobs = jobs_of(contents_of(to_run, head, targets), names, targets, head)
@@ -96,14 +95,6 @@ def run_cells_on_pool(
 def commit_for_workers(targets: Sequence[str], cells: Sequence["Cell"] = ()) -> str:
     """HEAD. Raises UserError where workers could not get all that the cells read, or share results."""
     head = clone.head_commit(targets, cells, with_params=True)
-    ignored = ignored_inputs(targets)
-    if ignored.files:
-        names = ", ".join(map(str, ignored.files[:5]))
-        more = f" and {len(ignored.files) - 5} more" if len(ignored.files) > 5 else ""
-        raise UserError(
-            f"--pool: the cells read {names}{more}, which git ignores; workers get only what is committed: "
-            f"`git add -f {' '.join(ignored.hashes)}`, then commit and push"
-        )
     require_reachable(head)
     return head
 

@@ -21,7 +21,6 @@ from flows.run.scheduler import RunOptions, Scheduler, run_result
 from flows.show.recording import recorded
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
-from flows.sweep.ignored import ignored_inputs
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
 from stages.runtime.dotted import differences
@@ -64,8 +63,8 @@ def run_cells(
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
     with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
-        head, ignored = clone.head_commit(targets, cells), ignored_inputs(targets)
-        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves}, ignored.hashes)
+        head = clone.head_commit(targets, cells)
+        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves})
         finished = {cell for cell, run in last_runs(record).items() if run.state == "finished"}
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
@@ -74,9 +73,7 @@ def run_cells(
         named = clone.named_inputs(to_run.values(), targets)
         cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
         folders = {
-            name: clone.bring_up_to_date(
-                cell, head, clones / name, own_cache, cache=cache, ignored=ignored, named=named[name]
-            )
+            name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache, named=named[name])
             for name, cell in to_run.items()
         }
         save = (lambda *_: "") if alone or on_worker else clone.save_experiment
@@ -91,7 +88,7 @@ def run_cells(
             server,
             cells=to_run,
             folders=folders,
-            recorded=Recorded(targets, reports, curves, record, head, save, discard, ignored.hashes),
+            recorded=Recorded(targets, reports, curves, record, head, save, discard),
             stop_early=stop_early,
             on_ended=live.on_ended,
         )
@@ -125,13 +122,13 @@ def run_cells(
 
 
 def known_and_to_run(
-    cells: Sequence["Cell"], record: Path, targets: Sequence[str], wanted: Collection[str], hashes: Mapping[str, str]
+    cells: Sequence["Cell"], record: Path, targets: Sequence[str], wanted: Collection[str]
 ) -> tuple[dict[str, Run], dict[str, "Cell"]]:
     """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids.
 
-    `wanted` are reports, and FILE:COLUMN of curves; `hashes` are those of the inputs that git ignores.
+    `wanted` are reports, and FILE:COLUMN of curves.
     """
-    standing = standings(cells, record, targets, wanted, hashes)
+    standing = standings(cells, record, targets, wanted)
     known = {cell: found.run for cell, found in standing.items() if found.run and not found.reason}
     return known, {cell.id: cell for cell in cells if cell.id not in known}
 
@@ -151,19 +148,16 @@ def standings(
     record: Path,
     targets: Sequence[str],
     wanted: Collection[str],
-    hashes: Mapping[str, str] | None = None,
 ) -> dict[str, Standing]:
     """Where each cell stands, by its id.
 
     A run is what its cell would give now if it was made with the same values of all that its stages read of
-    params.yaml, if no file that they read has changed since, in git or among those that git ignores, and if it has all
-    reports and curves that are wanted.
+    params.yaml, if no file that they read has changed since, and if it has all reports and curves that are wanted.
     """
     runs: dict[str, list[Run]] = {}
     for run in recorded_runs(record):
         runs.setdefault(run.cell, []).insert(0, run)
     values, keys = read_params_file(), reach(targets).params
-    hashes = ignored_inputs(targets).hashes if hashes is None else hashes
     named = clone.named_inputs(cells, targets)
     changed: dict[tuple[str, frozenset[Path]], list[str]] = {}
     found: dict[str, Standing] = {}
@@ -180,9 +174,8 @@ def standings(
         paths = frozenset(clone.all_paths({cell.id: named[cell.id]}))
         if (run.baseline, paths) not in changed:
             changed[run.baseline, paths] = clone.changed_since(run.baseline, targets, paths)
-        data = [path for path, *_ in sorted({*run.inputs.items()} ^ {*hashes.items()})]
         absent = sorted({*wanted} - run.reports.keys() - run.curves.keys())
-        if causes := [*moved[newest], *dict.fromkeys(data), *changed[run.baseline, paths]]:
+        if causes := [*moved[newest], *changed[run.baseline, paths]]:
             reason = f"{', '.join(causes[:3])} changed since"
         elif run.state != "finished":
             reason = f"{run.state}: {run.message}"

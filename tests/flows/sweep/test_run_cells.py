@@ -1,6 +1,5 @@
 """Which cells run, and what becomes of those that have no result."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -32,8 +31,8 @@ def values() -> dict[str, dict[str, object]]:
     return read
 
 
-def recorded(folder: Path, inputs: Mapping[str, str] | None = None) -> None:
-    """A finished run of the cell from HEAD, made of these inputs that git ignores."""
+def recorded(folder: Path) -> None:
+    """A finished run of the cell from HEAD."""
     run = Run(
         cell=CELL.id,
         state="finished",
@@ -44,7 +43,6 @@ def recorded(folder: Path, inputs: Mapping[str, str] | None = None) -> None:
         reports={},
         curves={},
         ended="2026-01-01T00:00:00",
-        inputs=dict(inputs or {}),
     )
     append_run(RECORD, run)
 

@@ -106,19 +106,24 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     assert "other params" not in before + (folder / TABLE).read_text()
 
 
-def test_a_sweep_reads_the_users_files_that_git_ignores(tmp_path: Path) -> None:
+def test_a_sweep_of_files_that_git_ignores_is_refused_until_they_are_committed(tmp_path: Path) -> None:
     own_data = DVC_YAML.replace("cat source.txt source.txt", "cat corpus/*").replace("[source.txt]", "[corpus]")
     (tmp_path / "toy/corpus").mkdir(parents=True)
     (tmp_path / "toy/corpus/.gitignore").write_text("*\n!.gitignore\n")
     (tmp_path / "toy/corpus/mine.txt").write_text("mine\n")
     folder = make_sweep(tmp_path / "toy", own_data, **ONE_RECIPE | seeds(0))
 
-    done = sweep(folder)
+    for options in ([], ["--dry"]):
+        refused = sweep(folder, *options)
+        assert refused.returncode == 2
+        assert "the cells read corpus/mine.txt, which git ignores" in refused.stdout
 
-    assert done.returncode == 0, done.stdout
-    assert "0 of 1 cells would run" in sweep(folder, "--dry").stdout
+    git(folder, "add", "-f", "corpus")
+    commit(folder)
+    assert sweep(folder).returncode == 0
     (folder / "corpus/mine.txt").write_text("changed\n")
-    assert "a, seed 0: corpus changed since" in sweep(folder, "--dry").stdout
+    commit(folder)
+    assert "a, seed 0: corpus/mine.txt changed since" in sweep(folder, "--dry").stdout
 
 
 def test_a_cell_that_fails_is_shown_stays_out_of_the_mean_and_runs_again_on_demand(tmp_path: Path) -> None:

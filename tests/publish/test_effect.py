@@ -1,4 +1,4 @@
-"""Publishing is an effect, not a result: driven by DVC, with the stage of the real dvc.yaml without its code deps."""
+"""Publishing is an effect, not a result: driven by DVC, with the stage of the real dvc.yaml."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import yaml
 
 from flows.plan.graph import make_plan
 from stages.runtime.entry import EXIT_REFUSED
+from stages.runtime.stage_code import code_of, code_path
 from tests.small_project import IDENTITY, ROOT
 from tests.trained_project import write_sections
 
@@ -24,8 +25,9 @@ REFUSING = {"bits_per_byte_at_most": 0.1, "allow_worse": False, "tolerance": 0.0
 def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An evaluated project under git and DVC, with the stage publish alone."""
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["publish"]
-    stage["deps"] = [dep for dep in stage["deps"] if not dep.startswith("stages/")]
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"publish": stage}}))
+    Path("code").mkdir()
+    code_path("stages.publish").write_text(code_of("stages.publish").text)  # none of it is in this project
     Path("accepted.yaml").write_text("")
     Path("reports/curves").mkdir()
     Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n")

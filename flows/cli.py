@@ -97,7 +97,7 @@ def why(
     from rich.console import Console
 
     from flows.plan.graph import make_plan
-    from flows.plan.params import check_params, description_warnings
+    from flows.plan.params import check_params, section_warnings
     from flows.show.terminal import plan_table
 
     check_params()
@@ -109,7 +109,7 @@ def why(
     console.print(plan_table(plan))
     for path in plan.unnoticed:
         console.print(f"{path}: changed, with its size and time as before", style="yellow", markup=False)
-    for warning in [*plan.warnings, *description_warnings([stage.name for stage in plan.to_do])]:
+    for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:
         console.print("\nEverything is up to date.")

@@ -69,18 +69,15 @@ def check_params(path: Path = PARAMS_FILE) -> None:
         raise UserError("\n".join(faults))
 
 
-def description_warnings(to_do: Collection[str], path: Path = PARAMS_FILE) -> list[str]:
-    """What publish, if it is among the stages to do, would refuse at the end: that the card describes another corpus.
-
-    The sections were checked before.
-    """
-    if "publish" not in to_do or not {"publish", "collect"} <= section_models().keys():
-        return []
-    from stages.publish.params import describes_another_corpus
-
-    values = read_params_file(path)
-    fault = describes_another_corpus(values["publish"], values["collect"]["sources"])
-    return [f"publish will refuse: {fault}"] if fault else []
+def section_warnings(to_do: Collection[str], path: Path = PARAMS_FILE) -> list[str]:
+    """What stages that are to run would refuse only at their end. The sections were checked before."""
+    models = {name: model for name, model in section_models().items() if name in to_do}
+    values = read_params_file(path) if models else {}
+    return [
+        warning
+        for name, model in models.items()
+        for warning in check_section(name, values[name], model, path).warnings(values)
+    ]
 
 
 def _sections_of_dvc_yaml() -> Iterator[str]:

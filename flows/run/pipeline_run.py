@@ -10,7 +10,7 @@ from flows.dvc_repo.lock_file import lock_file_of, sort_lock_file
 from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.history import remember_seconds
-from flows.plan.params import check_params, description_warnings
+from flows.plan.params import check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask
 from flows.run.dvc_server import DvcServer
@@ -36,7 +36,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             print(repaired, flush=True)
         drop_expired()
         plan = make_plan(options.targets, force=options.force, downstream=options.downstream)
-        for warning in [*plan.warnings, *description_warnings([stage.name for stage in plan.to_do])]:
+        for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
             print(f"warning: {warning}", flush=True)
         terminal = Terminal(plan)
         if not plan.to_do:

@@ -5,10 +5,13 @@ Every other stage of dvc.yaml depends on its own file, so a change of code rerun
 
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
+from stages.runtime.section import PARAMS_FILE, read_params_file
 from stages.runtime.stage_code import FOLDER, stage_codes
 
 
 def main() -> None:
+    if PARAMS_FILE.is_file():
+        read_params_file()  # refuses a URL with a credential: DVC would record what this stage reads of it
     codes = stage_codes()
     with atomic_folder(FOLDER) as folder:
         for path, code in codes.items():

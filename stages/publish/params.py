@@ -85,6 +85,13 @@ class PublishParams(Section):
             raise ValueError("tokenizer_repository is the model's repository, which has the tokenizer: set it to null")
         return self
 
+    def warnings(self, params: Mapping[str, Any]) -> list[str]:
+        """That the card would describe another corpus."""
+        fault = (
+            describes_another_corpus(self.model_dump(), params["collect"]["sources"]) if "collect" in params else None
+        )
+        return [f"publish will refuse: {fault}"] if fault else []
+
 
 WRITTEN_FOR_A_CORPUS = ("name", "license", "language", "tags", "description", "prompt", "intended_use", "limitations")
 

@@ -66,7 +66,10 @@ def refuse_credentials(where: str, values: object) -> None:
 
 def _found(key: str, values: object) -> Iterator[tuple[str, str]]:
     if isinstance(values, str):
-        if kind := credential_in(values):
+        # A value that is one URL is read as a whole too: in prose a blank, `<` or `"` would end it.
+        whole = PARTS.fullmatch(values)
+        in_login = whole is not None and ":" in (whole[2] or "")
+        if kind := credential_in(values) or (_kind(values) if in_login else None):
             yield f"{without_credentials(key)}: " if key else "", kind
         return
     entries: Iterable[tuple[object, object]] = ()

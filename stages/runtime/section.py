@@ -5,6 +5,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,10 @@ class Section(BaseModel):
     """Base of every stage's parameters: unknown keys and loosely typed values are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    def warnings(self, params: Mapping[str, Any]) -> list[str]:
+        """What the stage would refuse at its end, seen from the whole of params.yaml, whose sections are valid."""
+        return []
 
 
 SectionT = TypeVar("SectionT", bound=BaseModel)

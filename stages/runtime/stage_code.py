@@ -129,8 +129,9 @@ def _params(path: Path) -> Mapping[str, Any]:
 def _packages(section: object) -> set[str]:
     """The installed packages that a section of params.yaml names as sources of documents: the stage reads them."""
     sources = section.get("sources") if isinstance(section, dict) else None
-    asked = [source for source in sources or () if isinstance(source, dict) and source.get("kind") == "packages"]
-    return {str(name) for source in asked for name in source.get("names") or ()}
+    listed = sources if isinstance(sources, list) else []
+    asked = [source.get("names") for source in listed if isinstance(source, dict) and source.get("kind") == "packages"]
+    return {str(name) for names in asked if isinstance(names, list) for name in names}
 
 
 def pinned(lock_file: Path = LOCK_FILE) -> dict[str, tuple[str, str]]:

@@ -165,6 +165,12 @@ def test_a_password_in_a_url_is_refused_before_anything_is_fetched_or_written(tm
         [["sweep", "shares"]] if place == "sweep" else [["run"], ["why"], ["params", "train.max_steps=5", "--yes"]]
     )
 
+    if place in ("login", "query"):  # DVC runs the stage `code` first, which reads the sources too
+        command = [sys.executable, "-m", "dvc", "repro"]
+        variables = environment(folder, **VARIABLES)
+        plain = subprocess.run(command, cwd=folder, env=variables, check=False, capture_output=True, text=True)
+        assert "error: params.yaml: collect.sources." in plain.stdout + plain.stderr
+        assert plain.returncode != 0
     for command in commands:
         printed = said(folder, *command, code=2, **mirror)
         assert "the URL holds " in printed

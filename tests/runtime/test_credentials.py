@@ -77,6 +77,14 @@ def test_a_url_without_one_stays_as_it_is(text: str) -> None:
     refuse_credentials("params.yaml", {"a": [text, 1, None]})
 
 
+@pytest.mark.parametrize("password", [f"{SECRET}<x", f'{SECRET}"x', f"{SECRET} x"])
+def test_a_value_that_is_one_url_is_read_as_a_whole(password: str) -> None:
+    with pytest.raises(UserError, match="the URL holds a password") as refused:
+        refuse_credentials("params.yaml", {"a": f"https://bob:{password}@host/a"})
+
+    assert SECRET not in str(refused.value)
+
+
 def test_a_file_of_parameters_with_one_anywhere_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(f"publish:\n  description: see https://bob:{SECRET}@host/\nmine: {{http://u:{SECRET}@h: 1}}\n")

@@ -41,13 +41,15 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
             differences.append(FileDifference(path, FieldDifference("", f"md5 {old}", f"md5 {new.get(path)}")))
-    state: Literal["identical", "restored", "different"] = "restored" if restored else "identical"
+    inputs = list(different_inputs(revision, checkout, recorded, found))
+    # With other inputs than recorded DVC computed the stage, although its recorded outputs were there.
+    state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
     as_recorded = [out["path"] for out in outs if hash_of(out) == new.get(out["path"])]
     return ComparedStage(
         stage,
         "different" if differences else state,
         len(outs),
-        list(different_inputs(revision, checkout, recorded, found)),
+        inputs,
         differences,
         [file for file in named if any(overlaps(path, file) for path in as_recorded)],
     )

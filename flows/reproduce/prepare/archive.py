@@ -74,6 +74,8 @@ def bounded(items: Iterable[Item], archive: Path, asked: str) -> Iterator[Item]:
     allowed, total = FREE_BYTES + MOST_RATIO * archive.stat().st_size, 0
     for number, item in enumerate(items, 1):
         total += item.size if isinstance(item, tarfile.TarInfo) else item.file_size
+        if ".git" in name_of(item).parts:
+            raise UserError(f"{asked}: holds {name_of(item)}, by which git could run programs")
         if number > MOST_FILES or total > allowed:
             raise UserError(
                 f"{asked}: has more than {MOST_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "

@@ -40,8 +40,8 @@ WRITTEN_BACK = (
 COMMIT = re.compile("[0-9a-f]{40,64}")
 """A whole hash: anything else might be a name, or an option of git."""
 
-CARRIED = (".dvc/cache", ".dvc/tmp", STATE_DIR.as_posix())
-"""Results and states of runs, in a project."""
+CARRIED = (".dvc/cache", ".dvc/tmp", STATE_DIR.as_posix(), FOLDER.as_posix())
+"""Results and states of runs, in a project; what it says of its code is computed anew."""
 
 OWN_CACHE = "[cache]\n    dir = cache\n"
 """Of DVC: a cache that others share might have the very results that are to be computed again."""

@@ -14,7 +14,7 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
 )
 from stages.runtime.entry import UserError
-from stages.runtime.stage_code import FOLDER
+from stages.runtime.stage_code import stage_codes
 
 OWN = Path("published")
 """Where this project's own revisions are."""
@@ -22,7 +22,7 @@ OWN = Path("published")
 NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED)}
 """Files of the record that replace those of the commit, and of which nothing is run."""
 
-NOT_OF_THE_COMMIT = {FOLDER.as_posix(), ".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
+NOT_OF_THE_COMMIT = {".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
 """What the checkout has besides the recorded code."""
 
 
@@ -52,8 +52,7 @@ def whose_code(revision: Revision, signature: str) -> str:
     commit = f"commit {git.commit}" if git else "no commit"
     files = len(archive.files) if archive else 0
     own = f" with {files} files from the revision itself" if files else ""
-    signed = "not signed" if signature == "none" else f"signature: {signature}"
-    return f"{origin}, {commit}{own}; {signed}"
+    return f"{origin}, {commit}{own}; {signature}"
 
 
 def is_own_code(revision: Revision, checkout: Path) -> bool:
@@ -76,10 +75,11 @@ def is_own_code(revision: Revision, checkout: Path) -> bool:
 
 def blobs(folder: Path) -> Iterator[tuple[str, str]]:
     """Each file of a checkout with the hash that git has of its content."""
+    ours = NO_CODE | {path.as_posix() for path in stage_codes(folder)}
     for file in folder.rglob("*"):
         path = file.relative_to(folder).as_posix()
         besides = any(path == name or path.startswith(f"{name}/") for name in NOT_OF_THE_COMMIT)
-        if besides or path in NO_CODE or (file.is_dir() and not file.is_symlink()):
+        if besides or path in ours or (file.is_dir() and not file.is_symlink()):
             continue
         content = os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
         header = b"blob %d\0" % len(content)

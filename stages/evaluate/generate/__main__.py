@@ -42,8 +42,7 @@ from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.code import code_key
-from stages.runtime.entry import run_stage
-from stages.runtime.environment import whole_number
+from stages.runtime.entry import run_stage, whole_number
 from stages.runtime.section import read_section
 
 HELD_OUT_DOCUMENTS = CLEAN / VALIDATION

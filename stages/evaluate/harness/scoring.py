@@ -28,8 +28,7 @@ from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.code import code_key
-from stages.runtime.entry import UserError, first_line
-from stages.runtime.environment import whole_number
+from stages.runtime.entry import UserError, first_line, whole_number
 from stages.runtime.hashes import file_sha256
 from stages.runtime.shard_cache import CACHE, cache_key, drop_unused
 

@@ -16,8 +16,7 @@ from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.evaluation.document_losses import DocumentLosses
 from stages.formats.evaluation.figures import significant
 from stages.formats.model_folder import MODEL
-from stages.runtime.entry import UserError
-from stages.runtime.environment import whole_number
+from stages.runtime.entry import UserError, whole_number
 from stages.runtime.launch.config import LaunchConfig
 
 BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"

@@ -34,7 +34,7 @@ from pathlib import Path
 
 CARD = "README.md"
 CURVES = "curves.png"
-CARD_COMMAND = "stages.publish.commands.card"
+CARD_COMMAND = "stages.publish.render_card"
 """The module that writes both, and `inputs.json`, into a folder and publishes nothing."""
 EVALUATION = "evaluation.json"
 EVALUATION_RECEIPT = "evaluation_receipt.json"

@@ -3,8 +3,7 @@
 import torch
 from accelerate import Accelerator
 
-from stages.runtime.entry import UserError
-from stages.runtime.environment import whole_number
+from stages.runtime.entry import UserError, whole_number
 from stages.train.data.batches import batch_size
 from stages.train.distributed.agreement import count
 from stages.train.model.loss import CausalLoss

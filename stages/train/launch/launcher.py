@@ -13,8 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from stages.runtime.entry import EXIT_TERMINATED, UserError
-from stages.runtime.environment import whole_number
+from stages.runtime.entry import EXIT_TERMINATED, UserError, whole_number
 from stages.runtime.launch import supervision
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import command, environment

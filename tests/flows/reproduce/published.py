@@ -27,6 +27,7 @@ from stages.formats.revision.layout import (
 from stages.formats.revision.lock import file_md5, read_recorded_lock
 from stages.formats.revision.provenance import GitState, Provenance, SourceArchive, write_provenance
 from stages.runtime.hashes import file_sha256
+from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.small_pipeline import run
 
 MEASURED = (EVALUATION, EVALUATION_RECEIPT)
@@ -60,6 +61,17 @@ def write_revision(
     commit = run(["git", "rev-parse", "HEAD"], project).strip()
     seal(folder, GitState(commit=commit, dirty=False, changed=[], untracked=0), source)
     return folder
+
+
+def pin_only(revision: Path, pins: str) -> None:
+    """Let the record say that only these libraries were locked, of which no stage uses any."""
+    lock = revision / RECORDED_LOCK
+    (revision / RECORDED_REQUIREMENTS).write_text(pins)
+    for file in (revision / "record/code").glob("*.json"):
+        before, code = file_md5(file), read_stage_code(file.read_bytes())
+        assert code is not None
+        file.write_text(StageCode(code.files, {}).text)
+        lock.write_text(lock.read_text().replace(before, file_md5(file)))
 
 
 def seal(folder: Path, git: GitState | None, source: SourceArchive | None = None) -> None:

@@ -67,6 +67,17 @@ def test_an_archive_that_would_become_far_larger_is_not_unpacked(revision: Path,
 
 
 @KINDS
+def test_what_git_would_read_is_not_unpacked(revision: Path, tmp_path: Path, name: str) -> None:
+    (revision / ".git").mkdir()
+    (revision / ".git/config").write_text("[core]\n\tfsmonitor = touch run\n")
+
+    with pytest.raises(UserError, match=r"holds .*\.git.*, by which git could run programs"):
+        unpack(packed(revision, tmp_path / name), tmp_path / "out", "source.tar.gz")
+
+    assert not list((tmp_path / "out").rglob("config"))
+
+
+@KINDS
 def test_a_file_that_the_index_does_not_list_ends_it_before_anything_is_unpacked(
     revision: Path, tmp_path: Path, name: str
 ) -> None:

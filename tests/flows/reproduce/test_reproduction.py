@@ -33,7 +33,7 @@ from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
-from tests.flows.reproduce.published import seal, write_revision
+from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training
 from tests.flows.small_pipeline import git, run
 from tests.flows.toy import repro
@@ -171,11 +171,10 @@ def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(
     project: Path, revision: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    record_other_numpy(revision)
-    (revision / RECORDED_REQUIREMENTS).write_text("numpy==1.0.1\n")
+    pin_only(revision, "no-such-library==1\n")
     seal(revision, git_state(revision))
 
-    with pytest.raises(UserError, match=r"(?s)pip install .*\n.*No matching distribution found for numpy==1\.0\.1"):
+    with pytest.raises(UserError, match=r"(?s)pip install .*\n.*No matching distribution found for no-such-library==1"):
         reproduce(Request(str(revision), yes=True, source=str(project)))
 
 
@@ -260,10 +259,6 @@ def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> N
 
     with pytest.raises(UserError, match=r"stages/train/__main__\.py is modified: it is not as stage train read it"):
         reproduce(Request(str(revision), yes=True, source=str(project)))
-    code.unlink()
-    seal(revision, git_state(revision))
-    with pytest.raises(UserError, match=r"code/train\.json is modified: it is not as stage train read it"):
-        reproduce(Request(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
 
 
 def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:
@@ -383,7 +378,7 @@ def test_missing_input_data_is_named_before_an_environment_is_made(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, revision = with_other_data(project, tmp_path, monkeypatch)
-    (revision / RECORDED_REQUIREMENTS).write_text("no-such-library==1\n")
+    pin_only(revision, "no-such-library==1\n")
     seal(revision, git_state(revision))
     monkeypatch.chdir(tmp_path)
 

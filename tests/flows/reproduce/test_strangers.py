@@ -16,7 +16,7 @@ from flows.reproduce.revision import read_revision
 from stages.formats.revision.layout import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE
 from stages.formats.revision.provenance import GitState, read_provenance
 from stages.runtime.entry import UserError
-from tests.flows.reproduce.published import seal, write_revision
+from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training
 from tests.flows.small_pipeline import git
 from tests.flows.toy import repro
@@ -171,7 +171,7 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
 def test_a_failed_installation_does_not_show_the_password_of_an_index(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
-    (revision / "record/requirements.lock").write_text("no-such-library==1\n")
+    pin_only(revision, "no-such-library==1\n")
     reseal(revision)
 
     done = command_line("main", "--yes", "--source", str(project), folder=tmp_path, PIP_RETRIES="0", **PLANTED)
@@ -222,7 +222,7 @@ def test_an_interpreter_without_the_libraries_makes_the_environment(
         wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
         wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("tiny-1.0.dist-info/RECORD", "")
-    (revision / "record/requirements.lock").write_text("tiny==1.0\n")
+    pin_only(revision, "tiny==1.0\n")
     reseal(revision)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

@@ -238,10 +238,10 @@ def refused(project: Path, capfd: pytest.CaptureFixture[str], **variables: str) 
 def test_a_start_from_a_model_with_fewer_positions_than_a_sequence_is_refused(
     project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_params(project, max_steps=1, sequence_length=8, model__n_positions=8)
+    write_params(project, max_steps=2, sequence_length=8, model__n_positions=8)
     run_workers(project, 1)
     short = shutil.move(project / "model", tmp_path / "short")
-    write_params(project, max_steps=1, start_from=str(short))
+    write_params(project, max_steps=2, start_from=str(short))
     assert refused(project, capfd).endswith(
         f"params.yaml: train.start_from = '{short}': it has 8 positions, train.sequence_length = 16; "
         "lower it to 8 or less"
@@ -251,10 +251,10 @@ def test_a_start_from_a_model_with_fewer_positions_than_a_sequence_is_refused(
 def test_a_start_from_a_model_with_more_positions_than_the_parameters_name_is_not_refused(
     project: Path, tmp_path: Path
 ) -> None:
-    write_params(project, max_steps=1, model__n_positions=64)
+    write_params(project, max_steps=2, model__n_positions=64)
     run_workers(project, 1)
     long = shutil.move(project / "model", tmp_path / "long")
-    write_params(project, max_steps=1, sequence_length=64, start_from=str(long))
+    write_params(project, max_steps=2, sequence_length=64, start_from=str(long))
     run_workers(project, 1)
 
 
@@ -263,11 +263,11 @@ def test_a_start_from_a_model_of_a_smaller_vocabulary_or_from_none_is_refused(
 ) -> None:
     run_workers(project, 1)
     other = Path(shutil.move(project / "model", tmp_path / "other"))
-    write_params(project, max_steps=1, start_from=str(tmp_path / "nothing"))
+    write_params(project, max_steps=2, start_from=str(tmp_path / "nothing"))
     assert f"train.start_from = '{tmp_path / 'nothing'}': no such folder; " in refused(project, capfd)
 
     manifest = project / "data/tokens/train/manifest.json"
-    write_params(project, max_steps=1, start_from=str(other))
+    write_params(project, max_steps=2, start_from=str(other))
     manifest.write_text(manifest.read_text(encoding="utf-8").replace('"vocab_size": 300', '"vocab_size": 301'))
     assert "its vocabulary has 300 entries, the tokens have 301; use its tokenizer" in refused(project, capfd)
 

@@ -1,4 +1,4 @@
-"""Write what publish says of a model, and publish nothing: `python -m stages.publish.commands.card FOLDER`.
+"""Write what publish says of a model, and publish nothing: `python -m stages.publish.render_card FOLDER`.
 
 Writes the card (`README.md`, `curves.png`) and the sources of the data with their licences (`inputs.json`).
 `parrotflow reproduce` compares them with what was published.

@@ -1,7 +1,6 @@
 import pytest
 
-from stages.runtime.entry import UserError
-from stages.runtime.environment import whole_number
+from stages.runtime.entry import UserError, whole_number
 
 
 def test_a_variable_that_is_unset_or_empty_leaves_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

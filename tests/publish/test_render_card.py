@@ -8,7 +8,7 @@ import pytest
 from stages.formats.revision.inputs import read_inputs
 from stages.formats.revision.layout import CARD, INPUTS
 from stages.publish.__main__ import main as publish
-from stages.publish.commands.card import main
+from stages.publish.render_card import main
 
 MAIN = Path("published/tiny/main")
 

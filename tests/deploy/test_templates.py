@@ -83,5 +83,5 @@ def test_the_image_takes_files_by_name_and_all_that_a_run_reads() -> None:
     dvc = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
     outs = {next(iter(out)) if isinstance(out, dict) else out for stage in dvc for out in stage.get("outs", ())}
     deps = {dep for stage in dvc for dep in stage["deps"]}
-    read = {dep for dep in deps if not dep.startswith(("data/", "reports/", "model"))} - outs - {"corpus"}
+    read = {dep for dep in deps if not dep.startswith(("data/", "reports/", "model", "code/"))} - outs - {"corpus"}
     assert {dep.split("/")[0] for dep in read} <= taken

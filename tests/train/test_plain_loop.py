@@ -47,10 +47,13 @@ def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     """The cross-entropy of each step; rows one by one, weighted by their targets."""
     store = TokenStore(project / "data/tokens/train")
     index = build_packing(store, values.sequence_length, values.packing)
-    config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0)
+    if config.pad_token_id is not None:
+        config.pad_token_id = 0  # that of another vocabulary; its row starts at zero
     torch.manual_seed(values.seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     model.resize_token_embeddings(320, mean_resizing=False)
+    model.get_input_embeddings().padding_idx = None  # and is trained as any other
     named = dict(model.named_parameters())
     muon = {name: muons(parameter) for name, parameter in named.items() if re.search(BY_MUON, name)}
     rest = [(parameter, name) for name, parameter in named.items() if name not in muon]

@@ -22,7 +22,7 @@ from stages.formats.evaluation.samples import SAMPLES, Sample, read_samples
 from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport, read_score
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
-from stages.formats.revision.execution import Execution, read_execution
+from stages.formats.revision.execution import TRAIN_SPEED, Execution, read_execution
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import makers, read_lock, recorded_section, recorded_versions
@@ -30,7 +30,6 @@ from stages.runtime.entry import UserError
 
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"
-TRAIN_SPEED = REPORTS / "train_speed.json"
 ACCEPTED = Path("accepted.yaml")
 
 REPORTS_READ = (

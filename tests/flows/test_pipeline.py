@@ -174,11 +174,12 @@ def test_a_matrix_of_several_files_runs_as_under_dvc(tmp_path: Path) -> None:
         (made / "more").mkdir()
         (made / "more" / "dvc.yaml").write_text(MORE)
 
-    result = run(folder)
+    files = ("dvc.yaml", "more/dvc.yaml")
+    result = run(folder, *files)
     subprocess.run([sys.executable, "-m", "dvc", "repro", "--all-pipelines"], cwd=other, check=True)
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert (folder / "more/all.txt").read_text() == "a1\na2\nb1\nb2\n"
     for lock in ("dvc.lock", "more/dvc.lock"):
         assert yaml.safe_load((folder / lock).read_text()) == yaml.safe_load((other / lock).read_text())
-    assert "Everything is up to date." in run(folder).stdout
+    assert "Everything is up to date." in run(folder, *files).stdout

@@ -14,7 +14,7 @@ from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileD
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.revision.execution import TRAIN_EXECUTION
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.inputs import InputListing, read_inputs
 from stages.formats.revision.layout import (
     CARD,
@@ -31,8 +31,6 @@ from stages.runtime.stage_code import FOLDER
 
 STAGE = "card"
 """What the comparison is called among the stages. The stage that makes the card is not run: it would publish."""
-
-TRAIN_SPEED = REPORTS / "train_speed.json"
 
 OF_THE_MODEL = {"Samples"}
 """Sections of the card that other weights have otherwise."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stages.formats.reports import REPORTS, write_json
 
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
+TRAIN_SPEED = REPORTS / "train_speed.json"
 
 
 class Session(BaseModel):

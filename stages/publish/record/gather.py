@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, write_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED, write_execution
 from stages.formats.revision.inputs import InputListing, Place, write_inputs
 from stages.formats.revision.layout import (
     EXECUTION,
@@ -49,7 +49,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     everything = read_lock()
     needed = [path.as_posix() for path in inputs.ALL]
     stages = ancestors(everything, needed)
-    written = [*output_paths(everything), *map(Path.as_posix, (LOCK, inputs.TRAIN_SPEED, TRAIN_EXECUTION))]
+    written = [*output_paths(everything), *map(Path.as_posix, (LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
     state = git.observe_git(written)
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from stages.formats.curves import CURVES
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import write_json
-from stages.formats.revision.execution import Execution, write_execution
+from stages.formats.revision.execution import TRAIN_SPEED, Execution, write_execution
 from stages.formats.tokenizer_folder import TOKENIZER
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
@@ -27,7 +27,6 @@ from stages.train.monitoring.throughput import processor_name
 from stages.train.validation import ValidationResult
 
 METRICS = Path("reports/train.json")
-SPEED = Path("reports/train_speed.json")
 
 
 class TrainingReport(BaseModel):
@@ -80,7 +79,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
             if path is not None:
                 shutil.copytree(path, folder / f"step-{step:08d}")
     weights, history = weights_sha256(MODEL), checkpoints.history
-    write_json(SPEED, speed(trainer) | {"weights_sha256": weights})
+    write_json(TRAIN_SPEED, speed(trainer) | {"weights_sha256": weights})
     write_execution(
         Execution(
             weights_sha256=weights,

@@ -237,7 +237,7 @@ def test_a_kill_loses_no_verdict_and_leaves_no_sandbox(project: Path, monkeypatc
 
 
 def test_ctrl_c_changes_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = "    __import__('time').sleep(0.5)\n"
+    slow = "    __import__('time').sleep(1.5)\n"
     write_completions(
         one.model_copy(update={"completion": f"{slow}    # {one.sample}\n{one.completion}"})
         for problem in PROBLEMS

@@ -18,7 +18,7 @@ from flows.environment import prepare_environment
 prepare_environment()
 
 # Prefect reads the environment when it is imported.
-from prefect import flow, get_run_logger, task  # noqa: E402
+from prefect import flow, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
@@ -64,7 +64,7 @@ def sweep_cell(
             raise UserError(f"{cell.id}, {commit}: expected a cell's id and a commit")
         require_names(*targets, cell.name)
         source, folder = source_address(default_source()), checkout_folder()
-        with run_lock(flow_run.name or cell.name, wait=True, folder=folder, say=get_run_logger().info):
+        with run_lock(flow_run.name or cell.name, wait=True, folder=folder):
             with_retries(checkout_task, retry_delays_seconds)(folder, source, commit)
             os.chdir(folder)
             if not has_remote():

@@ -84,7 +84,12 @@ def project(folder: Path, url: str) -> Path:
     make_pipeline(folder, documents=10)
     rows = FILES_SOURCE | ROWS | {"globs": [url], "name": "rows"}
     write_params(
-        folder, *SECTIONS, train__max_steps=4, collect__sources=[FILES_SOURCE, rows], publish__gate__allow_worse=True
+        folder,
+        *SECTIONS,
+        train__max_steps=4,
+        collect__sources=[FILES_SOURCE, rows],
+        publish__describes=["mine", "rows"],
+        publish__gate__allow_worse=True,
     )
     (folder / "experiments").mkdir()
     (folder / "experiments/shares.yaml").write_text(yaml.safe_dump(EXPERIMENT))

@@ -19,9 +19,9 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
     ran = run([sys.executable, "-m", "flows.cli", "run", "clean"], clone, HOME=str(tmp_path))
     reproduced = run([sys.executable, "-m", "dvc", "repro", *WITHOUT_PUBLISH], clone)
 
-    by_run = [stage for stage in ("collect", "clean") if f"{stage} │ restored" in ran]
+    by_run = [stage for stage in ("code", "collect", "clean") if f"{stage} │ restored" in ran]
     by_repro = [line.split("'")[1] for line in reproduced.splitlines() if "is cached - skipping run" in line]
-    assert by_run == ["collect", "clean"], ran
+    assert by_run == ["code", "collect", "clean"], ran
     assert sorted(by_run + by_repro) == sorted(WITHOUT_PUBLISH), reproduced
     assert outs(clone).items() < outs(up_to_date).items()
     shown = json.loads(run([sys.executable, "-m", "dvc", "plots", "show", "--json"], clone))

@@ -4,11 +4,13 @@ A stage depends on one file of the folder `code` (`stages.runtime.stage_code`). 
 plan would otherwise say of every stage that it may run. A dvc.yaml without such a stage is planned as any other.
 """
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import md5
 from pathlib import Path
+from typing import TypeVar
 
 from dvc.dependency import Dependency
 from dvc.stage import PipelineStage, Stage
@@ -17,13 +19,18 @@ from dvc_data.hashfile.meta import Meta
 
 from stages.runtime.stage_code import (
     FOLDER,
+    LOCK_FILE,
     WRITER,
     StageCode,
     code_path,
+    file_changes,
+    library_changes,
     read_stage_code,
     stage_codes,
     stage_modules,
 )
+
+Value = TypeVar("Value")
 
 _COMMAND = re.compile(r"python -m (stages(?:\.\w+)+)")
 
@@ -68,6 +75,26 @@ class CodeFolder:
         """Of a stage's dependencies those in the folder, and those that hold it."""
         paths = ((dep, Path(dep.fs_path)) for dep in stage.deps if dep.protocol == "local")
         return [dep for dep, path in paths if path.is_relative_to(self.path) or self.path.is_relative_to(path)]
+
+    def read_by(self, stages: Iterable[Stage], files: Mapping[Path, Value]) -> dict[Path, Value]:
+        """Of files, relative to the root, those that stages depend on."""
+        read = {Path(dep.fs_path) for stage in stages for dep in self.files_of(stage)}
+        whole = not read.isdisjoint((self.path, *self.path.parents))
+        return {path: value for path, value in files.items() if whole or self.root / path in read}
+
+    def changed_names(self, old: Mapping[Path, StageCode], new: Mapping[Path, StageCode]) -> list[str]:
+        """The files of code and the libraries that differ. Of a stage that one side lacks its command alone."""
+        files: set[str] = set()
+        libraries: set[str] = set()
+        for path in old.keys() | new.keys():
+            before, now = old.get(path), new.get(path)
+            if before and now:
+                files |= file_changes(before, now).keys()
+                libraries |= {name for name, *_ in library_changes(before, now)}
+            else:
+                files.add(f"stages/{path.stem.replace('.', '/')}/__main__.py")
+        paths = sorted(os.path.relpath(self.root / file) for file in files)
+        return [*paths, *(f"{name} in {LOCK_FILE}" for name in sorted(libraries, key=str.lower))]
 
     def expect_in(self, stage: Stage) -> bool:
         """Let DVC take the files as they will be; whether a stage reads nothing else of the folder."""

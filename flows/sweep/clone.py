@@ -24,9 +24,10 @@ from flows.dvc_repo.lock_file import DVC_FILE
 from flows.dvc_repo.repair import repair_after_kill
 from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import dvc_state_within
+from flows.plan.stage_code import writes_code
 from flows.project import yaml_text
+from flows.sweep.committed import changed_code, is_below, require_committed, uncommitted_code
 from flows.sweep.git import git, own_environment
-from flows.sweep.ignored import is_below, require_committed
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import value_at
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 CLONES = STATE_DIR / "sweep"
 
-SHARED = (STATE_DIR / "cache", STATE_DIR / "code")
-"""Of the project, by a link: shards of data stages, and texts of code; both are named by their content."""
+SHARDS = STATE_DIR / "cache"
+"""Of the project, by a link: the shards of data stages, which are named by their content."""
 
 LINKS = "reflink,hardlink,copy"
 """How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
@@ -140,10 +141,9 @@ def _share(folder: Path, cache: str, own_cache: Path | None) -> None:
     if own_cache:
         _use_cache(folder, str(own_cache))
         return
-    for shared in SHARED:
-        shared.mkdir(parents=True, exist_ok=True)
-        if not (folder / shared).is_symlink():
-            (folder / shared).symlink_to(shared.absolute())
+    SHARDS.mkdir(parents=True, exist_ok=True)
+    if not (folder / SHARDS).is_symlink():
+        (folder / SHARDS).symlink_to(SHARDS.absolute())
 
 
 def _use_cache(folder: Path, cache: str) -> None:
@@ -231,7 +231,8 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
     try:
         named = all_paths(named_inputs(cells, targets))
         with open_repo() as repo:
-            stages = _stages_read(repo, targets, named)
+            with_code = _stages_read(repo, targets, named)
+            stages = {stage for stage in with_code if not writes_code(stage)}
             outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
             read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - {PARAMS_FILE.absolute()}
             read |= (
@@ -246,10 +247,11 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
     status = git(root, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
     changed += [path for path in sorted(named) if not git(root, "ls-files", "--", str(path))]  # all of it is ignored
-    outside = [path for path in changed if is_below(path, read) and not is_below(path, outs)]
-    if outside:
-        names = ", ".join(os.path.relpath(path) for path in outside[:5])
-        raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")
+    outside = [os.path.relpath(path) for path in changed if is_below(path, read) and not is_below(path, outs)]
+    if outside := [*outside, *uncommitted_code(with_code)]:
+        raise UserError(
+            f"{', '.join(outside[:5])}: not as in the last commit, from which the cells are made; commit first"
+        )
     require_committed(targets)
     return git(root, "rev-parse", "HEAD")
 
@@ -268,15 +270,17 @@ def _stages_read(repo: Repo, targets: Iterable[str], named: Collection[Path]) ->
     }
 
 
-def changed_since(commit: str, targets: Iterable[str], named: Collection[Path] = ()) -> list[str]:
+def changed_since(commit: str, targets: Iterable[str], named: Collection[Path] = (), sources: str = "") -> list[str]:
     """What the targets and the stages before them read or execute, and what differs between a commit and HEAD.
 
-    Files, and the names of stages that say something else in dvc.yaml; params.yaml is not looked at. Everything where
-    git does not have the commit any more. `named` are absolute paths that they read too.
+    Files, libraries, and the names of stages that say something else in dvc.yaml; params.yaml is not looked at.
+    Everything where git does not have the commit any more. `named` are absolute paths that they read too, `sources` is
+    what `sources_of` gives: the versions of packages among them count.
     """
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
     with open_repo() as repo:
-        stages = _stages_read(repo, targets, named)
+        with_code = _stages_read(repo, targets, named)
+        stages = {stage for stage in with_code if not writes_code(stage)}
         outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
         read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - outs - {PARAMS_FILE.absolute()}
         read |= {*named}
@@ -291,7 +295,7 @@ def changed_since(commit: str, targets: Iterable[str], named: Collection[Path] =
     for file in sorted(files):
         before, now = _stages_at(commit, file), _stages_at("HEAD", file)
         changed += sorted(name for name in (*names, "vars") if before.get(name) != now.get(name))
-    return changed
+    return [*changed, *changed_code(commit, with_code, sources)]
 
 
 def _stages_at(commit: str, file: str) -> dict[str, object]:

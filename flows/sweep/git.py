@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from stages.runtime.entry import UserError
@@ -23,3 +25,13 @@ def git(folder: Path, *arguments: str, check: bool = True) -> str:
             return ""
         raise UserError(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")
+
+
+def unpack(folder: Path, commit: str, names: Iterable[str], into: Path) -> None:
+    """Write what a folder has under some names at a commit; names that it does not have are left out."""
+    if there := git(folder, "ls-tree", "--name-only", commit, "--", *names).splitlines():
+        archive = into / ".tar"
+        git(folder, "archive", "--format=tar", f"--output={archive}", commit, "--", *there)
+        with tarfile.open(archive) as tar:
+            tar.extractall(into, filter="tar")
+        archive.unlink()

@@ -21,6 +21,7 @@ from flows.run.scheduler import RunOptions, Scheduler, run_result
 from flows.show.recording import recorded
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
+from flows.sweep.committed import sources_of
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
 from stages.runtime.dotted import differences
@@ -152,14 +153,15 @@ def standings(
     """Where each cell stands, by its id.
 
     A run is what its cell would give now if it was made with the same values of all that its stages read of
-    params.yaml, if no file that they read has changed since, and if it has all reports and curves that are wanted.
+    params.yaml, if no file that they read and no code that they use has changed since, and if it has all reports and
+    curves that are wanted.
     """
     runs: dict[str, list[Run]] = {}
     for run in recorded_runs(record):
         runs.setdefault(run.cell, []).insert(0, run)
     values, keys = read_params_file(), reach(targets).params
     named = clone.named_inputs(cells, targets)
-    changed: dict[tuple[str, frozenset[Path]], list[str]] = {}
+    changed: dict[tuple[str, frozenset[Path], str], list[str]] = {}
     found: dict[str, Standing] = {}
     for cell in cells:
         if cell.id not in runs:
@@ -172,10 +174,11 @@ def standings(
         newest = moved.index([]) if [] in moved else 0
         run = runs[cell.id][newest]
         paths = frozenset(clone.all_paths({cell.id: named[cell.id]}))
-        if (run.baseline, paths) not in changed:
-            changed[run.baseline, paths] = clone.changed_since(run.baseline, targets, paths)
+        key = (run.baseline, paths, sources_of(todays))
+        if key not in changed:
+            changed[key] = clone.changed_since(run.baseline, targets, paths, key[-1])
         absent = sorted({*wanted} - run.reports.keys() - run.curves.keys())
-        if causes := [*moved[newest], *changed[run.baseline, paths]]:
+        if causes := [*moved[newest], *changed[key]]:
             reason = f"{', '.join(causes[:3])} changed since"
         elif run.state != "finished":
             reason = f"{run.state}: {run.message}"

@@ -1,0 +1,118 @@
+"""What the stages of a cell read has to be in a commit: their code, and files, which git must not ignore."""
+
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from dvc.repo import Repo
+from dvc.stage import Stage
+
+from flows.dvc_repo.internals import open_repo
+from flows.plan.stage_code import code_folders, writes_code
+from flows.plan.unhashable import check_deps
+from flows.sweep.git import git, unpack
+from stages.runtime.code import PACKAGES
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
+from stages.runtime.stage_code import LOCK_FILE, StageCode, code_of, code_path, stage_codes, stage_modules
+
+SUBMODULE = "160000"
+"""Its mode in git's index: of another repository in this one git has the commit and no file."""
+
+
+def require_committed(targets: Iterable[str]) -> None:
+    """Raise UserError where the target stages, or those before them, read files that git ignores.
+
+    What other stages make is no such file, nor is data that DVC keeps (`dvc add`), nor is code, which
+    `uncommitted_code` compares. What DVC cannot hash is refused too.
+    """
+    root = Path(git(Path(), "rev-parse", "--show-toplevel"))
+    entries = git(root, "ls-files", "--stage", "-z").split("\0")
+    tracked = {root / entry.partition("\t")[2] for entry in entries if entry and not entry.startswith(SUBMODULE)}
+    ignored: dict[str, list[str]] = {}
+    with open_repo() as repo:
+        found = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+        stages = {stage for stage in found if not writes_code(stage)}
+        check_deps(repo, stages)
+        made = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
+        local = {Path(dep.fs_path) for stage in stages for dep in stage.deps if dep.protocol == "local"}
+        known = tracked | made
+        for path in sorted(local - {PARAMS_FILE.absolute()}):
+            if path.is_relative_to(root) and not is_below(path, made):
+                files = [os.path.relpath(file) for file in _files(repo, path) if not is_below(file, known)]
+                ignored |= {os.path.relpath(path): files} if files else {}
+    if ignored:
+        files = [file for below in ignored.values() for file in below]
+        more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+        raise UserError(
+            f"the cells read {', '.join(files[:5])}{more}, which git ignores; a cell has only what is committed: "
+            f"`git add -f {shlex.join(ignored)}` and commit, or keep large data by `dvc add`"
+        )
+
+
+def _files(repo: Repo, path: Path) -> Iterator[Path]:
+    """The file, or those in the folder, without what .dvcignore lists and what Python has compiled."""
+    if path.is_file():
+        yield path
+    # A repository of DVC's in the folder is no reason for a stage not to read it.
+    for folder, _, names in repo.dvcignore.walk(repo.fs, str(path), ignore_subrepos=False):
+        if "__pycache__" not in Path(folder).parts:
+            yield from (Path(folder, name) for name in sorted(names))
+
+
+def is_below(path: Path, folders: Iterable[Path]) -> bool:
+    """Whether a path is one of these, or within one of them."""
+    known = folders if isinstance(folders, set) else {*folders}
+    return path in known or not known.isdisjoint(path.parents)
+
+
+@cache
+def codes_at(commit: str, root: Path, params: str) -> Mapping[Path, StageCode]:
+    """The code of every stage below a folder at a commit, by `code_path`.
+
+    `params` is what params.yaml says, of which the packages whose code is the corpus count. Raises UserError where a
+    file is not Python.
+    """
+    with TemporaryDirectory() as folder:
+        unpack(root, commit, [*PACKAGES, str(LOCK_FILE)], Path(folder))
+        Path(folder, PARAMS_FILE).write_text(params, encoding="utf-8")
+        try:
+            return stage_codes(Path(folder))
+        except UserError as error:
+            raise UserError(f"commit {commit[:12]}: {error}") from None
+
+
+def uncommitted_code(stages: Collection[Stage]) -> list[str]:
+    """What of the code that stages use is not in HEAD. Raises UserError where that code is not Python."""
+    head, found = git(Path(), "rev-parse", "HEAD"), []
+    for folder in code_folders(stages):
+        params = folder.root / PARAMS_FILE
+        committed = codes_at(head, folder.root, params.read_text(encoding="utf-8") if params.is_file() else "")
+        modules = folder.read_by(stages, {code_path(module): module for module in stage_modules(folder.root)})
+        now = {path: code_of(module, folder.root) for path, module in modules.items()}
+        found += folder.changed_names(folder.read_by(stages, committed), now)
+    return found
+
+
+def changed_code(commit: str, stages: Collection[Stage], sources: str) -> list[str]:
+    """What of the code that stages use differs between a commit and HEAD."""
+    found = []
+    for folder in code_folders(stages):
+        now = codes_at(git(Path(), "rev-parse", "HEAD"), folder.root, sources)
+        try:
+            before = codes_at(commit, folder.root, sources)
+        except UserError:  # its cells could not compute anything
+            before = {}
+        found += folder.changed_names(folder.read_by(stages, before), folder.read_by(stages, now))
+    return found
+
+
+def sources_of(params: Mapping[str, Any]) -> str:
+    """The text of a params.yaml that names no more than the sources of documents."""
+    sections = {name: section for name, section in params.items() if isinstance(section, dict) and "sources" in section}
+    return yaml.safe_dump({name: {"sources": section["sources"]} for name, section in sections.items()})

@@ -1,15 +1,15 @@
 """A cell runs again where code or a library that its stages use has changed, and for no other edit in `stages/`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from flows.sweep import clone
-from flows.sweep.committed import sources_of
 from flows.sweep.pool import commit_for_workers
+from flows.sweep.run_cells import standings
 from stages.runtime.entry import UserError
-from tests.flows.sweep.test_run_cells import reason_to_run, recorded
+from tests.flows.sweep.test_run_cells import CELL, RECORD, reason_to_run, recorded
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 WITH_CODE = DVC_YAML.replace("deps: [train.py,", "deps: [train.py, code/make.json,").replace(
@@ -97,16 +97,13 @@ def test_a_stage_whose_code_was_not_there_or_no_python_runs_again(project: Path)
 
 
 def test_the_version_of_a_package_counts_where_it_is_the_corpus_of_the_cell(project: Path) -> None:
+    corpus = {"make.sources": [{"kind": "packages", "names": ["click"]}]}
+    cells = [replace(CELL, overrides=overrides) for overrides in ({}, corpus)]
     Path("requirements.lock").write_text("numpy==1.0\nrich==1.0\nclick==2.0\n")
     commit(project)
-    assert reason_to_run("train") == ""
 
-    values = yaml.safe_load(Path("params.yaml").read_text())
-    values["make"]["sources"] = [{"kind": "packages", "names": ["click"]}]
-    Path("params.yaml").write_text(yaml.safe_dump(values))
-    recorded_again = git(project, "rev-parse", "HEAD~1").strip()
-    sources = sources_of(values)
-    assert clone.changed_since(recorded_again, ["train"], sources=sources) == ["click in requirements.lock"]
+    reasons = [standings([cell], RECORD, ["train"], ())[CELL.id].reason for cell in cells]
+    assert reasons == ["", "click in requirements.lock changed since"]
 
 
 def test_without_a_stage_that_records_code_the_whole_folder_counts_as_its_stages_name_it(project: Path) -> None:

@@ -1,13 +1,16 @@
 """The numbers at the head of a model card (the Hub's model-index), compared with the reports that they are from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from stages.formats.evaluation.generation import GENERATE_REPORT
 from stages.formats.evaluation.harness import HARNESS_REPORT
+from stages.formats.evaluation.reading import receipt_path
 from stages.formats.evaluation.verdicts import SCORE_REPORT
 from stages.formats.reports import read_json
 from stages.formats.revision.layout import CARD, EVALUATION, record_path
@@ -17,27 +20,40 @@ from stages.runtime.entry import first_line
 HELD_OUT = "held-out"
 """The type of data set of the model's own evaluation."""
 
-BENCHMARKS = tuple(map(record_path, (HARNESS_REPORT, SCORE_REPORT)))
+HELD_OUT_NAME = "held-out documents"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What the reports have of a data set."""
+
+    type: str
+    """As the card names it: of a benchmark its task; of code problems their set, or the place that they are from."""
+    name: str
+    """As the card shows it."""
+    values: Mapping[str, Any]
+    """Metric -> value."""
 
 
 def contradictions(folder: Path) -> Iterator[str]:
     """What the head of the card says of the evaluation and its reports do not."""
-    if not (folder / CARD).is_file() or not (folder / EVALUATION).is_file():
+    if not (folder / CARD).is_file():
         return
     try:
         results = list(results_of(head((folder / CARD).read_text(encoding="utf-8"))))
     except (*NO_YAML, UnicodeDecodeError) as error:
         yield f"its head is no model-index ({first_line(error)})"
         return
-    evaluation = read_json(folder / EVALUATION)
-    reports = [read_json(folder / path) for path in BENCHMARKS if (folder / path).is_file()]
-    for data_set, metric, value in results:
-        if data_set == HELD_OUT:
-            expected = evaluation.get(metric) if isinstance(evaluation, dict) else None
-            if value != expected:
-                yield f"{metric} {value}, {EVALUATION} has {expected}"
-        elif not any(value in numbers(report) for report in reports):
-            yield f"{metric} of {data_set} {value}, which no recorded report has"
+    known = list(data_sets(folder))
+    for kind, name, metric, value in results:
+        # The Hub's client joins results of one type under the first one's name.
+        same = [each for each in known if each.type == kind]
+        recorded = [each.values[metric] for each in same if is_number(each.values.get(metric))]
+        if not is_number(value) or value not in recorded:
+            found = ", ".join(map(str, recorded)) or "no number"
+            yield f"{metric} of {kind} is {value}, and the reports of the revision have {found}"
+        elif name not in {each.name for each in same}:
+            yield f"{metric} of {kind} is called that of {name}, and in the reports it is of {same[0].name}"
 
 
 def head(card: str) -> Any:
@@ -46,20 +62,52 @@ def head(card: str) -> Any:
     return YAML(typ="safe", pure=True).load(StringIO(rest.partition("\n---")[0])) if not start and dashes else None
 
 
-def results_of(values: Any) -> Iterator[tuple[str, str, float]]:
-    """(type of data set, metric, value) of each result."""
+def results_of(values: Any) -> Iterator[tuple[str, str, str, Any]]:
+    """(type of data set, its name, metric, value) of each result."""
     for model in (values or {}).get("model-index") or []:
         for result in model["results"]:
             for metric in result["metrics"]:
-                yield str(result["dataset"]["type"]), str(metric["type"]), metric["value"]
+                yield (
+                    str(result["dataset"]["type"]),
+                    str(result["dataset"]["name"]),
+                    str(metric["type"]),
+                    metric["value"],
+                )
 
 
-def numbers(report: Any) -> Iterator[float]:
-    """All numbers in a report."""
-    left = [report]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict | list):
-            left += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, int | float):
-            yield value
+def data_sets(folder: Path) -> Iterator[DataSet]:
+    """All that the reports of a revision have values of."""
+    yield DataSet(HELD_OUT, HELD_OUT_NAME, mapping(report(folder, EVALUATION)))
+    for task, values in mapping(report(folder, record_path(HARNESS_REPORT)), "harness").items():
+        yield DataSet(task, task, mapping(values))
+    hashes = mapping(report(folder, record_path(receipt_path(SCORE_REPORT))), "sets")
+    origins = mapping(report(folder, record_path(receipt_path(GENERATE_REPORT))), "receipts", "problem_sets")
+    for name, found in mapping(report(folder, record_path(SCORE_REPORT)), "sets").items():
+        origin = mapping(origins, str(mapping(hashes, name).get("problems_sha256"))).get("name")
+        values = {f"pass@{k}": mapping(score).get("value") for k, score in mapping(found, "pass_at_k").items()}
+        problems = mapping(found).get("problems")
+        title = problem_set_name(name, problems) if isinstance(problems, int) else name
+        kinds = {name, origin, origin.partition("@")[0]} if isinstance(origin, str) else {name}
+        yield from (DataSet(kind, title, values) for kind in kinds)
+
+
+def problem_set_name(name: str, problems: int) -> str:
+    """How the card calls a set of code problems."""
+    return f"{name} ({problems:,} problems)"
+
+
+def report(folder: Path, path: str) -> Any:
+    """A report of a revision; None where it has none."""
+    return read_json(folder / path) if (folder / path).is_file() else None
+
+
+def mapping(values: Any, *keys: str) -> Mapping[str, Any]:
+    """The mapping at these keys; an empty one where there is none."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, dict) else None
+    return values if isinstance(values, dict) else {}
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a number; for Python `True` is 1."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

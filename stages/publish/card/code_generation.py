@@ -7,6 +7,7 @@ from huggingface_hub import EvalResult
 from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.markdown import escape, table
+from stages.formats.revision.model_index import problem_set_name
 from stages.publish.card.values import HUB_COMMIT, between, named
 
 PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
@@ -96,12 +97,12 @@ def pass_at_k_entries(report: ScoreReport, generation: Generation) -> Iterator[E
         source = origin(found, generation)
         hub = HUB_COMMIT.fullmatch(source)
         set_name = name if is_published(name, found) or not source else source
-        problems, samples = counts(found)
+        _, samples = counts(found)
         yield EvalResult(
             task_type="text-generation",
             task_name="Code Generation",
             dataset_type=hub["repository"] if hub else set_name,
-            dataset_name=f"{name} ({problems} problems)",
+            dataset_name=problem_set_name(name, found.problems),
             dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",
             metric_name=named(

@@ -12,6 +12,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.evaluation.samples import Sample
 from stages.formats.markdown import code_block, escape, table
+from stages.formats.revision.model_index import HELD_OUT, HELD_OUT_NAME
 from stages.publish.card.code_generation import code_generation, pass_at_k_entries
 from stages.publish.card.data import data
 from stages.publish.card.harness import benchmarks, model_index
@@ -54,8 +55,8 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
     results = [
         EvalResult(
             task_type="text-generation",
-            dataset_type="held-out",
-            dataset_name="held-out documents",
+            dataset_type=HELD_OUT,
+            dataset_name=HELD_OUT_NAME,
             dataset_split="validation",
             metric_type=name,
             metric_name=named(title, intervals[name], inputs.evaluation.documents),

@@ -17,7 +17,10 @@ from stages.formats.revision.provenance import Provenance, is_undamaged, read_pr
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
-OLDER = "has no checksum: it was written by an older version of parrotflow; publish the model again"
+OLDER = (
+    "has no checksum: it was written by an older version of parrotflow; delete the revision and run "
+    "`dvc repro -f -s publish`"
+)
 
 
 def verify_files(folder: Path) -> list[Fault]:

@@ -83,7 +83,8 @@ def test_an_index_of_an_older_version_is_said_to_be_one(revision: Path) -> None:
     index.pop("checksum")
     (revision / PROVENANCE).write_text(json.dumps(index))
 
-    assert "an older version of parrotflow; publish the model again" in str(verify_files(revision)[0])
+    said = "an older version of parrotflow; delete the revision and run `dvc repro -f -s publish`"
+    assert said in str(verify_files(revision)[0])
 
 
 @pytest.mark.parametrize("path", ["../private.txt", "record/reports/../../../private.txt", "/etc/passwd"])

@@ -78,9 +78,12 @@ def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | Non
 def read_stage_code(text: bytes) -> StageCode | None:
     """Read the content of a file; None where it is not of this format."""
     try:
-        return StageCode(**json.loads(text))
+        code = StageCode(**json.loads(text))
     except (ValueError, TypeError):
         return None
+    parts = (code.files, code.libraries)
+    texts = all(isinstance(part, dict) and all(isinstance(value, str) for value in part.values()) for part in parts)
+    return code if texts else None
 
 
 def code_path(module: str) -> Path:

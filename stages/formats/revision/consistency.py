@@ -13,7 +13,6 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import read_execution
-from stages.formats.revision.faults import Fault
 from stages.formats.revision.inputs import InputListing, read_inputs
 from stages.formats.revision.layout import (
     CARD,
@@ -37,6 +36,7 @@ from stages.formats.revision.layout import (
 )
 from stages.formats.revision.lock import (
     DamagedError,
+    Fault,
     Stages,
     file_md5,
     folder_md5,

@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
@@ -20,6 +21,35 @@ Stages: TypeAlias = dict[str, Entry]
 
 NO_YAML = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What ruamel.yaml raises for a damaged file."""
+
+
+Problem = Literal["missing", "differs", "unlisted", "unknown", "link", "unreadable", "unbound", "edited", "contradicts"]
+
+IN_WORDS: dict[Problem, str] = {
+    "missing": "is missing",
+    "differs": "differs from what was published",
+    "unlisted": "is not of this revision",
+    "unknown": "is not of this revision: no stage makes it, and no publication writes it",
+    "link": "is a link or a special file, which no revision holds",
+    "unreadable": "cannot be read",
+    "unbound": "belongs to other weights",
+    "edited": "is not what the pipeline made",
+    "contradicts": "contradicts the rest of the record",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A file of a revision that is not as it was published, or not what its record says that it is."""
+
+    path: str
+    problem: Problem
+    detail: str = ""
+    """What was expected, and what was found."""
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"{self.path}: {IN_WORDS[self.problem]}" + (f": {self.detail}" if self.detail else "")
 
 
 class DamagedError(UserError):

@@ -10,9 +10,8 @@ from pathlib import Path
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.consistency import inconsistencies
 from stages.formats.revision.execution import read_execution
-from stages.formats.revision.faults import Fault
 from stages.formats.revision.layout import EXECUTION, NOT_INDEXED, PROVENANCE, revision_name
-from stages.formats.revision.lock import is_outside
+from stages.formats.revision.lock import Fault, is_outside
 from stages.formats.revision.provenance import Provenance, is_undamaged, read_provenance
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256

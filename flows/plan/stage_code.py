@@ -5,7 +5,6 @@ plan would otherwise say of every stage that it may run. A dvc.yaml without such
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import md5
@@ -25,14 +24,13 @@ from stages.runtime.stage_code import (
     code_path,
     file_changes,
     library_changes,
+    modules_of,
     read_stage_code,
     stage_codes,
     stage_modules,
 )
 
 Value = TypeVar("Value")
-
-_COMMAND = re.compile(r"python -m (stages(?:\.\w+)+)")
 
 
 class ExpectedDependency(Dependency):  # type: ignore[misc]
@@ -125,19 +123,16 @@ def expect_code(stage: Stage) -> None:
 
 def writes_code(stage: Stage) -> bool:
     """Whether a stage is the one that records the code of the others."""
-    return isinstance(stage, PipelineStage) and module_of(stage.cmd) == WRITER and not stage.frozen
-
-
-def module_of(command: object) -> str:
-    """The module that a command `python -m stages.NAME` runs; empty where it is another."""
-    found = _COMMAND.search(str(command))
-    return found.group(1) if found else ""
+    return isinstance(stage, PipelineStage) and WRITER in modules_of(stage.cmd) and not stage.frozen
 
 
 def unnoticed_code(name: str, command: object, deps: Iterable[str], root: Path = Path()) -> str:
     """What to do about a stage of ours that does not depend on its file of code; empty where it does."""
-    module = module_of(command)
-    path = code_path(module).as_posix()
-    if not module or module == WRITER or path in deps or module not in stage_modules(root):
-        return ""
-    return f"{name}: {path} is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
+    known = stage_modules(root)
+    paths = [code_path(module).as_posix() for module in modules_of(command) if module in known]
+    path = next((path for path in paths if path not in deps), None)
+    return (
+        f"{name}: {path} is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
+        if path
+        else ""
+    )

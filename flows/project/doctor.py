@@ -13,9 +13,9 @@ import yaml
 
 from flows.dvc_repo.repair import is_torn
 from flows.plan.params import DVC_FILE, check_params, section_models
-from flows.plan.stage_code import module_of, unnoticed_code
+from flows.plan.stage_code import unnoticed_code
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.stage_code import LOCK_FILE, WRITER, installed, pinned, stage_codes
+from stages.runtime.stage_code import LOCK_FILE, WRITER, installed, modules_of, pinned, stage_codes
 
 OLDEST_PYTHON = (3, 11)
 
@@ -77,7 +77,7 @@ def dependencies() -> Finding:
     """Each stage depends on the file that says what its code is."""
     try:
         stages = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
-        if not any(module_of(stage.get("cmd")) == WRITER for stage in stages.values()):
+        if not any(WRITER in modules_of(stage.get("cmd")) for stage in stages.values()):
             return Finding("ok", "dependencies", "no stage here records the code of the others")
         stage_codes()
     except (OSError, yaml.YAMLError, UserError) as error:

@@ -23,7 +23,7 @@ from stages.formats.revision.layout import (
 from stages.formats.revision.lock import Entry, maker_of, makers_of, overlaps, read_recorded_lock
 from stages.formats.revision.provenance import Provenance, read_provenance
 from stages.runtime.entry import UserError
-from stages.runtime.stage_code import StageCode, file_changes, library_changes, read_stage_code
+from stages.runtime.stage_code import code_in, file_changes, library_changes
 
 NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS)
 """Without these nothing can be rebuilt."""
@@ -59,8 +59,12 @@ class Revision:
         return makers_of(self.stages)
 
     def maker_of(self, path: str) -> str | None:
-        """The stage that makes a file of the project; None where no recorded one does."""
+        """The stage that makes a file or folder of the project; None where no recorded one does."""
         return maker_of(self.makers, path)
+
+    def is_made(self, path: str) -> bool:
+        """Whether recorded stages make a dependency, or parts of it."""
+        return any(overlaps(out, path) for out in self.makers)
 
     @property
     def training(self) -> str | None:
@@ -134,11 +138,6 @@ def require_made(revision: Revision) -> None:
             f"{revision.asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
             "the record is not that of the pipeline that made this revision"
         )
-
-
-def code_in(file: Path) -> StageCode | None:
-    """What a file says of a stage's code; None where it is missing or says nothing."""
-    return read_stage_code(file.read_bytes()) if file.is_file() else None
 
 
 def changed_code(revision: Revision, checkout: Path, path: str) -> list[tuple[Literal["code", "library"], str, str]]:

@@ -33,6 +33,8 @@ OTHER_NAMES = {"ruamel": "ruamel-yaml", "sklearn": "scikit-learn", "yaml": "pyya
 """Module -> library, where they are not the same. Not looked up: what is recorded must not depend on what is
 installed."""
 
+_COMMAND = re.compile(r"-m\s+(stages(?:\.\w+)+)")
+
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)")  # without a build tag: +cpu is the same release
 
 
@@ -79,16 +81,28 @@ def read_stage_code(text: bytes) -> StageCode | None:
     """Read the content of a file; None where it is not of this format."""
     try:
         code = StageCode(**json.loads(text))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
-    parts = (code.files, code.libraries)
-    texts = all(isinstance(part, dict) and all(isinstance(value, str) for value in part.values()) for part in parts)
-    return code if texts else None
+    return code if _names_texts(code.files) and _names_texts(code.libraries) else None
+
+
+def code_in(file: Path) -> StageCode | None:
+    """What a file says of a stage's code; None where it is missing or says nothing."""
+    return read_stage_code(file.read_bytes()) if file.is_file() else None
+
+
+def _names_texts(values: object) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
 
 
 def code_path(module: str) -> Path:
     """The file of a stage: `stages.evaluate.score` -> `code/evaluate.score.json`."""
     return FOLDER / f"{module.removeprefix('stages.')}.json"
+
+
+def modules_of(command: object) -> list[str]:
+    """The modules that a command, or a list of them, runs as `python -m stages.NAME`."""
+    return _COMMAND.findall(str(command))
 
 
 def stage_modules(root: Path = Path()) -> list[str]:

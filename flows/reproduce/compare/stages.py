@@ -83,6 +83,6 @@ def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found:
         if Path(path).parent == FOLDER:
             changes = changed_code(revision, checkout, path)
             yield from (Cause(kind, f"{name}: {how}") for kind, name, how in changes)
-        elif revision.maker_of(path) is None:
+        elif not revision.is_made(path):
             kind: Kind = "code" if path.endswith(".py") else "data"
             yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")

@@ -22,7 +22,7 @@ NOT_UNPACKED = (
 MOST_FILES = 100_000
 
 FREE_BYTES, MOST_RATIO = 64 << 20, 50
-"""Unpacked, an archive may have the first and so many times its own size: weights hardly shrink, text to a tenth."""
+"""An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
 
 LONGEST_INDEX = 64 << 20
 """Bytes of provenance.json, which is read before anything is unpacked."""

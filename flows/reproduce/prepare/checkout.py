@@ -14,6 +14,7 @@ from dvc.repo import Repo
 from flows.reproduce.commands import output, run_quietly, without_credentials, without_secrets
 from flows.reproduce.prepare.archive import unpack
 from flows.reproduce.revision import Revision, changed_code
+from stages.formats.revision.consistency import code_read
 from stages.formats.revision.layout import (
     RECORDED_ACCEPTED,
     RECORDED_LOCK,
@@ -75,11 +76,15 @@ def remove_results(project: Path) -> None:
     if (project / ".dvc").is_symlink():
         raise UserError("in the recorded commit .dvc is a link, which DVC would write through")
     for name in CARRIED:
-        place = project / name
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
+        remove(project / name)
+
+
+def remove(place: Path) -> None:
+    """Remove a file or a folder, and of a link only the link."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def inside(root: Path, path: str) -> Path:
@@ -221,8 +226,12 @@ def check_code(revision: Revision, checkout: Path) -> dict[str, list[str]]:
 
 
 def write_code(revision: Revision, checkout: Path) -> None:
-    """Write what the checkout's code is, for DVC to compare with what the stages ran with. Nothing of it is run."""
-    if any(Path(dep["path"]).parent == FOLDER for stage in revision.stages.values() for dep in stage.get("deps", [])):
+    """Write what the checkout's code is, for DVC to compare with what the stages ran with. Nothing of it is run.
+
+    What the commit itself has in this folder is removed: it would be compared in place of the code.
+    """
+    if any(code_read(revision.stages)):
+        remove(inside(checkout, FOLDER.as_posix()))
         for path, code in stage_codes(checkout).items():
             atomic_write(inside(checkout, path.as_posix()), code.text)
 
@@ -241,7 +250,7 @@ def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str,
                     found += [(stage, f"{path}: {key}", str(each)) for key, each in how.items()]
                 elif Path(path).parent == FOLDER:
                     found += [(stage, name, text) for _, name, text in changed_code(revision, checkout, path)]
-                elif revision.maker_of(path) is None:
+                elif not revision.is_made(path):
                     found.append((stage, path, str(how)))
     return found
 

@@ -38,7 +38,7 @@ def require_consent(revision: Revision, checkout: Path, signature: str, *, yes: 
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"{revision.asked}: nobody was asked whether its code may run, because there is no terminal: read it "
+            f"{revision.asked}: its code needs a yes, and there is no terminal to ask in: read it "
             f"({checkout}), then give --yes"
         )
     if input("Run it? [y/N] ").strip().lower() not in ("y", "yes"):

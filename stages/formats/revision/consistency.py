@@ -41,17 +41,17 @@ from stages.formats.revision.lock import (
     file_md5,
     folder_md5,
     hash_of,
+    is_within,
     maker_of,
     makers_of,
     outs_of,
-    overlaps,
     read_recorded_lock,
     read_yaml,
 )
 from stages.formats.revision.model_index import contradictions
 from stages.formats.revision.provenance import Provenance
 from stages.runtime.dotted import value_at
-from stages.runtime.stage_code import FOLDER, read_stage_code
+from stages.runtime.stage_code import FOLDER, code_in, code_path, modules_of
 
 NOT_OF_A_STAGE = frozenset(
     {
@@ -134,7 +134,7 @@ def unknown_files(provenance: Provenance, lock: Stages, listing: InputListing | 
     for path in sorted(provenance.files.keys() - NOT_OF_A_STAGE - data - code):
         file = project_path(path)
         recorded = file is not None and maker_of(made, file) is not None
-        if not recorded and not (file and any(overlaps(file, known) for known in provenance.not_in_lock)):
+        if not recorded and not (file and any(is_within(file, known) for known in provenance.not_in_lock)):
             yield Fault(path, "unknown")
 
 
@@ -144,7 +144,7 @@ def edited_outputs(folder: Path, provenance: Provenance, lock: Stages) -> Iterat
     copies = {path: file for path in provenance.files if (file := project_path(path)) and (folder / path).is_file()}
     for out in outs_of(lock):
         name, recorded = out["path"], str(hash_of(out))
-        within = {path: file for path, file in copies.items() if file == name or file.startswith(f"{name}/")}
+        within = {path: file for path, file in copies.items() if is_within(file, name)}
         by = f"{RECORDED_LOCK} has another hash (stage {makers[name]})"
         if not recorded.endswith(".dir"):
             yield from (Fault(path, "edited", by) for path in within if file_md5(folder / path) != recorded)
@@ -217,17 +217,36 @@ def code_read(lock: Stages) -> Iterator[tuple[str, str | None]]:
 
 def edited_code(folder: Path, provenance: Provenance, lock: Stages) -> Iterator[Fault]:
     """Code and libraries of the record that are not what the stages read, or of which the index has other versions."""
-    for path, recorded in code_read(lock):
-        file = folder / record_path(path)
+    left_out = {left.path for left in provenance.left_out}
+    for path, recorded in dict.fromkeys(code_read(lock)):
+        file, code = folder / record_path(path), code_in(folder / record_path(path))
         if not file.is_file():
-            continue
-        if file_md5(file) != recorded:
+            yield from (
+                () if path in left_out else [Fault(record_path(path), "missing", f"{RECORDED_LOCK} has its hash")]
+            )
+        elif file_md5(file) != recorded:
             yield Fault(record_path(path), "edited", f"{RECORDED_LOCK} has another hash of {path}")
-            continue
-        code = read_stage_code(file.read_bytes())
-        for name, version in (code.libraries if code else {}).items():
-            if provenance.versions.get(name, version) != version:
-                yield Fault(PROVENANCE, "contradicts", f"{record_path(path)} has another version of {name}")
+        elif code is None:
+            yield Fault(record_path(path), "unreadable", "does not name files and libraries")
+        else:
+            yield from (
+                Fault(PROVENANCE, "contradicts", f"{record_path(path)} has another version of {name}")
+                for name, version in code.libraries.items()
+                if provenance.versions.get(name, version) != version
+            )
+    for stage, entry in lock.items():
+        read = {dep["path"] for dep in entry.get("deps", [])}
+        for path in (code_path(module).as_posix() for module in modules_of(entry["cmd"])):
+            if path not in read:
+                yield Fault(RECORDED_LOCK, "contradicts", f"stage {stage} read no {path}: nothing says what it ran")
+
+
+def without_code(folder: Path, lock: Stages) -> list[str]:
+    """The stages whose file of code is not in the record or names none: nothing can be said of what they ran."""
+    codes = {
+        stage: [code_in(folder / record_path(path)) for path, _ in code_read({stage: lock[stage]})] for stage in lock
+    }
+    return [stage for stage, found in codes.items() if any(code is None or not code.files for code in found)]
 
 
 def at(values: Any, key: str) -> Any:

@@ -136,13 +136,18 @@ def makers_of(stages: Stages) -> dict[str, str]:
 
 
 def maker_of(makers: Mapping[str, str], path: str) -> str | None:
-    """The stage that makes a file of the project; None where no recorded one does."""
-    return next((stage for out, stage in makers.items() if overlaps(out, path)), None)
+    """The stage that makes a file or folder of the project; None where no recorded one does."""
+    return next((stage for out, stage in makers.items() if is_within(path, out)), None)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether the paths are equal, or the second contains the first."""
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def overlaps(path: str, other: str) -> bool:
     """Whether the paths are equal, or one contains the other."""
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+    return is_within(path, other) or is_within(other, path)
 
 
 def is_outside(path: str) -> bool:

@@ -40,7 +40,7 @@ SIGNER = "signer"
 """The name of the one key of such a file."""
 
 ASK = f'#!/bin/sh\nprintf "%s\\n" "${PASSPHRASE}"\n'
-"""Answers for the user: ssh-keygen would ask in the terminal, which nobody may watch."""
+"""Answers for the user: ssh-keygen would ask in the terminal, where a service has no one to answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def verify_files(folder: Path) -> list[Fault]:
 
 
 def links_in(folder: Path) -> Iterator[Fault]:
-    """Whatever is neither a file nor a folder: a link may lead anywhere, also in a circle.
+    """Everything that is neither a file nor a folder: a link may lead anywhere, also in a circle.
 
     In the cache of the Hub's client a snapshot is links to its blobs.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from stages.formats.evaluation.report import read_published_totals
-from stages.formats.revision.consistency import unmade
+from stages.formats.revision.consistency import unmade, without_code
 from stages.formats.revision.layout import EVALUATION, PROVENANCE
 from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import read_provenance
@@ -93,11 +93,18 @@ def verify(registry: Folder, arguments: argparse.Namespace) -> None:
 
 
 def unrecorded(folder: Path) -> str:
-    """The files of an intact revision that its dvc.lock has no hash of, in words; nothing where it has all."""
-    provenance = read_provenance(folder / PROVENANCE)
-    files = unmade(provenance, read_recorded_lock(folder)) if provenance else []
-    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-    return f" (no stage is recorded for {', '.join(files[:3])}{more})" if files else ""
+    """What nothing can be said of in an intact revision: files that no recorded stage makes, stages without code."""
+    provenance, lock = read_provenance(folder / PROVENANCE), read_recorded_lock(folder)
+    lacking = {
+        "stage": unmade(provenance, lock) if provenance else [],
+        "code": without_code(folder, lock),
+    }
+    notes = [
+        f"no {what} is recorded for {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        for what, names in lacking.items()
+        if names
+    ]
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def rollback(registry: Folder, _: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """A revision made by hand from a project that has run: what publish writes, without its card."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -25,7 +26,7 @@ from stages.formats.revision.layout import (
     revision_name,
 )
 from stages.formats.revision.lock import file_md5, read_recorded_lock
-from stages.formats.revision.provenance import GitState, Provenance, SourceArchive, write_provenance
+from stages.formats.revision.provenance import GitState, LeftOut, Provenance, SourceArchive, write_provenance
 from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.small_pipeline import run
@@ -74,7 +75,9 @@ def pin_only(revision: Path, pins: str) -> None:
         lock.write_text(lock.read_text().replace(before, file_md5(file)))
 
 
-def seal(folder: Path, git: GitState | None, source: SourceArchive | None = None) -> None:
+def seal(
+    folder: Path, git: GitState | None, source: SourceArchive | None = None, left_out: Sequence[LeftOut] = ()
+) -> None:
     """Write the provenance over the files as they are now: whoever forges a file can do this too."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name not in NOT_INDEXED}
@@ -91,6 +94,7 @@ def seal(folder: Path, git: GitState | None, source: SourceArchive | None = None
             weights_sha256=weights_sha256(folder),
             git=git,
             source=source,
+            left_out=list(left_out),
             pipeline=[{"stage": name} | entry for name, entry in read_recorded_lock(folder).items()],
             not_in_lock=[],
             publish={"name": "tiny"},

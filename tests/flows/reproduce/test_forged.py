@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from flows.reproduce.commands import LOCK, only_reproduction_in, output
 from flows.reproduce.compare.fields import Cause, ComparedStage, FieldDifference, FileDifference, Weight
 from flows.reproduce.compare.intervals import of_one_alone, pairs
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, unexplained
-from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back
+from flows.reproduce.prepare.checkout import fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.prepare.data import copied, pull
 from flows.reproduce.report import verdict_lines
 from flows.reproduce.revision import Revision
@@ -21,6 +22,7 @@ from stages.formats.revision.layout import RECORDED_PARAMS
 from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import GitState, Provenance
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import StageCode
 
 
 @pytest.fixture
@@ -116,6 +118,16 @@ def test_results_that_a_commit_carries_are_removed_and_links_not_followed(checko
 
     assert [path.name for path in checkout.rglob("*")] == [".dvc"]
     assert mine.exists()
+
+
+def test_what_a_commit_has_in_the_folder_of_code_is_compared_with_nothing(tmp_path: Path, checkout: Path) -> None:
+    stages = {"train": {"cmd": "python -m stages.train", "deps": [{"path": "code/train.json", "md5": "0" * 32}]}}
+    (checkout / "code").mkdir()
+    (checkout / "code/train.json").write_text(StageCode({}, {}).text)
+
+    write_code(replace(make_revision(tmp_path), stages=stages), checkout)
+
+    assert not (checkout / "code/train.json").exists()
 
 
 def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mine: Path) -> None:

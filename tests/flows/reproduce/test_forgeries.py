@@ -34,6 +34,8 @@ from tests.flows.reproduce.forger import Forger, copy_of
 from tests.flows.small_pipeline import environment
 from tests.formats.revision.test_signature import make_key, public
 
+CODE = "record/code/train.json"
+
 
 @pytest.fixture(scope="module")
 def project(up_to_date: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -104,6 +106,8 @@ BEFORE: dict[str, tuple[Callable[[Forger], Any], dict[str, Any], str]] = {
     "an evaluation, and the recorded hashes": (evaluation, {"lock": True}, CARD),
     "a number at the head of the card": (lambda f: f.text(CARD, f"value: {measured(f)}", "value: 0.5"), {}, CARD),
     "a parameter": (lambda forger: forger.text(RECORDED_PARAMS, "max_steps: 6", "max_steps: 9"), {}, RECORDED_PARAMS),
+    "the code of a stage is gone": (lambda forger: (forger.folder / CODE).unlink(), {}, CODE),
+    "a stage without code": (lambda f: f.text(RECORDED_LOCK, "code/train.json", "x.py"), {}, RECORDED_LOCK),
     "a stage in dvc.lock": (lambda f: f.text(RECORDED_LOCK, "stages.train\n", "x\n"), {"pipeline": []}, RECORDED_LOCK),
     "the processor": (h100, {}, EXECUTION),
 }

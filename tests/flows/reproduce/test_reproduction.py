@@ -28,7 +28,7 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
 )
 from stages.formats.revision.lock import file_md5
-from stages.formats.revision.provenance import GitState, SourceArchive, read_provenance
+from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive, read_provenance
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -259,6 +259,10 @@ def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> N
 
     with pytest.raises(UserError, match=r"stages/train/__main__\.py is modified: it is not as stage train read it"):
         reproduce(Request(str(revision), yes=True, source=str(project)))
+    shutil.rmtree(code.parent)
+    seal(revision, git_state(revision), left_out=[LeftOut(path="code/train.json", reason="was edited")])
+    with pytest.raises(UserError, match=r"code/train\.json is modified: it is not as stage train read it"):
+        reproduce(Request(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
 
 
 def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:

@@ -14,11 +14,13 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
     is_shipped,
+    record_path,
     revision_name,
 )
 from stages.formats.revision.lock import DamagedError, file_md5, folder_md5, read_recorded_lock
 from stages.formats.revision.provenance import GitState, Provenance, write_provenance
 from stages.runtime.hashes import file_sha256
+from stages.runtime.stage_code import StageCode
 
 SESSION = Session(
     first_step=1,
@@ -76,11 +78,15 @@ def execution(weights: str) -> Execution:
 
 
 def write_lock(folder: Path) -> None:
-    """record/dvc.lock and record/params.yaml: one stage has made the files that are there."""
+    """record/dvc.lock, record/params.yaml and the stage's code: one stage has made the files that are there."""
+    code = folder / record_path("code/train.json")
+    code.parent.mkdir(exist_ok=True)
+    code.write_text(StageCode({"stages/train/__main__.py": "a" * 32}, {"numpy": "2.4.6"}).text)
     model = {path.name: file_md5(path) for path in sorted(folder.iterdir()) if is_shipped(path.name)}
     reports = sorted((folder / "record/reports").glob("*"))
     stage = {
         "cmd": "python -m stages.train",
+        "deps": [{"path": "code/train.json", "hash": "md5", "md5": file_md5(code)}],
         "params": {"params.yaml": {"train": {"max_steps": 3}}},
         "outs": [
             {"path": "model", "hash": "md5", "md5": folder_md5(model)},

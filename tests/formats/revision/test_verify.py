@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
+from stages.formats.revision.consistency import unmade
 from stages.formats.revision.execution import read_execution, write_execution
 from stages.formats.revision.layout import (
     EXECUTION,
     PROVENANCE,
+    RECORDED_LOCK,
     is_observed,
     record_path,
     revision_name,
 )
+from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.verify import verify_files
 from tests.formats.revision.records import execution, write_index
 
@@ -70,6 +74,17 @@ def test_execution_facts_of_other_weights_are_named(revision: Path) -> None:
     write_index(revision)
 
     assert faults(revision) == [(EXECUTION, "unbound")]
+
+
+@pytest.mark.parametrize("out", ["model/config.json/x", "model/config.jso"])
+def test_a_file_is_made_by_the_stage_whose_output_it_is_or_is_in(revision: Path, out: str) -> None:
+    lock = YAML(typ="safe").load(revision / RECORDED_LOCK)
+    lock["stages"]["train"]["outs"][0]["path"] = out
+    YAML(typ="safe").dump(lock, revision / RECORDED_LOCK)
+    provenance = write_index(revision)
+
+    assert faults(revision) == [("config.json", "unknown"), ("model.safetensors", "unknown")]
+    assert unmade(provenance, read_recorded_lock(revision)) == ["config.json", "model.safetensors"]
 
 
 def test_an_index_that_was_written_for_other_files_does_not_fit_the_name(revision: Path) -> None:

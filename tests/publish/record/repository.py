@@ -43,7 +43,7 @@ def entry(path: str) -> dict[str, Any]:
 
 def stage(deps: list[str], outs: list[str] | None = None, params: dict[str, Any] | None = None) -> dict[str, Any]:
     """An entry of dvc.lock for a stage that has just run."""
-    found: dict[str, Any] = {"cmd": "python -m stages.train", "deps": [entry(path) for path in deps]}
+    found: dict[str, Any] = {"cmd": "python train.py", "deps": [entry(path) for path in deps]}
     if params:
         found["params"] = params
     return found | {"outs": [entry(path) for path in outs or []]}

@@ -2,12 +2,14 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
@@ -16,10 +18,13 @@ from flows.project.folder import enter_project
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from flows.experiments.cells import Cell
     from flows.experiments.runs import RunCells
+    from flows.run.attempt import Attempts
+    from flows.run.pipeline_run import CarryOut
+    from flows.show.artifacts import Artifact
 
 app = cyclopts.App(
     name="parrotflow",
@@ -63,12 +68,26 @@ def run(
     if dry:
         why(*targets, force=force, downstream=downstream)
         return
+    from flows.run.attempt import RunOptions
     from flows.run.pipeline_run import run_pipeline
-    from flows.run.scheduler import RunOptions
 
-    result = run_pipeline(RunOptions(targets, force, downstream, keep_going, pull, wait))
-    if result.state in ("Failed", "Cancelled"):
+    options = RunOptions(targets, force, downstream, keep_going, pull, wait)
+    if run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options))).state in ("Failed", "Cancelled"):
         raise SystemExit(1)
+
+
+def in_own_flow_run(name: str, parameters: "Mapping[str, Any]") -> "CarryOut":
+    """What runs stages as a flow run of Prefect. Only then Prefect is imported, and a server started if none is up."""
+
+    def carry_out(run: "Attempts", finish: "Callable[[], Iterable[Artifact]]") -> None:
+        from flows.show.server import server_for_runs
+
+        server = server_for_runs()
+        from flows.pipeline import in_flow_run
+
+        in_flow_run(name, parameters, server, run, finish)
+
+    return carry_out
 
 
 @app.command
@@ -338,24 +357,27 @@ def sweep(
 
     if dry:
         cells = sweeps.planned(name, size, commit_of_cells(pool))
-        for cell, reason in cells:
-            print(f"{cell.label}: {reason or 'up to date'}")
-        failed = 0 if retry else sum(sweeps.has_failed(reason) for _, reason in cells)
+        for cell, standing in cells:
+            print(f"{cell.label}: {standing.reason or 'up to date'}")
+        failed = 0 if retry else sum(standing.failed for _, standing in cells)
         waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
-        print(f"{sum(bool(reason) for _, reason in cells) - failed} of {len(cells)} cells would run{waiting}")
+        wanted = sum(bool(standing.reason) for _, standing in cells) - failed
+        print(f"{wanted} of {len(cells)} cells would run{waiting}")
         return
     if check:
         if pool:
             raise UserError("--check computes on this machine; leave out --pool")
         made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
-        runs = sweeps.compute_again(name, size, wait=wait)
+        runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
+        runs = sweeps.compute_again(name, size, runner=runner, wait=wait)
         lines, same = comparison(made.check(name, size, made.compute(name, size, runs)))
         print("\n".join(lines))
         if all(run.state == "finished" for run in runs):
             sweeps.forget_check(name, size)
         raise SystemExit(0 if same else 1)
     options = f" --pool {pool}" if pool else ""
-    missing = sweeps.sweep(name, size, retry=retry, runner=runner_of_cells(pool), options=options, wait=wait)
+    runner = runner_of_cells("sweep", {"experiment": name, "size": size, "retry": retry}, pool)
+    missing = sweeps.sweep(name, size, retry=retry, runner=runner, options=options, wait=wait)
     print_results(name, size)
     if missing:
         print("\n".join(missing))
@@ -365,6 +387,7 @@ def sweep(
 def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str], Sequence[Cell]], str]":
     """What finds the commit of cells that run on this machine, or on the workers of a pool."""
     if pool:
+        use_configured_server()
         from flows.sweep.pool import commit_for_workers
 
         return commit_for_workers
@@ -373,15 +396,24 @@ def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str], Sequence[Cell
     return head_commit
 
 
-def runner_of_cells(pool: str | None) -> "RunCells":
-    """What runs cells: this machine, or the workers of a pool."""
+def runner_of_cells(flow: str, parameters: "Mapping[str, Any]", pool: str | None = None) -> "RunCells":
+    """What runs cells: this machine, in flow runs of this name, or the workers of a pool."""
     if pool:
+        use_configured_server()
         from flows.sweep.pool import run_cells_on_pool
 
         return partial(run_cells_on_pool, pool=pool)
     from flows.sweep.run_cells import run_cells
 
-    return run_cells
+    return partial(run_cells, carry_out=in_own_flow_run(flow, parameters))
+
+
+def use_configured_server() -> None:
+    """Let Prefect, which is not imported yet, find the server that is up, if one is."""
+    from flows.show.server import configured_server
+
+    if server := configured_server():
+        os.environ.update(server.environment())
 
 
 def print_results(name: str, size: Literal["small", "full"]) -> None:
@@ -413,7 +445,7 @@ def search(
     """
     from flows.search.search import run_search
 
-    print(run_search(name, None if show else runner_of_cells(pool)).text())
+    print(run_search(name, None if show else runner_of_cells("search", {"search": name}, pool)).text())
 
 
 @app.command
@@ -477,16 +509,17 @@ def ui(*, port: int = 4200) -> None:
     """
     import signal
 
-    from flows.show.past_runs import import_past_runs
+    from flows.run.run_lock import killed_run
     from flows.show.server import server
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with server(port) as address:
             print_address(address.pages, address.auth)
-            imported = import_past_runs(address)
-            if imported:
-                print(f"{imported} earlier runs are in the pages now", flush=True)
+            if killed := killed_run():
+                from flows.show.pages import end_killed_runs
+
+                end_killed_runs([killed])
             signal.pause()
     except KeyboardInterrupt:
         pass

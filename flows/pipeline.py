@@ -1,28 +1,48 @@
-"""The pipeline as a flow of Prefect, for deployments and workers; `parrotflow run` does the same without Prefect.
+"""The pipeline as a flow: a task for each stage that is not up to date, chained as dvc.yaml says. DVC is the cache.
 
-The scheduler is the project's own (flows/run/scheduler.py). Prefect starts the flow on a schedule or on demand, shows
-what it does, cancels it and asks for approvals; a recorder (flows/show/recorder.py) keeps its pages up to date.
+`parrotflow run`, deployments and sweeps all come through `chain`. Prefect starts each task once those before it have
+ended well, tries again what may pass, and shows it all; what a thread cannot do (end a program with all that it has
+started, hold a slot, ask a gate) is in flows/run/attempt.py, which knows no Prefect.
 """
 
+import concurrent.futures
+import contextlib
 import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import FrameType
 from typing import Any
+from uuid import UUID
+
+from prefect import Task, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.runtime import flow_run, task_run
+from prefect.states import Cancelled, Completed, Failed
 
 from flows.environment import prepare_environment
-from flows.show.address import configured_server
+from flows.run.attempt import Attempts, Lines, RunOptions, RunResult, run_result
+from flows.run.pipeline_run import run_pipeline
+from flows.run.process import StageOutcome
+from flows.run.run_lock import note_flow_run
+from flows.show.artifacts import Artifact
+from flows.show.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
+from flows.show.server import Server
+from stages.runtime.entry import UserError, first_line
 
-prepare_environment()
-if server := configured_server():
-    os.environ.update(server.environment())
+POLL_SECONDS = 0.5
+"""Between two looks at whether a signal has come: one that another thread gets does not end a wait."""
 
-# Prefect reads the environment when it is imported.
-from prefect import flow  # noqa: E402
-from prefect.client.schemas.objects import State  # noqa: E402
-from prefect.runtime import flow_run  # noqa: E402
-from prefect.states import Cancelled, Completed, Failed  # noqa: E402
+LINES_A_LOG = 200
 
-from flows.run.pipeline_run import run_pipeline  # noqa: E402
-from flows.run.scheduler import RunOptions, RunResult  # noqa: E402
-from stages.runtime.entry import run_stage  # noqa: E402
+PAGES_SECONDS = 20.0
+"""How long a run waits at its end for Prefect's pages."""
+
+UNATTENDED_PAGES_SECONDS = 120.0
+"""The same in a deployment, where nobody waits and the machine may be gone afterwards."""
 
 
 @flow(name="pipeline", persist_result=False)
@@ -35,11 +55,93 @@ def pipeline(
     wait: bool = False,
 ) -> State[Any]:
     """Bring the stages of dvc.yaml up to date; the parameters are those of `parrotflow run`."""
+    prepare_environment()
     options = RunOptions(tuple(targets or ()), force, downstream, keep_going, pull, wait)
-    return prefect_state(run_pipeline(options, name=flow_run.name or "pipeline", flow_run=flow_run.id))
+    result = run_pipeline(options, name=flow_run.name or "pipeline", carry_out=chain)
+    bound_the_end(UNATTENDED_PAGES_SECONDS)
+    return state_of(result)
 
 
-def prefect_state(result: RunResult) -> State[Any]:
+def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]], *, in_terminal: bool = False) -> None:
+    """Run the stages of a plan as tasks of the flow run that calls; then `finish`, and show what it gives.
+
+    With `in_terminal` approvals are asked for there, not in Prefect's pages.
+    """
+
+    def may_pass(attempted: "Task[..., Any]", task_run: TaskRun, state: State[Any]) -> bool:
+        return run.is_tried_again(attempted.name)
+
+    @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=may_pass)
+    def attempt(stage: str, before: Sequence[StageOutcome]) -> State[StageOutcome]:
+        """`before` are futures where it is submitted: Prefect waits for them and draws the graph by them."""
+        shown = StagePages(stage, pages, lambda text: run.on_event(Lines(stage, (text,))), in_terminal=in_terminal)
+        if task_run.run_count == 1 and run.stages[stage].why:
+            shown.lines([f"why: {run.stages[stage].why}"])
+        return state_of_stage(run.attempt(stage, task_run.run_count, before, shown))
+
+    end_killed_runs(note_flow_run(str(flow_run.id)))
+    with PrefectPages() as pages, stopped_by_signals(run.stop):
+        try:
+            futures: dict[str, Any] = {}
+            for stage in run.plan.to_do:
+                own = attempt.with_options(name=stage.name, task_run_name=stage.name, retries=stage.policy.retries)
+                before = [futures[name] for name in stage.upstream if name in futures]
+                futures[stage.name] = own.submit(stage.name, before)
+            wait_for_all([future.wrapped_future for future in futures.values()])
+        except BaseException:
+            run.stop()
+            raise
+        if run.fault:
+            raise run.fault
+        for artifact in finish():
+            pages.show(artifact)
+
+
+def wait_for_all(threads: Collection["Future[Any]"]) -> None:
+    """Wait for tasks. Raises what Prefect itself has raised in one."""
+    left = {*threads}
+    while left:
+        ended, left = concurrent.futures.wait(left, POLL_SECONDS)
+        for thread in ended:
+            thread.result()
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """While within, Ctrl-C and SIGTERM call `stop`. In other threads than the main one signals stay as they are.
+
+    After a SIGTERM another one changes nothing, also later: it must not kill a run that says how it has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            before[signal.SIGTERM] = lambda number, frame: None
+        stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def state_of_stage(outcome: StageOutcome) -> State[Any]:
+    """A stage's outcome as a state of Prefect, which carries it to the stages after it."""
+    message = outcome.message or f"{outcome.seconds:.1f} s"
+    match outcome.result:
+        case "failed":
+            return Failed(message=message, data=outcome)
+        case "stopped":
+            return Cancelled(message=message, data=outcome)
+        case result:
+            return Completed(name=result.capitalize(), message=message, data=outcome)
+
+
+def state_of(result: RunResult) -> State[Any]:
     """A run's end as a state of Prefect."""
     match result.state:
         case "Cancelled":
@@ -50,12 +152,61 @@ def prefect_state(result: RunResult) -> State[Any]:
             return Completed(name=name, message=result.message)
 
 
-def main() -> None:
-    """Run the whole pipeline: as a flow where a server is configured."""
-    state = pipeline(return_state=True) if server else prefect_state(run_pipeline(RunOptions()))
-    if not state.is_completed():
-        raise SystemExit(1)
+def in_flow_run(
+    name: str, parameters: Mapping[str, Any], server: Server, run: Attempts, finish: Callable[[], Iterable[Artifact]]
+) -> None:
+    """`chain` in a flow run of its own, on a server that is up.
+
+    If the server goes away, the stages come to their end all the same. Prefect would then try for minutes to tell it;
+    after `PAGES_SECONDS` the process ends with the run's exit code. Raises UserError where Prefect cannot begin.
+    """
+    ending: list[threading.Timer] = []
+    raised: list[BaseException] = []
+    shown = ""
+
+    def work(**options: Any) -> State[Any]:
+        nonlocal shown
+        watch_for_cancellation(UUID(flow_run.id), run.stop)
+        if server.has_pages:
+            shown = f"In Prefect's pages: {server.page_of(flow_run.id)}"
+            print(shown, flush=True)
+        try:
+            chain(run, finish, in_terminal=sys.stdin.isatty() or not server.has_pages)
+        except BaseException as error:
+            raised.append(error)
+            raise
+        ending.append(bound_the_end(PAGES_SECONDS, failed=run_result(run).state in ("Failed", "Cancelled")))
+        return state_of(run_result(run))
+
+    own = flow(name=name, persist_result=False)(work)
+    try:
+        own(**parameters, return_state=True)
+    except Exception as error:
+        if not (ending or raised):
+            raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error
+    else:
+        for timer in ending:
+            timer.cancel()
+    if raised:
+        raise raised[0]
+    print(shown if server.has_pages else "To look at this run and earlier ones: parrotflow ui", flush=True)
+
+
+def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
+    """End this process, if it is that of a flow run, unless Prefect has told its server of the run's end by then."""
+
+    def end() -> None:
+        print("warning: Prefect's server went away; every result is kept, its pages lack the end", flush=True)
+        sys.stderr.flush()
+        os._exit(1 if failed else 0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    if flow_run.id:
+        timer.start()
+    return timer
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    # Prefect reads its settings when it is imported, so the command comes first.
+    os.execv(sys.executable, [sys.executable, "-m", "flows.cli", "run"])

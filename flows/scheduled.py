@@ -1,27 +1,26 @@
-"""An unattended run: the flow of the deployments in prefect.yaml, and of `parrotflow serve`.
+"""Unattended runs: the flows of the deployments in prefect.yaml, and of `parrotflow serve`.
 
-Checkout, pull, pipeline (with its gate), push, commit. Each is a task: Prefect shows it, and retries it where that can
-help. No result is lost because a network fails: what could not be pushed is pushed by the next run.
+Checkout, pull, the stages (with their gate) or the cells of an experiment, push, commit. Each is a task: Prefect shows
+it, and retries it where that can help. No result is lost because a network fails: what could not be pushed is pushed by
+the next run.
 """
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.environment import prepare_environment
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.exceptions import CancelledRun, FailedRun
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed
 
-prepare_environment()
-
-# Prefect reads the environment when it is imported.
-from prefect import flow, get_run_logger, task  # noqa: E402
-from prefect.cache_policies import NO_CACHE  # noqa: E402
-from prefect.client.schemas.objects import State  # noqa: E402
-from prefect.runtime import flow_run  # noqa: E402
-from prefect.states import Completed, Failed  # noqa: E402
-
-from flows.deploy import checkout  # noqa: E402
-from flows.deploy.unattended import (  # noqa: E402
+from flows.deploy import checkout
+from flows.deploy.unattended import (
     RETRY_DELAYS_SECONDS,
     checkout_folder,
     dvc,
@@ -30,18 +29,22 @@ from flows.deploy.unattended import (  # noqa: E402
     source_address,
     with_retries,
 )
-from flows.dvc_repo.cache import push_results  # noqa: E402
-from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
-from flows.experiments.experiment import results_folder  # noqa: E402
-from flows.experiments.results import compute, summary, write_results  # noqa: E402
-from flows.experiments.runs import RECORD, recorded_runs  # noqa: E402
-from flows.pipeline import pipeline  # noqa: E402
-from flows.plan.graph import make_plan  # noqa: E402
-from flows.plan.params import check_params  # noqa: E402
-from flows.project.compose import composed_text, write_params  # noqa: E402
-from flows.run.run_lock import run_lock  # noqa: E402
-from flows.sweep.sweep import sweep  # noqa: E402
-from stages.runtime.entry import UserError  # noqa: E402
+from flows.dvc_repo.cache import push_results
+from flows.dvc_repo.experiments import experiment_ref
+from flows.environment import prepare_environment
+from flows.experiments.experiment import results_folder
+from flows.experiments.results import compute, summary, write_results
+from flows.experiments.runs import RECORD, recorded_runs
+from flows.pipeline import UNATTENDED_PAGES_SECONDS, bound_the_end, chain, state_of
+from flows.plan.graph import make_plan
+from flows.plan.params import check_params
+from flows.project.compose import composed_text, write_params
+from flows.run.attempt import RunOptions
+from flows.run.pipeline_run import run_pipeline
+from flows.run.run_lock import run_lock
+from flows.sweep.run_cells import StoppedError, run_cells
+from flows.sweep.sweep import sweep as run_sweep
+from stages.runtime.entry import UserError
 
 
 @flow(name="scheduled", persist_result=False)
@@ -53,76 +56,135 @@ def scheduled(
     pull: bool = True,
     push: bool = True,
     publish: bool = True,
-    experiment: str | None = None,
-    size: Literal["small", "full"] = "small",
-    retry: bool = False,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
 ) -> State[Any]:
     """Bring a checkout up to date, run what changed, push the results.
 
     `branch` is run, `results_branch` is where dvc.lock and reports are committed: `results`, or `runs/NAME` where
     `overrides` (as `parrotflow params` takes them) make it another experiment. `targets` are stages; without `publish`
-    those behind a gate are left out. With `experiment`, the name of a file in experiments/, its cells are run instead
-    (`size`, `retry`: as `parrotflow sweep` takes them), and its tables are committed to `experiments/NAME`. `pull` and
-    `push` use the DVC remote and its run-cache. Which repository is run is no parameter, since its code is executed:
-    the environment of the worker says so (`PARROTFLOW_SOURCE`).
+    those behind a gate are left out. `pull` and `push` use the DVC remote and its run-cache. Which repository is run is
+    no parameter, since its code is executed: the environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
+
+    def work(remote: bool) -> Done:
+        if overrides:
+            write_params(composed_text(overrides))
+        check_params()
+        pulled = pull and remote and succeeds(with_retries(pull_task, retry_delays_seconds), targets)
+        stages = wanted(targets, publish)
+        if stages is not None and not stages:
+            message = "every stage that was asked for is behind a gate, and publish is off"
+            return Done(Completed(message=message), keep=False)
+        result = state_of(run_pipeline(RunOptions(tuple(stages or ()), pull=pulled, wait=True), carry_out=chain))
+        if not result.is_completed():
+            for line in checkout.left_out_by_git(Path.cwd(), result.message or ""):
+                get_run_logger().error("%s", line)
+        return Done(result, keep=result.is_completed())
+
+    own = f"runs/{flow_run.name}" if overrides else "results"
+    return unattended(branch, results_branch or own, targets or (), push, retry_delays_seconds, work)
+
+
+@flow(name="sweep", persist_result=False)
+def sweep(
+    experiment: str,
+    branch: str = "main",
+    results_branch: str | None = None,
+    size: Literal["small", "full"] = "small",
+    retry: bool = False,
+    push: bool = True,
+    retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
+) -> State[Any]:
+    """Run the cells of `experiment`, a file in experiments/, as `parrotflow sweep` does, and commit its tables.
+
+    They go to `results_branch`, or `experiments/NAME`. Failed if a cell has no result; the others are kept.
+    """
+
+    def push_experiments(remote: bool) -> bool:
+        return succeeds(with_retries(push_experiments_task, retry_delays_seconds), experiment, size, remote)
+
+    def work(remote: bool) -> Done:
+        check_params()
+
+        def runner(*arguments: Any, **options: Any) -> Any:
+            return run_cells(*arguments, **options, carry_out=chain)
+
+        missing = run_sweep(experiment, size, retry=retry, runner=runner, wait=True)
+        results = compute(experiment, size)
+        write_results(experiment, size, results)
+        tables = (results_folder(experiment, size).as_posix(),)
+        lines = missing or summary(results)
+        state: State[Any] = (Failed if missing else Completed)(message="\n".join(lines))
+        return Done(state, tables=tables, push=lambda: push_experiments(remote))
+
+    kept = results_branch or f"experiments/{experiment}"
+    return unattended(branch, kept, [experiment], push, retry_delays_seconds, work)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an unattended run has done."""
+
+    state: State[Any]
+    keep: bool = True
+    """Whether its results are pushed and committed."""
+    tables: tuple[str, ...] = ()
+    """Folders to commit besides the reports."""
+    push: Callable[[], bool] = lambda: True
+    """Pushes more, once the commit is made; whether that succeeded."""
+
+
+def unattended(
+    branch: str,
+    kept: str,
+    names: Sequence[str],
+    push: bool,
+    delays_seconds: Sequence[float],
+    work: Callable[[bool], Done],
+) -> State[Any]:
+    """`work` in the checkout of `branch`, with whether it has a DVC remote; its results go to the branch `kept`."""
+    prepare_environment()
+    logging.getLogger("prefect.engine").addFilter(is_no_end_of_a_run)
     logger, name = get_run_logger(), flow_run.name or "run"
     address, folder = source_address("."), checkout_folder()
-    own = f"experiments/{experiment}" if experiment else f"runs/{name}"
-    kept = results_branch or (own if experiment or overrides else "results")
-    try:
-        require_names(branch, kept, *(targets or ()), *([experiment] if experiment else []))
+
+    def in_checkout() -> State[Any]:
+        require_names(branch, kept, *names)
         checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder, say=logger.info):
-            with_retries(checkout_task, retry_delays_seconds)(folder, address, branch, kept)
+            with_retries(checkout_task, delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
-            if overrides:
-                write_params(composed_text(overrides))
-            check_params()
             remote = has_remote()
-            pulled = pull and remote and succeeds(with_retries(pull_task, retry_delays_seconds), targets)
-            tables: tuple[str, ...] = ()
-            if experiment:
-                tables = (results_folder(experiment, size).as_posix(),)
-                result = swept(experiment, size, retry=retry)
-            else:
-                stages = wanted(targets, publish)
-                if stages is not None and not stages:
-                    return Completed(message="every stage that was asked for is behind a gate, and publish is off")
-                result = pipeline(stages, pull=pulled, wait=True, return_state=True)
-                if not result.is_completed():
-                    for line in checkout.left_out_by_git(folder, result.message or ""):
-                        logger.error("%s", line)
-                    return result
-            pushed = not (push and remote) or succeeds(with_retries(push_task, retry_delays_seconds))
-            commit = commit_task(folder, f"Results of {name}", tables)
-            if experiment and push:
-                pushed &= succeeds(with_retries(push_experiments_task, retry_delays_seconds), experiment, size, remote)
-            if not succeeds(with_retries(push_commits_task, retry_delays_seconds), folder, kept):
+            done = work(remote)
+            if not done.keep:
+                return done.state
+            pushed = not (push and remote) or succeeds(with_retries(push_task, delays_seconds))
+            commit = commit_task(folder, f"Results of {name}", done.tables)
+            pushed &= not push or done.push()
+            if not succeeds(with_retries(push_commits_task, delays_seconds), folder, kept):
                 return Failed(
                     message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
                 )
+        logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
+        if not pushed and done.state.is_completed():
+            message = "the DVC remote did not answer; the next run pushes this one's too"
+            return Completed(name="NotPushed", message=message)
+        return done.state
+
+    try:
+        state = in_checkout()
+    except StoppedError as error:
+        state = Cancelled(message=str(error))
     except UserError as error:
         logger.error("%s", error)
-        return Failed(message=str(error))
-    logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
-    if not pushed and result.is_completed():
-        return Completed(name="NotPushed", message="the DVC remote did not answer; the next run pushes this one's too")
-    return result
+        state = Failed(message=str(error))
+    bound_the_end(UNATTENDED_PAGES_SECONDS, failed=not state.is_completed())
+    return state
 
 
-def swept(experiment: str, size: Literal["small", "full"], *, retry: bool) -> State[Any]:
-    """Run an experiment's cells and write its tables. Failed if a cell has no result; the others are kept all the same.
-
-    The cells are recorded as a run of the pipeline is: each stage of each cell is a task in Prefect's pages.
-    """
-    missing = sweep(experiment, size, retry=retry, wait=True, flow_run=flow_run.id)
-    results = compute(experiment, size)
-    write_results(experiment, size, results)
-    if missing:
-        return Failed(message="\n".join(missing))
-    return Completed(message="\n".join(summary(results)))
+def is_no_end_of_a_run(record: logging.LogRecord) -> bool:
+    """False for Prefect's traceback of a run that ended as failed or cancelled, which has said so clearly before."""
+    return not (record.exc_info and isinstance(record.exc_info[1], FailedRun | CancelledRun))
 
 
 def succeeds(work: Any, *arguments: Any) -> bool:

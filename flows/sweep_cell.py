@@ -12,21 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from dvc.exceptions import DvcException
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Crashed, Failed
+from pydantic import Json
 
-from flows.environment import prepare_environment
-
-prepare_environment()
-
-# Prefect reads the environment when it is imported.
-from prefect import flow, task  # noqa: E402
-from prefect.cache_policies import NO_CACHE  # noqa: E402
-from prefect.client.schemas.objects import State  # noqa: E402
-from prefect.runtime import flow_run  # noqa: E402
-from prefect.states import Cancelled, Completed, Crashed, Failed  # noqa: E402
-from pydantic import Json  # noqa: E402
-
-from flows.deploy import checkout  # noqa: E402
-from flows.deploy.unattended import (  # noqa: E402
+from flows.deploy import checkout
+from flows.deploy.unattended import (
     RETRY_DELAYS_SECONDS,
     SOURCE_VARIABLE,
     checkout_folder,
@@ -35,15 +29,17 @@ from flows.deploy.unattended import (  # noqa: E402
     source_address,
     with_retries,
 )
-from flows.dvc_repo.cache import push_results  # noqa: E402
-from flows.dvc_repo.experiments import experiment_ref  # noqa: E402
-from flows.experiments.cells import Cell  # noqa: E402
-from flows.run.run_lock import run_lock  # noqa: E402
-from flows.sweep import clone  # noqa: E402
-from flows.sweep.git import git  # noqa: E402
-from flows.sweep.plan import working_in  # noqa: E402
-from flows.sweep.run_cells import StoppedError, run_cells  # noqa: E402
-from stages.runtime.entry import UserError  # noqa: E402
+from flows.dvc_repo.cache import push_results
+from flows.dvc_repo.experiments import experiment_ref
+from flows.environment import prepare_environment
+from flows.experiments.cells import Cell
+from flows.pipeline import UNATTENDED_PAGES_SECONDS, bound_the_end, chain
+from flows.run.run_lock import run_lock
+from flows.sweep import clone
+from flows.sweep.git import git
+from flows.sweep.plan import working_in
+from flows.sweep.run_cells import StoppedError, run_cells
+from stages.runtime.entry import UserError
 
 
 @flow(name="sweep-cell", persist_result=False)
@@ -59,6 +55,7 @@ def sweep_cell(
     With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed where a stage
     did for good, which is recorded, and as crashed where the same may succeed later or once the set-up is mended.
     """
+    prepare_environment()
     try:
         if not re.fullmatch(r"[a-z0-9-]+", cell.id) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
             raise UserError(f"{cell.id}, {commit}: expected a cell's id and a commit")
@@ -79,9 +76,9 @@ def sweep_cell(
                     reports=(),
                     curves=(),
                     record=Path(record) / "runs.jsonl",
+                    carry_out=chain,
                     on_worker=True,
                     wait=True,
-                    flow_run=flow_run.id,
                 )
             if run.state != "finished":
                 return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)
@@ -93,6 +90,8 @@ def sweep_cell(
     except (UserError, DvcException, OSError) as error:
         # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
         return Crashed(message=str(error))
+    finally:
+        bound_the_end(UNATTENDED_PAGES_SECONDS)
     return Completed()
 
 

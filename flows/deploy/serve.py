@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PREFECT_YAML = Path("prefect.yaml")
 
+AUTOMATIONS = Path("deploy/automations.yaml")
+
 PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
 
 
@@ -31,6 +33,7 @@ def serve_deployments(*, own_server: bool) -> None:
     pools = work_pools()
     with get_client(sync_client=True) as client:
         make_pools(client, pools)
+        make_automations(client)
         deploy()
         if own_server:
             drop_missed_runs(client)
@@ -72,6 +75,16 @@ def make_pools(client: "SyncPrefectClient", pools: list[str]) -> None:
         template = ProcessWorker.get_default_base_job_template()
         with suppress(ObjectAlreadyExists):
             client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
+
+
+def make_automations(client: "SyncPrefectClient") -> None:
+    """Make those automations of `deploy/automations.yaml` that the server does not have."""
+    from prefect.events.schemas.automations import AutomationCore
+
+    if AUTOMATIONS.exists():
+        for entry in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
+            if not client.read_automations_by_name(entry["name"]):
+                client.create_automation(AutomationCore.model_validate(entry))
 
 
 def drop_missed_runs(client: "SyncPrefectClient") -> None:

@@ -1,6 +1,9 @@
-"""The quality gate: does a result meet the conditions under which the next stage may run?"""
+"""What must hold before a stage runs: the conditions of its gate on results, and a person's yes."""
 
-from collections.abc import Sequence
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +13,11 @@ from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
     from flows.plan.policy import Check
+
+APPROVAL_SECONDS = 24 * 3600
+"""How long a run waits for a person. It keeps a deployment's slot for as long."""
+
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +60,23 @@ def table(verdicts: Sequence[Verdict]) -> str:
             f"| {verdict.metric} | {verdict.value:g} | {verdict.condition} | {'yes' if verdict.holds else 'NO'} |"
         )
     return "\n".join(lines)
+
+
+def ask_in_terminal(stage: str, given_up: Callable[[], bool]) -> str:
+    """Wait for a person's answer in the terminal. Returns why the stage may not run; nothing for a yes."""
+    if not sys.stdin.isatty():
+        return (
+            f"{stage} needs approval, and there is neither a terminal nor a Prefect server to ask in: run it from a "
+            "terminal, or start `parrotflow ui` or set PREFECT_API_URL first"
+        )
+    print(f"{stage} waits for approval: run it? [y/N]", flush=True)
+    deadline = time.monotonic() + APPROVAL_SECONDS
+    while not given_up() and time.monotonic() < deadline:
+        if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+            return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
+    return no_answer(stage)
+
+
+def no_answer(stage: str) -> str:
+    """Why a stage does not run for which nobody has said yes."""
+    return f"{stage} is not approved: no answer within {APPROVAL_SECONDS // 3600} hours"

@@ -32,6 +32,9 @@ CHUNK_BYTES = 1 << 16
 
 Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
 
+GOOD = ("ran", "unchanged", "restored")
+"""The results of a stage that is up to date."""
+
 TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
 """Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
 ends by the signal itself before it has a handler."""
@@ -54,6 +57,8 @@ class StageOutcome:
     """Of a failure: the stage's own error message."""
     exit_code: int = 0
     """Of the stage's command; negative for a signal."""
+    begun: bool = True
+    """False of a stage that was stopped before it started."""
 
     @property
     def transient(self) -> bool:

@@ -28,6 +28,9 @@ _KILLED = "was killed; waiting until its stage has saved and ended"
 
 _held: dict[Path, int] = {}
 
+_killed: list[str] = []
+"""The flow runs of Prefect whose locks this process has taken over."""
+
 
 def _print_at_once(text: str) -> None:
     print(text, flush=True)
@@ -67,6 +70,9 @@ def run_lock(
                 say(f"{holder} {ending} ...")
                 noted = True
             time.sleep(0.5)
+        file.seek(0)
+        if killed := Holder.named_in(file.read()).flow_run:
+            _killed.append(killed)
         file.truncate(0)
         file.write(json.dumps({"name": name, "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}))
         file.flush()
@@ -77,6 +83,28 @@ def run_lock(
             del _held[path]
             file.truncate(0)
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def note_flow_run(flow_run: str) -> list[str]:
+    """Let the locks that this process holds name its flow run of Prefect; those of killed runs that held them before.
+
+    A run that ends in order leaves no name.
+    """
+    for path in _held:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(json.dumps(json.loads(text) | {"flow_run": flow_run}), encoding="utf-8")
+    killed = [*_killed]
+    _killed.clear()
+    return killed
+
+
+def killed_run(folder: Path = Path()) -> str:
+    """The flow run of the last run in a folder, if that was killed and none came after it; else nothing."""
+    try:
+        holder = Holder.named_in((folder / LOCK).read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return "" if holder.is_alive() else holder.flow_run
 
 
 def held_locks() -> list[int]:
@@ -99,13 +127,16 @@ class Holder:
     description: str
     process: int | None
     """None where the file says nothing."""
+    flow_run: str = ""
+    """Prefect's id of it, where it has one."""
 
     @classmethod
     def named_in(cls, text: str) -> "Holder":
         """The holder that the file's text names."""
         try:
             run = json.loads(text)
-            return cls(f"the run {run['name']} (process {run['pid']}, since {run['since']})", int(run["pid"]))
+            shown = f"the run {run['name']} (process {run['pid']}, since {run['since']})"
+            return cls(shown, int(run["pid"]), run.get("flow_run", ""))
         except (ValueError, KeyError, TypeError):
             return cls("another run", None)
 

@@ -1,14 +1,19 @@
 """How many stages run at once, and which never together."""
 
 import os
+import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stages.runtime.entry import UserError
 
 STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
 RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
+
+WAIT_SECONDS = 0.5
+"""Between two looks at whether a stage that waits is still wanted."""
 
 
 @dataclass
@@ -20,20 +25,41 @@ class Slots:
     """Of the named resources; 1 for those that are not named."""
     _used: Counter[str] = field(default_factory=Counter)
     _running: int = 0
+    _waiting: dict[int, Collection[str]] = field(default_factory=dict)
+    """The resources of those that wait, by their turns."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def take(self, resources: Collection[str]) -> bool:
-        """Take a slot and the resources, if all of them are free."""
-        fits = all(self._used[name] < self.capacity.get(name, 1) for name in resources)
-        if not fits or self._running >= self.stages_at_once:
-            return False
-        self._running += 1
-        self._used.update(set(resources))
-        return True
+    @contextmanager
+    def taken(self, turn: int, resources: Collection[str], given_up: Callable[[], bool]) -> Iterator[bool]:
+        """Hold a slot and the resources while within; False, and hold nothing, once `given_up()`.
 
-    def give_back(self, resources: Collection[str]) -> None:
-        """Free what was taken."""
-        self._running -= 1
-        self._used.subtract(set(resources))
+        Of those that wait, the one with the lowest turn goes first whose resources are free.
+        """
+        with self._changed:
+            self._waiting[turn] = {*resources}
+            while not given_up() and self._next() != turn:
+                self._changed.wait(WAIT_SECONDS)
+            del self._waiting[turn]
+            held = not given_up()
+            if held:
+                self._running += 1
+                self._used.update({*resources})
+        try:
+            yield held
+        finally:
+            with self._changed:
+                if held:
+                    self._running -= 1
+                    self._used.subtract({*resources})
+                self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        if self._running >= self.stages_at_once:
+            return None
+        return next((turn for turn, wanted in sorted(self._waiting.items()) if self._are_free(wanted)), None)
+
+    def _are_free(self, resources: Collection[str]) -> bool:
+        return all(self._used[name] < self.capacity.get(name, 1) for name in resources)
 
 
 def slots_of_this_machine() -> Slots:

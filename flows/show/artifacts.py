@@ -1,13 +1,14 @@
-"""What a run adds to its record at its end, to be shown: what ran and why, metrics and their changes, curves, card.
+"""What a run shows at its end besides its states: what ran and why, metrics and their changes, curves, card.
 
 All of it is data; what it looks like is the business of who shows it.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from flows.run.record import Artifact
 from flows.show.metrics import all_metrics, compare, filled_in, read_curves, shown_metrics
 from flows.show.terminal import outcome_rows, up_to_date
 
@@ -16,32 +17,46 @@ if TYPE_CHECKING:
     from flows.run.process import StageOutcome
 
 
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Something to show."""
+
+    key: str
+    kind: Literal["markdown", "table", "link", "curves"]
+    """A text, a list of rows, an address, or figures with their points."""
+    data: Any
+    description: str
+
+
+def slug(name: str) -> str:
+    """As Prefect wants keys: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def run_artifacts(
     plan: "Plan", outcomes: Mapping[str, "StageOutcome"], before: Mapping[str, float]
 ) -> Iterator[Artifact]:
     """The artifacts of a run, without those of stages that it did not change. `before`: the metrics at its start."""
     page = outcome_page(plan, outcomes)
-    yield Artifact(key="pipeline", kind="markdown", data=page, description="What ran, and why")
+    yield Artifact("pipeline", "markdown", page, "What ran, and why")
     changed = [
         stage
         for stage in up_to_date(plan, outcomes)
         if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored")
     ]
     if rows := compare(before, all_metrics(changed)):
-        yield Artifact(key="metrics", kind="table", data=rows, description="Metrics, this run and the one before")
+        yield Artifact("metrics", "table", rows, "Metrics, this run and the one before")
     for stage in changed:
         show = stage.policy.show
         if figures := read_curves(show.curves):
-            yield Artifact(
-                key=f"curves-{stage.name}", kind="curves", data=figures, description="Curves", stage=stage.name
-            )
+            yield Artifact(f"curves-{stage.name}", "curves", figures, f"Curves of {stage.name}")
         if link := filled_in(show.link):
-            yield Artifact(key=f"link-{stage.name}", kind="link", data=link, description="Result", stage=stage.name)
+            yield Artifact(f"link-{stage.name}", "link", link, f"Result of {stage.name}")
         card = Path(filled_in(show.card))
         if card.is_file():
             text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]
             text = f"`{card}`\n\n{text}"
-            yield Artifact(key=f"card-{stage.name}", kind="markdown", data=text, description="Card", stage=stage.name)
+            yield Artifact(f"card-{stage.name}", "markdown", text, f"Card of {stage.name}")
 
 
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:

@@ -1,58 +1,158 @@
-"""The project's own Prefect server, on loopback, for as long as `parrotflow ui` or `parrotflow serve` runs.
+"""The Prefect server that records a run: that of `PREFECT_API_URL`, the project's own while it is up, or a child.
 
-Prefect lets any web page call a server on this machine and asks for no password. This one answers only the pages that
-it serves itself, and only with the project's key, which its owner alone can read.
+`parrotflow ui` and `parrotflow serve` keep the project's own up, with its pages. A run that finds no server starts one
+without pages on the same database, which ends with it; `parrotflow ui` shows its runs afterwards.
+
+Prefect lets any web page call a server on this machine and asks for no password. These answer only the pages that they
+serve themselves, and only with the project's key, which its owner alone can read.
 """
 
+import atexit
+import contextlib
+import json
 import os
 import re
 import secrets
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from socket import socket
 
-from flows.show.address import ServerAddress, announced, own_server
 from stages.runtime.entry import STATE_DIR, UserError
 
 PREFECT_HOME = STATE_DIR / "prefect"
 KEY = PREFECT_HOME / "key"
-START_SECONDS = 120.0
+LOG = STATE_DIR / "server.log"
+START_SECONDS = 180.0
+"""The first start makes the database: 9 s on a quiet machine."""
+
+STOP_SECONDS = 20.0
+
+ANSWER_SECONDS = 5.0
+"""How long a server that is said to be up may take until its first answer."""
+
+OWN_SERVER = STATE_DIR / "server.json"
+"""Written by `parrotflow ui` and `parrotflow serve` for as long as they run. Readable by its owner alone."""
 
 CREDENTIAL = re.compile("TOKEN|SECRET|PASS|CREDENTIAL|API_?KEY|ACCESS_?KEY|SSH_AUTH_SOCK", re.IGNORECASE)
 """In the names of variables that a server of pages does not need. Prefect's own it does: its database's password."""
 
 
-@contextmanager
-def server(port: int) -> Iterator[ServerAddress]:
-    """The server of `PREFECT_API_URL`, else one that lives as long as this context. Raises UserError."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a server's API is, and what it asks of its callers."""
+
+    api: str
+    """e.g. `http://127.0.0.1:4200/api`."""
+    auth: str = ""
+    """`user:password`, as Prefect's PREFECT_API_AUTH_STRING; empty where there is none."""
+    pid: int = 0
+    """Of a server of this project."""
+    has_pages: bool = True
+
+    @property
+    def pages(self) -> str:
+        """The address for a browser."""
+        return os.environ.get("PREFECT_UI_URL") or self.api.removesuffix("/api")
+
+    def page_of(self, flow_run: str | None) -> str:
+        """The address of a flow run's page."""
+        return f"{self.pages}/runs/flow-run/{flow_run}"
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which Prefect's programs find it."""
+        return {"PREFECT_API_URL": self.api} | ({"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {})
+
+    def answers(self) -> bool:
+        """Whether it is up."""
+        return answers(f"{self.api}/health", ANSWER_SECONDS)
+
+
+def configured_server() -> Server | None:
+    """The server of `PREFECT_API_URL`, else the project's own if it is up."""
     if api := os.environ.get("PREFECT_API_URL"):
-        yield ServerAddress(api, os.environ.get("PREFECT_API_AUTH_STRING", ""))
+        return Server(api.rstrip("/"), os.environ.get("PREFECT_API_AUTH_STRING", ""))
+    return own_server()
+
+
+def own_server() -> Server | None:
+    """The project's own server with pages, if it is up."""
+    try:
+        server = Server(**json.loads(OWN_SERVER.read_text(encoding="utf-8")))
+        os.kill(server.pid, 0)
+    except (OSError, ValueError, TypeError):
+        return None
+    return server
+
+
+def server_for_runs() -> Server:
+    """The server for the runs of this process, to be called before Prefect is imported; a child of it where none is up.
+
+    Raises UserError where the child does not start.
+    """
+    global _for_runs
+    if _for_runs is None:
+        found = configured_server()
+        if found is not None and not found.answers():
+            print(
+                f"warning: Prefect's server does not answer ({found.api}); this run is recorded here only", flush=True
+            )
+            found = None
+        _for_runs = found or _start_child()
+        os.environ.update(_for_runs.environment())
+    return _for_runs
+
+
+_for_runs: Server | None = None
+
+
+def _start_child() -> Server:
+    """A server without pages, which ends with this process, however that ends."""
+    PREFECT_HOME.mkdir(parents=True, exist_ok=True)
+    auth, port = f"parrotflow:{key()}", free_port()
+    command = [sys.executable, "-m", "flows.show.server", str(port)]
+    # As Prefect starts servers of its own: without pages and without what only deployments need.
+    own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    address = f"http://127.0.0.1:{port}"
+    process = _started(command, server_environment(address, auth) | own, stdin=subprocess.PIPE)
+
+    def stop() -> None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        if process.stdin is not None:
+            process.stdin.close()
+
+    # After Prefect has sent what it still holds, which it does before.
+    atexit.register(stop)
+    _wait_for(address, process)
+    return Server(f"{address}/api", auth, process.pid, has_pages=False)
+
+
+@contextmanager
+def server(port: int) -> Iterator[Server]:
+    """The server of `PREFECT_API_URL`, else one with pages that lives as long as this context. Raises UserError."""
+    if api := os.environ.get("PREFECT_API_URL"):
+        yield Server(api, os.environ.get("PREFECT_API_AUTH_STRING", ""))
         return
     if running := own_server():
         raise UserError(f"the project's server is up already: {running.pages} (process {running.pid})")
     address = f"http://127.0.0.1:{port}"
-    log = STATE_DIR / "server.log"
     PREFECT_HOME.mkdir(parents=True, exist_ok=True)
     if answers(f"{address}/api/health"):
         raise UserError(f"port {port} is in use; --port names another")
     auth = f"parrotflow:{key()}"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=server_environment(address, auth),
-            start_new_session=True,
-        )
+    process = _started(command, server_environment(address, auth))
     try:
-        _wait_for(address, process, log)
-        found = ServerAddress(f"{address}/api", auth, process.pid)
+        _wait_for(address, process)
+        found = Server(f"{address}/api", auth, process.pid)
         with announced(found):
             os.environ.update(found.environment())
             yield found
@@ -61,11 +161,24 @@ def server(port: int) -> Iterator[ServerAddress]:
         process.wait()
 
 
+@contextlib.contextmanager
+def announced(server: Server) -> Iterator[None]:
+    """While within, runs in this folder find the server."""
+    OWN_SERVER.parent.mkdir(exist_ok=True)
+    OWN_SERVER.touch(mode=0o600)
+    OWN_SERVER.write_text(json.dumps(asdict(server)), encoding="utf-8")
+    try:
+        yield
+    finally:
+        OWN_SERVER.unlink(missing_ok=True)
+
+
 def server_environment(address: str, auth: str) -> dict[str, str]:
-    """The environment of the server: no credentials of others, its own pages as the only origin, and the key."""
+    """The environment of a server: no credentials of others, its own pages as the only origin, and the key."""
     kept = {
         name: value for name, value in os.environ.items() if name.startswith("PREFECT_") or not CREDENTIAL.search(name)
     }
+    kept.pop("PREFECT_API_URL", None)
     return kept | {
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": address,
@@ -83,19 +196,60 @@ def key() -> str:
     return KEY.read_text(encoding="utf-8")
 
 
-def answers(address: str) -> bool:
+def answers(address: str, seconds: float = 2.0) -> bool:
     """Whether a GET succeeds."""
     try:
-        with urllib.request.urlopen(address, timeout=2):
+        with urllib.request.urlopen(address, timeout=seconds):
             return True
     except (urllib.error.URLError, OSError):
         return False
 
 
-def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _started(
+    command: Sequence[str], environment: dict[str, str], stdin: int | None = None
+) -> "subprocess.Popen[bytes]":
+    with LOG.open("ab") as log:
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+def _wait_for(address: str, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         if answers(f"{address}/api/health"):
             return
-        time.sleep(0.3)
-    raise UserError(f"Prefect's server did not start at {address}; see {log}")
+        time.sleep(0.1)
+    process.kill()
+    raise UserError(f"Prefect's server did not start at {address}; see {LOG}. `dvc repro` runs the stages without one")
+
+
+def main(port: int) -> None:
+    """Serve the API until the process that started this one has ended."""
+    import uvicorn
+
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    uvicorn.run(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        lifespan="on",
+    )
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.record import GOOD, Event, Lines, StageEnded, StageStarted
+from flows.run.attempt import Event, Lines, StageEnded, StageStarted
+from flows.run.process import GOOD
 from flows.show.metrics import shown_metrics
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class Terminal:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Show no table any more."""
         self._live.stop()
 
     def on_event(self, event: Event) -> None:
@@ -110,10 +115,10 @@ class Terminal:
                 with self._lock:
                     self.ended[event.stage] = event
                     self.started_at.pop(event.stage, None)
-                retry = event.retry_in_seconds
+                retry, outcome = event.retry_in_seconds, event.outcome
                 later = "" if retry is None else f"; next attempt in {retry:g} s"
-                style = RESULT_STYLE[event.result]
-                self._print(event.stage, f"[{style}]{event.result}[/] in {event.seconds:.1f} s{later}")
+                style = RESULT_STYLE[outcome.result]
+                self._print(event.stage, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s{later}")
 
     def say(self, text: str) -> None:
         """Print a line that belongs to the run."""
@@ -162,7 +167,8 @@ class Terminal:
             for stage in self.plan.to_do[:LIVE_ROWS]:
                 ended, began = self.ended.get(stage.name), self.started_at.get(stage.name)
                 if ended:
-                    state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
+                    result = ended.outcome.result
+                    state, seconds = f"[{RESULT_STYLE[result]}]{result}[/]", f"{ended.outcome.seconds:.0f}"
                 elif began is not None:
                     state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{_of(stage.seconds)}"
                 else:

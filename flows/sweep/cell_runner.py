@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from flows.environment import dvc_state_within
 from flows.experiments.runs import Run, State, append_run, reports_and_curves
-from flows.run.process import StageOutcome, StageRunner
-from flows.run.record import GOOD
+from flows.run.process import GOOD, StageOutcome, StageRunner
 from flows.run.request import Request
 from flows.sweep.devices import Devices
 from stages.formats.checkpoints import CHECKPOINTS

@@ -1,56 +1,36 @@
-"""The flow runs of a sweep on a Prefect server, by its REST API; a work pool's workers take them."""
+"""The flow runs of a sweep on a Prefect server, by its client; a work pool's workers take them."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterId,
+    FlowRunFilterTags,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, TaskRun, WorkPoolStatus
+from prefect.client.schemas.sorting import FlowRunSort, TaskRunSort
+from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Cancelling, Crashed
 
-from flows.show.address import configured_server
-from flows.show.recorder import Api, UnreachableError
-from stages.runtime.entry import UserError
+from flows.show.server import configured_server
+from stages.runtime.entry import UserError, first_line
 
 FLOW = "sweep-cell"
 DEPLOYMENT = "sweep-cell"
 
-ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-
-AT_A_WORKER = ("PENDING", "RUNNING", "CANCELLING")
-"""States that a flow run leaves only by the worker that has taken it."""
-
 PAGE = 200
 """Entries that the server gives in one answer."""
-
-
-@dataclass(frozen=True)
-class FlowRun:
-    """A flow run as the server last told."""
-
-    id: str
-    state: str
-    """Prefect's type of its state, such as `RUNNING`."""
-    message: str
-    since: datetime
-    """When it got that state."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether its state is final."""
-        return self.state in ENDED
-
-
-@dataclass(frozen=True)
-class StageTask:
-    """A stage of a flow run, as its record on the server tells."""
-
-    flow_run: str
-    stage: str
-    """`CELL/STAGE`; a cell's id, or the folder of a job."""
-    state: str
-    """Such as `Running`, `Ran` or `Restored`."""
-    seconds: float
-    message: str
 
 
 class FlowRuns:
@@ -63,93 +43,81 @@ class FlowRuns:
             raise UserError(
                 "--pool: PREFECT_API_URL names no Prefect server; export PREFECT_API_URL=http://HOST:4200/api"
             )
-        self.pool = pool
-        self._api = Api(server, lambda problem: None)
+        self.pool, self._client = pool, get_client(sync_client=True)
         try:
-            self._api.get(f"/work_pools/{pool}")
-            wanted = {"flows": {"name": {"any_": [FLOW]}}, "work_pools": {"name": {"any_": [pool]}}}
-            deployments = self._api.post("/deployments/filter", wanted)
-        except UnreachableError as error:
+            self._client.read_work_pool(pool)
+            deployments = self._client.read_deployments(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])),
+                work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
+            )
+        except ObjectNotFound:
+            make = f"`prefect work-pool create {pool} --type process` makes it"
+            raise UserError(f"{server.api}: no work pool `{pool}`; {make}") from None
+        except httpx.TransportError as error:
             raise UserError(
-                f"Prefect's server does not answer ({error}); start it, or correct PREFECT_API_URL"
+                f"Prefect's server at {server.api} does not answer ({first_line(error)}); start it, or correct "
+                "PREFECT_API_URL"
             ) from None
         except httpx.HTTPStatusError as error:
-            if error.response.status_code == httpx.codes.NOT_FOUND:
-                make = f"`prefect work-pool create {pool} --type process` makes it"
-                raise UserError(f"{server.api}: no work pool `{pool}`; {make}") from None
             raise UserError(f"{server.api}: {error.response.status_code} {error.response.text[:200]}") from None
         if not deployments:
             raise UserError(
                 f"{server.api}: work pool `{pool}` has no deployment of the flow {FLOW}; "
                 f"`prefect deploy --name {DEPLOYMENT} --pool {pool}` makes it"
             )
-        self._deployment = deployments[0]["id"]
+        self._deployment = deployments[0].id
 
     def has_worker(self) -> bool:
         """Whether a worker of the pool is up."""
-        return bool(self._api.get(f"/work_pools/{self.pool}")["status"] != "NOT_READY")
+        return self._client.read_work_pool(self.pool).status != WorkPoolStatus.NOT_READY
 
     def of_job(self, key: str) -> list[FlowRun]:
         """All attempts at a job, the oldest first."""
-        ours = {"tags": {"all_": [key]}, "deployment_id": {"any_": [self._deployment]}}
-        wanted = {"flow_runs": ours, "sort": "EXPECTED_START_TIME_ASC"}
-        return [_flow_run(found) for found in self._api.post("/flow_runs/filter", wanted)]
+        ours = FlowRunFilter(
+            tags=FlowRunFilterTags(all_=[key]), deployment_id=FlowRunFilterDeploymentId(any_=[self._deployment])
+        )
+        return self._client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
 
     def submit(self, key: str, attempt: int, name: str, parameters: dict[str, Any]) -> FlowRun:
         """Start an attempt at a job; what another call has started as this attempt is taken instead."""
         # On the server these keys are the flow's, which other pools' deployments have too.
         unique = f"{self._deployment}-{key}-{attempt}"
-        body = {"name": name, "parameters": parameters, "tags": [key], "idempotency_key": unique}
-        return _flow_run(self._api.post(f"/deployments/{self._deployment}/create_flow_run", body))
+        return self._client.create_flow_run_from_deployment(
+            self._deployment, parameters=parameters, name=name, tags=[key], idempotency_key=unique
+        )
 
-    def read(self, ids: Sequence[str]) -> Iterator[FlowRun]:
-        """How they are now; one that the server does not know any more has crashed."""
-        for first in range(0, len(ids), PAGE):
-            wanted = {"flow_runs": {"id": {"any_": list(ids[first : first + PAGE])}}}
-            found = {run.id: run for run in map(_flow_run, self._api.post("/flow_runs/filter", wanted))}
-            for id_ in ids[first : first + PAGE]:
-                yield found.get(id_) or FlowRun(id_, "CRASHED", "deleted on the server", datetime.now(UTC))
+    def read(self, ids: Collection[UUID]) -> Iterator[tuple[UUID, FlowRun | None]]:
+        """How they are now; None for one that the server does not know any more."""
+        all_ids = [*ids]
+        for first in range(0, len(all_ids), PAGE):
+            some = all_ids[first : first + PAGE]
+            ours = FlowRunFilter(id=FlowRunFilterId(any_=some))
+            found = {run.id: run for run in self._client.read_flow_runs(flow_run_filter=ours)}
+            yield from ((id_, found.get(id_)) for id_ in some)
 
-    def stages(self, ids: Collection[str]) -> Iterator[StageTask]:
-        """Their stages that have started, as far as the server knows."""
-        for flow_run in ids:
-            wanted = {"flow_runs": {"id": {"any_": [flow_run]}}, "sort": "EXPECTED_START_TIME_ASC"}
-            for found in self._api.post("/task_runs/filter", wanted):
-                state = found["state"]
-                if "/" in found["name"] and state:
-                    seconds = found["total_run_time"] or 0.0
-                    yield StageTask(flow_run, found["name"], state["name"], seconds, state["message"] or "")
+    def stages(self, flow_run: UUID) -> list[TaskRun]:
+        """The stages of a flow run that have started, each named `CELL/STAGE`, as far as the server knows."""
+        ours = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
+        tasks = self._client.read_task_runs(flow_run_filter=ours, sort=TaskRunSort.EXPECTED_START_TIME_ASC)
+        return [task for task in tasks if "/" in task.name and task.state]
 
-    def silent(self, run: FlowRun, seconds: float) -> bool:
+    def is_silent(self, run: FlowRun, seconds: float) -> bool:
         """Whether a flow run was left to a worker for so long without a heartbeat: its machine is gone."""
-        since = datetime.now(UTC) - timedelta(seconds=seconds)
-        if run.state not in AT_A_WORKER or run.since > since:
+        since, state = datetime.now(UTC) - timedelta(seconds=seconds), run.state
+        if state is None or not (state.is_pending() or state.is_running() or state.is_cancelling()):
             return False
-        heard = {
-            "event": {"name": ["prefect.flow-run.heartbeat"]},
-            "resource": {"id": [f"prefect.flow-run.{run.id}"]},
-            "occurred": {"since": since.isoformat()},
-        }
-        return not self._api.post("/events/filter", {"filter": heard, "limit": 1})["events"]
+        heard = EventFilter(
+            event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),
+            resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),
+            occurred=EventOccurredFilter(since=since),
+        )
+        return state.timestamp < since and not self._client.read_events(heard, limit=1).events
 
     def give_up(self, run: FlowRun, message: str) -> None:
         """Record that a flow run is gone."""
-        self._set_state(run, "CRASHED", message)
+        self._client.set_flow_run_state(run.id, Crashed(message=message), force=True)
 
     def cancel(self, run: FlowRun) -> None:
         """Ask for its end; the worker that runs it, if one does, ends what it has started."""
-        self._set_state(run, "CANCELLING" if run.state == "RUNNING" else "CANCELLED", "the sweep was stopped")
-
-    def _set_state(self, run: FlowRun, kind: str, message: str) -> None:
-        state = {"type": kind, "name": kind.capitalize(), "message": message}
-        self._api.post(f"/flow_runs/{run.id}/set_state", {"state": state, "force": kind == "CRASHED"})
-
-
-def _flow_run(found: Any) -> FlowRun:
-    state = found["state"]
-    return FlowRun(
-        id=found["id"],
-        state=state["type"],
-        message=state["message"] or "",
-        since=datetime.fromisoformat(state["timestamp"]),
-    )
+        wanted = Cancelling if run.state and run.state.is_running() else Cancelled
+        self._client.set_flow_run_state(run.id, wanted(message="the sweep was stopped"))

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.record import GOOD, Event, Lines, Progress, StageEnded, StageStarted
+from flows.run.attempt import Event, Lines, Progress, StageEnded, StageStarted
+from flows.run.process import GOOD
 from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, LastingConsole
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Live:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Show no table any more."""
         self._live.stop()
 
     def say(self, text: str) -> None:
@@ -73,21 +78,22 @@ class Live:
 
     def _ended(self, event: StageEnded) -> None:
         cell, _, stage = event.stage.partition("/")
+        outcome = event.outcome
         with self._lock:
             self.running.pop(event.stage, None)
             self.progress.pop(event.stage, None)
-            self.ran[event.result] = self.ran.get(event.result, 0) + 1
+            self.ran[outcome.result] = self.ran.get(outcome.result, 0) + 1
             if event.stage in self.left[cell] and event.retry_in_seconds is None:
                 self.left[cell].remove(event.stage)
-        if event.result not in GOOD:
-            if event.result == "stopped":
+        if outcome.result not in GOOD:
+            if outcome.result == "stopped":
                 self.stopped.add(cell)
             again = "" if event.retry_in_seconds is None else f"; next attempt in {event.retry_in_seconds:g} s"
-            self._print(event.result, f"{self._label(cell)}: {stage} {event.result}{again}")
-            if event.message:
-                self.say(event.message)
-        elif event.result == "ran" and not self.console.is_terminal:
-            self._print(event.result, f"{self._label(cell)}: {stage} ran in {event.seconds:.1f} s")
+            self._print(outcome.result, f"{self._label(cell)}: {stage} {outcome.result}{again}")
+            if outcome.message:
+                self.say(outcome.message)
+        elif outcome.result == "ran" and not self.console.is_terminal:
+            self._print(outcome.result, f"{self._label(cell)}: {stage} ran in {outcome.seconds:.1f} s")
 
     def on_ended(self, run: "Run") -> None:
         """A cell has ended, with a result or without one."""

@@ -16,24 +16,26 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import httpx
+from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.dvc_repo.experiments import experiment_ref, texts_at
 from flows.experiments.runs import Run, State, append_run, last_runs, reports_and_curves
-from flows.run.record import StageEnded, StageStarted
+from flows.pipeline import stopped_by_signals
+from flows.run.attempt import StageEnded, StageStarted
+from flows.run.process import Result, StageOutcome
 from flows.run.run_lock import run_lock
-from flows.run.scheduler import stopped_by_signals
-from flows.show.recorder import STATES, UnreachableError
 from flows.sweep import clone
 from flows.sweep.cell_runner import StopEarly
-from flows.sweep.flow_runs import FlowRun, FlowRuns
+from flows.sweep.flow_runs import FlowRuns
 from flows.sweep.git import git
 from flows.sweep.jobs import Job, jobs_of
 from flows.sweep.live import Live
 from flows.sweep.plan import cell_stage, computed_contents, require_unguarded, working_in
 from flows.sweep.run_cells import StoppedError, known_and_to_run
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
@@ -53,7 +55,13 @@ COLLECT_TRIES = 5
 PLANNING = clone.CLONES / "plan"
 """The clone in which the stages of each cell are looked up."""
 
-RESULTS = {name: result for result, (_, name) in STATES.items() if result != "stopped"}
+RESULTS: Mapping[str, Result] = {
+    "Ran": "ran",
+    "Unchanged": "unchanged",
+    "Restored": "restored",
+    "Refused": "refused",
+    "Failed": "failed",
+}
 """Of a stage, by the name of its state. One that was stopped says nothing: its flow run was cancelled."""
 
 
@@ -68,7 +76,6 @@ def run_cells_on_pool(
     record: Path,
     stop_early: StopEarly | None = None,
     wait: bool = False,
-    flow_run: str | None = None,
 ) -> list[Run]:
     """As `run_cells`, on the workers of a pool. `stop_early` is not asked: curves are seen when a cell has ended.
 
@@ -152,10 +159,10 @@ class OnPool:
     stopping: threading.Event = field(default_factory=threading.Event)
     runs: dict[str, Run] = field(default_factory=dict)
     _waiting: dict[str, Job] = field(default_factory=dict)
-    _watched: dict[str, tuple[Job, FlowRun]] = field(default_factory=dict)
+    _watched: dict[UUID, tuple[Job, FlowRun]] = field(default_factory=dict)
     """By the ids of the flow runs."""
-    _seen: dict[tuple[str, str], str] = field(default_factory=dict)
-    _tries: Counter[str] = field(default_factory=Counter)
+    _seen: dict[tuple[UUID, str], str] = field(default_factory=dict)
+    _tries: Counter[UUID] = field(default_factory=Counter)
 
     def run(self) -> dict[str, Run]:
         """The run of each cell, by its id. Raises StoppedError once `stopping` is set."""
@@ -175,9 +182,10 @@ class OnPool:
                     for _, run in self._watched.values():
                         self._give_up_if_silent(run)
                 self._start_what_can()
-        except (UnreachableError, httpx.HTTPStatusError) as error:
+        except httpx.HTTPError as error:
             raise UserError(
-                f"Prefect's server: {error}; the flow runs continue there, and the same command collects them"
+                f"Prefect's server: {first_line(error)}; the flow runs continue there, and the same command collects "
+                "them"
             ) from None
         return self.runs
 
@@ -185,7 +193,7 @@ class OnPool:
         busy = {*self._waiting, *(job.key for job, _ in self._watched.values())}
         for job in [job for job in self._waiting.values() if not busy & set(job.waits_for)]:
             attempts = self.flow_runs.of_job(job.key)
-            if attempts and attempts[-1].state == "CANCELLING":
+            if attempts and type_of(attempts[-1]) == StateType.CANCELLING:
                 self._give_up_if_silent(attempts[-1])
                 continue
             if not (attempts and self._counts(job, attempts[-1])):
@@ -196,12 +204,12 @@ class OnPool:
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
-        match newest.state:
-            case "COMPLETED":
+        match type_of(newest):
+            case StateType.COMPLETED:
                 return job.shared or bool(self._ref_at_origin(job))
-            case "FAILED":
+            case StateType.FAILED:
                 return not set(job.cells) & set(self.again)
-            case "CRASHED" | "CANCELLED":
+            case StateType.CRASHED | StateType.CANCELLED:
                 return False
         return True
 
@@ -219,15 +227,23 @@ class OnPool:
 
     def _poll(self) -> None:
         self._show_stages()
-        for run in list(self.flow_runs.read(list(self._watched))):
-            job, _ = self._watched[run.id]
-            self._watched[run.id] = (job, run)
-            if run.ended and self._collected(job, run):
-                del self._watched[run.id]
+        for id_, found in list(self.flow_runs.read(list(self._watched))):
+            job, last = self._watched[id_]
+            if found is not None:
+                self._watched[id_] = (job, found)
+            if self._has_ended(job, found or last, deleted=found is None):
+                del self._watched[id_]
 
-    def _collected(self, job: Job, run: FlowRun) -> bool:
-        """Record the cells of a job that has ended; False where a remote is to be asked once more."""
-        if run.state == "COMPLETED" and not job.shared:
+    def _has_ended(self, job: Job, run: FlowRun, *, deleted: bool) -> bool:
+        """Record the cells of a job that has ended; False while it works, or if a remote is to be asked once more."""
+        if deleted:
+            self._without_result(job, "cancelled", "its flow run was deleted on the server")
+        elif run.state is None or not run.state.is_final():
+            return False
+        elif not run.state.is_completed():
+            state: State = "failed" if run.state.is_failed() else "cancelled"
+            self._without_result(job, state, run.state.message or f"its flow run was {(run.state.name or '').lower()}")
+        elif not job.shared:
             try:
                 self._finished(job.cells[0])
             except UserError as error:
@@ -235,9 +251,6 @@ class OnPool:
                 if self._tries[run.id] < COLLECT_TRIES:
                     return False
                 self._without_result(job, "cancelled", str(error))
-        elif run.state != "COMPLETED":
-            state: State = "failed" if run.state == "FAILED" else "cancelled"
-            self._without_result(job, state, run.message or f"its flow run was {run.state.lower()}")
         return True
 
     def _finished(self, cell: str) -> None:
@@ -296,24 +309,25 @@ class OnPool:
 
     def _show_stages(self) -> None:
         """Follow the stages of flow runs that work."""
-        at_work = [id_ for id_, (_, run) in self._watched.items() if run.state == "RUNNING"]
-        for task in self.flow_runs.stages(at_work):
-            if self._seen.get((task.flow_run, task.stage)) == task.state:
-                continue
-            self._seen[task.flow_run, task.stage] = task.state
-            job, _ = self._watched[task.flow_run]
-            stage = cell_stage(job.cells[0], task.stage.partition("/")[2])
-            if task.state == "Running":
-                self.live.on_event(StageStarted(stage=stage, attempt=1))
-            elif result := RESULTS.get(task.state):
-                self.live.on_event(StageEnded(stage=stage, result=result, seconds=task.seconds, message=task.message))
+        for id_, (job, run) in self._watched.items():
+            for task in self.flow_runs.stages(id_) if type_of(run) == StateType.RUNNING else ():
+                state = task.state_name or ""
+                if self._seen.get((id_, task.name)) == state:
+                    continue
+                self._seen[id_, task.name] = state
+                stage = cell_stage(job.cells[0], task.name.partition("/")[2])
+                if state == "Running":
+                    self.live.on_event(StageStarted(stage, 1))
+                elif result := RESULTS.get(state):
+                    seconds, message = task.total_run_time.total_seconds(), task.state.message if task.state else ""
+                    self.live.on_event(StageEnded(stage, StageOutcome(stage, result, seconds, message or "")))
 
     def _note(self) -> None:
-        at_work = sum(run.state == "RUNNING" for _, run in self._watched.values())
+        at_work = sum(type_of(run) == StateType.RUNNING for _, run in self._watched.values())
         self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
     def _give_up_if_silent(self, run: FlowRun) -> None:
-        if self.flow_runs.silent(run, SILENT_SECONDS):
+        if self.flow_runs.is_silent(run, SILENT_SECONDS):
             self.flow_runs.give_up(run, f"its worker was not heard of for {SILENT_SECONDS:.0f} s")
 
     def _cancel(self) -> None:
@@ -324,3 +338,8 @@ class OnPool:
             f"stopped; {len(self.runs)} of {len(self.cells)} cells are done, {len(self._watched)} flow runs are "
             "cancelled; the same command continues"
         )
+
+
+def type_of(run: FlowRun) -> StateType | None:
+    """Of a flow run's state."""
+    return run.state.type if run.state else None

@@ -1,24 +1,24 @@
 """Cells of an experiment or a search, from their clones to their records.
 
-The scheduler is that of `parrotflow run`: it owns the cores and GPUs across all cells. The project stays locked, so no
+The stages of all cells are tasks of one flow run, which share its slots and resources. The project stays locked, so no
 other run of it takes the same cores.
 """
 
 import contextlib
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flows.dvc_repo.experiments import reach
 from flows.experiments.runs import Run, last_runs, recorded_runs
+from flows.run.attempt import Attempts, Event, RunOptions, StageEnded
 from flows.run.dvc_server import DvcServer
-from flows.run.process import TRANSIENT, StageOutcome
-from flows.run.record import GOOD, Event, RunEnded, StageEnded
+from flows.run.pipeline_run import CarryOut
+from flows.run.process import GOOD, TRANSIENT, StageOutcome
 from flows.run.run_lock import run_lock
-from flows.run.scheduler import RunOptions, Scheduler, run_result
-from flows.show.recording import recorded
+from flows.show.artifacts import Artifact
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
 from flows.sweep.committed import sources_of
@@ -47,19 +47,19 @@ def run_cells(
     reports: Collection[str],
     curves: Collection[str],
     record: Path,
+    carry_out: CarryOut,
     stop_early: StopEarly | None = None,
     clones: Path = clone.CLONES,
     alone: bool = False,
     on_worker: bool = False,
     wait: bool = False,
-    flow_run: str | None = None,
 ) -> list[Run]:
     """Run the cells that the record has no current result of; the runs of all cells, in their order.
 
     Each ends at `targets`. A cell's reports and curves (FILE:COLUMN) go into `record` as soon as it has ended, failed
     ones with their message; the clones of these stay in `clones`. With `alone` nothing comes from the project's caches,
     and no DVC experiment is made. With `on_worker` missing results come from the DVC remote, no DVC experiment is made,
-    and the clones stay: the worker's flow sends off what they hold.
+    and the clones stay: the worker's flow sends off what they hold. `carry_out` runs their stages, where there are any.
 
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
@@ -94,29 +94,29 @@ def run_cells(
             on_ended=live.on_ended,
         )
         options = RunOptions(tuple(targets), keep_going=True, pull=on_worker, wait=wait)
-        with recorded(plan, options, flow_run) as (run_record, recording):
 
-            def on_event(event: Event) -> None:
-                run_record.write(event)
-                live.on_event(event)
-                recording.start()
-                if isinstance(event, StageEnded) and not scheduler.cancelled:
-                    record_failure(runner, event)
+        def on_event(event: Event) -> None:
+            live.on_event(event)
+            if isinstance(event, StageEnded) and not run.cancelled:
+                record_failure(runner, event)
 
-            scheduler = Scheduler(
-                plan, options, runner, replan=_no_gate, on_event=on_event, approve=lambda stage, given_up: ""
-            )
-            with live:
-                runner.expect(plan)
-                outcomes = scheduler.run()
-                for cell, failure in failures(plan, outcomes).items():
-                    if cell not in runner.runs and not scheduler.cancelled:
-                        runner.end_without_result(cell, failure.message, record=not failure.passing)
-            result = run_result(plan, outcomes, cancelled=scheduler.cancelled)
-            run_record.write(RunEnded(state=result.state, message=result.message))
-    for line in recording.last_lines(flow_run):
-        live.say(line)
-    if scheduler.cancelled:
+        def finish() -> Iterable[Artifact]:
+            for cell, failure in failures(plan, run.outcomes).items():
+                if cell not in runner.runs and not run.cancelled:
+                    runner.end_without_result(cell, failure.message, record=not failure.passing)
+            live.stop()
+            ended = [(to_run[cell].label, one) for cell, one in runner.runs.items()]
+            rows = [{"cell": label, "state": one.state, "message": one.message} for label, one in ended]
+            yield Artifact("cells", "table", rows, "What became of the cells")
+
+        run = Attempts(plan, options, runner, _no_gate, on_event)
+        with live:
+            runner.expect(plan)
+            if plan.to_do:
+                carry_out(run, finish)
+            else:
+                list(finish())
+    if run.cancelled:
         raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
     all_runs = known | runner.runs
     return [all_runs[cell.id] for cell in cells]
@@ -142,6 +142,8 @@ class Standing:
     """The one that counts: the newest with today's values of params.yaml, else the newest."""
     reason: str
     """Why the cell would run; empty where its run is finished and what it would give now."""
+    failed: bool = False
+    """Whether it would run only because it failed: it waits for `--retry`."""
 
 
 def standings(
@@ -179,12 +181,11 @@ def standings(
             changed[key] = clone.changed_since(run.baseline, targets, paths, key[-1])
         absent = sorted({*wanted} - run.reports.keys() - run.curves.keys())
         if causes := [*moved[newest], *changed[key]]:
-            reason = f"{', '.join(causes[:3])} changed since"
+            found[cell.id] = Standing(run, f"{', '.join(causes[:3])} changed since")
         elif run.state != "finished":
-            reason = f"{run.state}: {run.message}"
+            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
         else:
-            reason = f"has no {', '.join(absent[:3])} yet" if absent else ""
-        found[cell.id] = Standing(run, reason)
+            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
     return found
 
 
@@ -195,9 +196,10 @@ def _is_read(key: str, keys: Collection[str]) -> bool:
 def record_failure(runner: CellRunner, event: StageEnded) -> None:
     """Record a cell at once where one of its stages has failed for good, so that a kill does not lose that."""
     cell, _, stage = event.stage.partition("/")
-    for_good = event.result not in GOOD and event.retry_in_seconds is None and not passes(event.exit_code)
+    outcome = event.outcome
+    for_good = outcome.result not in GOOD and event.retry_in_seconds is None and not passes(outcome.exit_code)
     if for_good and cell not in runner.runs:
-        runner.end_without_result(cell, f"{stage}: {event.message}", record=True)
+        runner.end_without_result(cell, f"{stage}: {outcome.message}", record=True)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from flows.experiments.runs import RECORD, Run, RunCells
 from flows.plan.params import check_params
 from flows.sweep import clone
 from flows.sweep.plan import require_unguarded
-from flows.sweep.run_cells import Standing, run_cells, standings
+from flows.sweep.run_cells import Standing, standings
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
@@ -36,8 +36,8 @@ def _standings(experiment: Experiment, cells: Sequence[Cell], record: Path) -> d
 
 def planned(
     name: str, size: SettingName, commit_of: Callable[[Sequence[str], Sequence[Cell]], str]
-) -> list[tuple[Cell, str]]:
-    """Each cell with the reason for which it would run; an empty text where it is up to date.
+) -> list[tuple[Cell, Standing]]:
+    """Each cell with where it stands.
 
     `commit_of` gives the commit that these cells with these targets are made from, or raises the UserError that the
     sweep itself would end with.
@@ -45,7 +45,7 @@ def planned(
     experiment, cells, record = grid(name, size)
     commit_of(experiment.targets, cells)
     standing = _standings(experiment, cells, record)
-    return [(cell, standing[cell.id].reason) for cell in cells]
+    return [(cell, standing[cell.id]) for cell in cells]
 
 
 def sweep(
@@ -53,10 +53,9 @@ def sweep(
     size: SettingName,
     *,
     retry: bool = False,
-    runner: RunCells = run_cells,
+    runner: RunCells,
     options: str = "",
     wait: bool = False,
-    flow_run: str | None = None,
 ) -> list[str]:
     """Run the cells that are not up to date. Returns what to say of those that have no result; nothing if all have one.
 
@@ -67,7 +66,7 @@ def sweep(
     given_up = {
         cell: found.run
         for cell, found in _standings(experiment, cells, record).items()
-        if found.run and has_failed(found.reason) and not retry
+        if found.run and found.failed and not retry
     }
     runs = runner(
         [cell for cell in cells if cell.id not in given_up],
@@ -77,7 +76,6 @@ def sweep(
         curves=experiment.curve_sources,
         record=record,
         wait=wait,
-        flow_run=flow_run,
     )
     by_cell = given_up | {run.cell: run for run in runs}
     missing = [(cell, by_cell[cell.id]) for cell in cells if by_cell[cell.id].state != "finished"]
@@ -89,16 +87,11 @@ def sweep(
     return lines
 
 
-def has_failed(reason: str) -> bool:
-    """Whether a cell would run only because it failed: it waits for `--retry`."""
-    return reason.startswith("failed: ")
-
-
-def compute_again(name: str, size: SettingName, *, wait: bool = False) -> list[Run]:
+def compute_again(name: str, size: SettingName, *, runner: RunCells, wait: bool = False) -> list[Run]:
     """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
     experiment, cells, _ = grid(name, size)
     folder = _checked(name, size) / clone.head_commit(experiment.targets, cells)[:12]
-    return run_cells(
+    return runner(
         cells,
         title=f"sweep {bare_name(name)} --check",
         targets=experiment.targets,

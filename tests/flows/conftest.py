@@ -1,13 +1,24 @@
-"""A real pipeline that is up to date, shared by the tests that change it."""
+"""What tests of flows share: a Prefect server for their runs, and a real pipeline that is up to date."""
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from tests.flows.operated import operated
 from tests.flows.small_pipeline import STAGES, make_pipeline, repro
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A server for all runs of this test process: each would start one of its own, which takes seconds."""
+    with operated(tmp_path_factory.mktemp("shared-server")) as server:
+        os.environ["PREFECT_API_URL"] = server.address
+        yield
+        del os.environ["PREFECT_API_URL"]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.run.record import RUNS, recorded_runs
 from tests.flows.plan.test_graph import MATRIX
 from tests.flows.toy import make_toy
 from tests.small_project import ROOT, SECTIONS, write_params
@@ -48,8 +47,10 @@ stages:
 """
 
 
-def environment(home: Path) -> dict[str, str]:
-    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+def environment(home: Path, *, server: bool = True) -> dict[str, str]:
+    """Without `server` no server is configured."""
+    kept = {"PREFECT_API_URL"} if server else set()
+    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_") or name in kept}
     return values | {"HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
 
 
@@ -62,12 +63,12 @@ def toy(folder: Path, dvc_yaml: str) -> Path:
     return made
 
 
-def run(folder: Path, *targets: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *targets: str, server: bool = True) -> "subprocess.CompletedProcess[str]":
     (folder.parent / "home").mkdir(exist_ok=True)
     return subprocess.run(
         [*COMMAND, *targets],
         cwd=folder,
-        env=environment(folder.parent / "home"),
+        env=environment(folder.parent / "home", server=server),
         capture_output=True,
         text=True,
         check=False,
@@ -121,21 +122,6 @@ def test_independent_stages_run_side_by_side_and_a_second_run_runs_none(tmp_path
     assert "started" not in second.stdout
 
 
-def test_a_run_in_a_terminal_leaves_a_record_and_starts_nothing_of_prefect(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
-    (folder / ".gitignore").unlink()
-
-    done = run(folder)
-
-    assert done.stdout.splitlines()[-1] == "To look at this run and earlier ones: parrotflow ui"
-    (record,) = recorded_runs(folder / RUNS)
-    assert '"RunEnded"' in record.read_text().splitlines()[-1]
-    assert not (folder / ".parrotflow" / "prefect").exists()
-    assert not (tmp_path / "home" / ".prefect").exists()
-    status = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
-    assert ".parrotflow" not in status.stdout
-
-
 def test_a_failure_is_told_once_in_the_stages_words_and_stops_what_hangs_on_it(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", FAILING)
     (folder / "bad.sh").write_text("echo 'error: corpus.txt: not found; name another' >&2\nexit 2\n")
@@ -165,7 +151,7 @@ def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> 
 
     assert result.returncode == 2
     assert result.stderr.strip().splitlines() == ["error: params.yaml: nonesuch: no stage has such a section"]
-    assert not (folder / RUNS).exists()
+    assert not (folder / ".parrotflow/prefect").exists()
 
 
 def test_a_matrix_of_several_files_runs_as_under_dvc(tmp_path: Path) -> None:

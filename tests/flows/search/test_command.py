@@ -4,12 +4,9 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from flows.experiments.runs import recorded_runs
-from flows.run.record import RUNS
-from flows.run.record import recorded_runs as records_of_batches
 from tests.flows.search.toy_training import command, make_toy_training
 
 SPACE = {"model.rate": {"low": 0.001, "high": 1.0, "log": True}, "model.width": {"choices": [8, 64, 16]}}
@@ -22,14 +19,16 @@ def test_a_search_that_is_interrupted_continues_stops_bad_runs_and_leaves_dvc_ex
     record = folder / "searches/toy/runs.jsonl"
 
     interrupted = command(folder, "search", "toy")
-    until = time.monotonic() + 120
-    while len(records_of_batches(folder / RUNS)) < 2:  # the second batch has begun
-        assert interrupted.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    time.sleep(1)
+    assert interrupted.stdout is not None
+    said, preparations = [], 0
+    for line in interrupted.stdout:
+        said.append(line)
+        preparations += "preparing a clone for each of" in line
+        if (preparations == 2 and "started" in line) or (" ran in " in line and preparations == 2):
+            break  # the second batch has begun
     interrupted.send_signal(signal.SIGINT)
-    first, _ = interrupted.communicate(timeout=60)
+    rest, _ = interrupted.communicate(timeout=120)
+    first = "".join(said) + rest
     continued = command(folder, "search", "toy")
     second, _ = continued.communicate(timeout=120)
 

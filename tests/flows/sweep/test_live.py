@@ -5,13 +5,15 @@ from rich.console import Console
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run
-from flows.run.record import StageEnded, StageStarted
+from flows.run.attempt import StageEnded, StageStarted
+from flows.run.process import Result, StageOutcome
 from flows.search.proposals import ProposedCell
 from flows.sweep.live import Live
 
 
-def ended(cell: str, result: str, message: str) -> StageEnded:
-    return StageEnded(stage=f"{cell}/train", result=result, seconds=1.0, message=message)
+def ended(cell: str, result: Result, message: str) -> StageEnded:
+    stage = f"{cell}/train"
+    return StageEnded(stage, StageOutcome(stage, result, 1.0, message))
 
 
 def test_a_run_that_is_stopped_early_has_not_failed_and_a_search_has_no_seeds(
@@ -23,7 +25,11 @@ def test_a_run_that_is_stopped_early_has_not_failed_and_a_search_has_no_seeds(
     }
     live = Live("search toy", cells, [f"{cell}/train" for cell in cells], known=0)
 
-    for cell, result, message in (("a", "stopped", "worse than the median"), ("b", "failed", "error: no luck")):
+    ends: list[tuple[str, Result, str]] = [
+        ("a", "stopped", "worse than the median"),
+        ("b", "failed", "error: no luck"),
+    ]
+    for cell, result, message in ends:
         live.on_event(StageStarted(stage=f"{cell}/train", attempt=1))
         live.on_event(ended(cell, result, message))
         live.on_ended(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,8 @@ import pytest
 import yaml
 
 from flows.experiments.runs import recorded_runs as runs_of
-from flows.run.record import RUNS, recorded_runs
 from tests.flows.experiments.small_experiment import write_experiment
-from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
+from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
 from tests.flows.toy import repro
 from tests.small_project import IDENTITY
 
@@ -31,13 +31,8 @@ def seeds(*values: int) -> dict[str, object]:
 
 
 def stages_that_ran(folder: Path) -> Counter[str]:
-    """Of all runs so far."""
-    events = [json.loads(line) for file in recorded_runs(folder / RUNS) for line in file.read_text().splitlines()]
-    return Counter(
-        event["stage"].partition("/")[2]
-        for event in events
-        if event["event"] == "StageEnded" and event["result"] == "ran"
-    )
+    """Of all sweeps so far."""
+    return Counter(re.findall(r": (\w+) ran in ", said_of(folder)))
 
 
 def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_left_alone(tmp_path: Path) -> None:
@@ -215,6 +210,7 @@ def test_ctrl_c_ends_every_cell_and_the_same_command_continues(tmp_path: Path) -
     )
     assert process.stdout is not None
     for line in process.stdout:
+        said_of(folder, line)
         if "tokenize ran" in line:
             break
 

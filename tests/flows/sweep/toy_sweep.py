@@ -81,12 +81,14 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    kept = {"PREFECT_API_URL"}
+    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_") or name in kept}
     return values | {"HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
 
 
 def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    """`parrotflow sweep toy`; what it says is kept beside the folder."""
+    done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "sweep", "toy", *options],
         cwd=folder,
         env=environment(folder.parent) | variables,
@@ -95,3 +97,13 @@ def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.Complete
         text=True,
         check=False,
     )
+    said_of(folder, done.stdout)
+    return done
+
+
+def said_of(folder: Path, more: str = "") -> str:
+    """What all sweeps of a folder have said so far."""
+    path = folder.with_suffix(".said")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(more)
+    return path.read_text(encoding="utf-8")

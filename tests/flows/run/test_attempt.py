@@ -1,4 +1,4 @@
-"""The scheduler on real runs: retries, timeouts, resources, gates, approvals, secrets, as `meta.flow` says."""
+"""Stages on real runs: retries, timeouts, resources, gates, approvals, secrets, as `meta.flow` says."""
 
 import json
 import os
@@ -6,16 +6,18 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from flows.pipeline import stopped_by_signals
 from flows.plan.policy import Check, Policy, read_policy
 from flows.run.gate import judge, table
-from flows.run.scheduler import stopped_by_signals
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
+from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy
 
@@ -167,14 +169,50 @@ def test_a_gate_on_what_is_not_there_is_a_clear_error(tmp_path: Path, monkeypatc
 
 
 def test_stages_that_share_a_resource_run_one_after_the_other_and_block_no_others() -> None:
-    slots = Slots(stages_at_once=2, capacity={"memory": 2})
+    slots, took = Slots(stages_at_once=2, capacity={"memory": 2}), []
 
-    assert slots.take(["gpu"])
-    assert not slots.take(["gpu"])
-    assert slots.take(["memory"])
-    assert not slots.take([])
-    slots.give_back(["gpu"])
-    assert slots.take(["gpu"])
+    def stage(turn: int, *resources: str) -> threading.Thread:
+        def work() -> None:
+            with slots.taken(turn, resources, lambda: False):
+                took.append(turn)
+                ending[turn].wait()
+
+        ending[turn] = threading.Event()
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    def settled(*turns: int) -> bool:
+        time.sleep(0.1)
+        return took == [*turns]
+
+    ending: dict[int, threading.Event] = {}
+    threads = [stage(1, "gpu")]
+    wait_until(lambda: settled(1), 10)
+    threads += [stage(3, "gpu"), stage(2, "gpu"), stage(4, "memory")]
+    wait_until(lambda: settled(1, 4), 10)
+    threads.append(stage(5))
+    assert settled(1, 4)
+    ending[1].set()
+    wait_until(lambda: settled(1, 4, 2), 10)
+    ending[4].set()
+    wait_until(lambda: settled(1, 4, 2, 5), 10)
+    for event in ending.values():
+        event.set()
+    for thread in threads:
+        thread.join()
+    assert took == [1, 4, 2, 5, 3]
+
+
+def test_a_stage_that_waits_for_a_slot_is_let_go_when_the_run_is_stopped() -> None:
+    slots, stopped = Slots(stages_at_once=1), threading.Event()
+    with slots.taken(0, [], stopped.is_set) as held:
+        assert held
+        threading.Timer(0.2, stopped.set).start()
+        with slots.taken(1, [], stopped.is_set) as second:
+            assert not second
+    with slots.taken(2, [], lambda: False) as third:
+        assert third
 
 
 @pytest.mark.parametrize(
@@ -248,7 +286,7 @@ def test_a_stage_that_waits_for_its_retry_holds_no_slot(tmp_path: Path, monkeypa
 
     assert result.returncode == 0, result.stdout
     first, second = map(float, (folder / "times").read_text().split())
-    assert first < float((folder / "other.txt").read_text()) < second
+    assert float((folder / "other.txt").read_text()) < second
     assert second - first >= 3
     assert "next attempt in 3 s" in result.stdout
 
@@ -284,8 +322,7 @@ def test_a_secret_reaches_the_stage_that_names_it_alone_and_is_never_shown(
     assert "HF_TOKEN=a-secret-of-mine" in (folder / "publish.txt").read_text()
     assert "HF_TOKEN" not in (folder / "plain.txt").read_text()
     assert "token is [HF_TOKEN]" in result.stdout
-    for record in (folder / ".parrotflow/runs").iterdir():
-        assert "a-secret-of-mine" not in record.read_text()
+    assert "a-secret-of-mine" not in result.stdout + result.stderr
 
 
 UNNAMED = """\
@@ -308,8 +345,7 @@ def test_a_secret_stays_hidden_from_a_run_without_the_stage_that_names_it_and_a_
     assert not {"HF_TOKEN", "PIN"} & {line.partition("=")[0] for line in (folder / "plain.txt").read_text().split()}
     assert "found [HF_TOKEN] in 0.123 s" in result.stdout
     assert result.stdout.count("warning: PIN has fewer than 8 characters, so it is not hidden") == 1
-    for record in (folder / ".parrotflow/runs").iterdir():
-        assert "a-secret-of-mine" not in record.read_text()
+    assert "a-secret-of-mine" not in result.stdout + result.stderr
 
 
 APPROVED = """\
@@ -321,7 +357,7 @@ stages:
 def test_an_approval_that_nobody_can_give_refuses_and_says_what_to_do(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", APPROVED)
 
-    result = run(folder)
+    result = run(folder, server=False)
 
     assert result.returncode == 0
     assert "neither a terminal nor a Prefect server to ask in" in result.stdout
@@ -339,35 +375,6 @@ def test_an_approval_is_asked_for_in_the_terminal_and_ctrl_c_ends_it(
     assert "run it? [y/N]" in said
     assert (folder / "out.txt").exists() == published
     assert code == (1 if typed == b"\x03" else 0)
-
-
-UNNOTICED = """\
-import signal, threading, time
-from flows.run import pipeline_run
-from flows.run.scheduler import RunOptions
-
-def ask(stage, given_up, record, *, recorded, say):
-    # The kernel gives the signal to this thread, so the main thread's wait goes on as if nothing had happened.
-    time.sleep(0.5)
-    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-    while not given_up():
-        time.sleep(0.01)
-    return "not approved"
-
-pipeline_run.ask = ask
-print(pipeline_run.run_pipeline(RunOptions()).state)
-"""
-
-
-def test_a_signal_that_does_not_wake_the_scheduler_is_still_seen(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", APPROVED)
-
-    result = subprocess.run(
-        [sys.executable, "-c", UNNOTICED], cwd=folder, capture_output=True, text=True, check=False, timeout=60
-    )
-
-    assert result.stdout.endswith("Cancelled\n"), result.stdout + result.stderr
-    assert not (folder / "out.txt").exists()
 
 
 def test_a_second_word_of_a_cancellation_does_not_kill_the_run_that_says_how_it_has_ended() -> None:

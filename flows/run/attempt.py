@@ -1,0 +1,281 @@
+"""A stage's part of a run: whether it may start, when, and what came of it. Who chains the stages is not known here.
+
+A run has one `Attempts`. `attempt` is called in a thread of the stage's own, once every stage before it has ended well:
+a person and a gate are asked (before the first attempt alone), a slot and the resources are waited for, then the stage
+runs as a process. After a failure no further stage starts, unless `keep_going`; Ctrl-C, SIGTERM and a cancellation end
+those that run. A failure of a kind that may go away is tried again as often as the stage's policy says.
+"""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from flows.run import gate
+from flows.run.process import StageOutcome, StageRunner
+from flows.run.programs import running_sidecar
+from flows.run.request import Request
+from flows.run.secrets import redactor, secrets_of
+from flows.run.slots import Slots, slots_of_this_machine
+from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan, PlannedStage
+
+PROGRESS_SECONDS = 5.0
+"""Between two reports of a stage's progress."""
+
+LONGEST_LINE = 10_000
+
+_COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a user asks of a run."""
+
+    targets: tuple[str, ...] = ()
+    """Stages with what they need; all stages when none is named."""
+    force: bool = False
+    """Run them even if they are up to date."""
+    downstream: bool = False
+    """Run the targets and everything that depends on them, instead of what they need."""
+    keep_going: bool = False
+    """After a failure, keep running stages that do not depend on it."""
+    pull: bool = False
+    """Fetch missing results from the DVC remote."""
+    wait: bool = False
+    """Wait for another run in this folder instead of refusing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStarted:
+    """An attempt at a stage begins."""
+
+    stage: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines that a stage printed, one after the other, with its secrets hidden."""
+
+    stage: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stage is that counts its work."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnded:
+    """An attempt at a stage has ended, or the stage was refused without one."""
+
+    stage: str
+    outcome: StageOutcome
+    retry_in_seconds: float | None = None
+    """Until the next attempt; None where this was the last."""
+
+
+Event = StageStarted | Lines | Progress | StageEnded
+
+
+class Pages(Protocol):
+    """What shows one stage's part of a run, and asks for it; each call comes from a thread of the stage."""
+
+    def lines(self, texts: Sequence[str]) -> None:
+        """Show what the stage prints; never waits."""
+
+    def gate(self, table: str) -> None:
+        """Show how a gate was judged, in Markdown; never waits."""
+
+    def approves(self, given_up: Callable[[], bool]) -> str:
+        """Ask a person, until `given_up()`; why the stage may not run, or nothing for a yes."""
+
+
+@dataclass
+class Attempts:
+    """What the stages of one run share."""
+
+    plan: "Plan"
+    options: RunOptions
+    runner: StageRunner
+    replan: Callable[[str], "PlannedStage"]
+    """Plans a stage anew, once the stages before it have ended."""
+    on_event: Callable[[Event], None]
+    """Called by the threads of the stages. The stages after one do not start before the call for its end returns."""
+    outcomes: dict[str, StageOutcome] = field(default_factory=dict)
+    """Of the stages that were begun or refused."""
+    slots: Slots = field(default_factory=slots_of_this_machine)
+    fault: BaseException | None = None
+    """Of this program, not of a stage."""
+
+    def __post_init__(self) -> None:
+        self.stages = {stage.name: stage for stage in self.plan.to_do}
+        self.secrets = secrets_of(self.plan)
+        self._redact = redactor(self.secrets)
+        self._turns = {name: turn for turn, name in enumerate(self.stages)}
+        self._tried: dict[str, StageOutcome] = {}
+        """The failures of stages that are to be tried again."""
+        self._planning = threading.Lock()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was stopped."""
+        return self.runner.stopping.is_set()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no further stage is to start."""
+        failed = any(outcome.result == "failed" for outcome in list(self.outcomes.values()))
+        return self.cancelled or (failed and not self.options.keep_going)
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more."""
+        self.runner.stop()
+
+    def is_tried_again(self, name: str) -> bool:
+        """Whether a stage that has failed is to be attempted once more."""
+        return name in self._tried
+
+    def attempt(self, name: str, number: int, before: Sequence[StageOutcome], pages: Pages) -> StageOutcome:
+        """The `number`-th attempt at a stage, after the outcomes `before`. A fault of this program ends the run."""
+        try:
+            outcome = self._attempt(self.stages[name], number, before, pages)
+        except UserError as error:
+            outcome = StageOutcome(name, "failed", message=str(error))
+        except BaseException as error:
+            self.fault = error
+            self.stop()
+            raise
+        policy = self.stages[name].policy
+        if outcome.transient and number <= policy.retries and not self.given_up:
+            self._tried[name] = outcome
+            self.on_event(StageEnded(name, outcome, policy.retry_delay_seconds))
+        elif outcome.begun:
+            self.outcomes[name] = outcome
+            self.on_event(StageEnded(name, outcome))
+        return outcome
+
+    def _attempt(
+        self, stage: "PlannedStage", number: int, before: Sequence[StageOutcome], pages: Pages
+    ) -> StageOutcome:
+        name, resources = stage.name, stage.policy.resources
+        instead = StageOutcome(name, "stopped", message="not started", begun=False)
+        if any(outcome.result == "refused" for outcome in before):
+            return StageOutcome(name, "refused", message="a stage that it depends on was refused")
+        if failure := self._tried.pop(name, None):
+            instead = failure
+            self._wait(stage.policy.retry_delay_seconds)
+        elif not self.given_up and (refusal := self._refusal(stage, pages)):
+            return StageOutcome(name, "refused", message=refusal)
+        with self.slots.taken(self._turns[name], resources, lambda: self.given_up) as held:
+            if not held:
+                return instead
+            self.on_event(StageStarted(name, number))
+            return self._run(stage, pages)
+
+    def _wait(self, seconds: float) -> None:
+        """Before a retry, for as long as the run goes on."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.given_up:
+            self.runner.stopping.wait(min(left, 0.5))
+
+    def _refusal(self, stage: "PlannedStage", pages: Pages) -> str:
+        """Why a stage may not run: the table of its gate, or that a person said no. Empty where it may.
+
+        A stage that turns out to be up to date is not judged, and one whose result is only restored needs no approval.
+        """
+        if not (stage.policy.gate or stage.policy.approval):
+            return ""
+        planned = stage
+        if stage.state != "run" or any(name in self.stages for name in stage.upstream):
+            # The stages before it have ended, so now the plan is exact.
+            with self._planning:
+                planned = self.replan(stage.name)
+        state = "run" if self.options.force else planned.state
+        if state == "clean":
+            return ""
+        verdicts = gate.judge(stage.policy.gate)
+        table = gate.table(verdicts)
+        if verdicts:
+            pages.gate(table)
+        if not all(verdict.holds for verdict in verdicts):
+            return table
+        if stage.policy.approval and state == "run":
+            return pages.approves(lambda: self.given_up)
+        return ""
+
+    def _run(self, stage: "PlannedStage", pages: Pages) -> StageOutcome:
+        reported = time.monotonic()
+
+        def take(lines: list[str]) -> None:
+            nonlocal reported
+            texts = tuple(self._redact(line)[:LONGEST_LINE] for line in lines if line.strip())
+            if not texts:
+                return
+            pages.lines(texts)
+            self.on_event(Lines(stage.name, texts))
+            if time.monotonic() - reported >= PROGRESS_SECONDS and (count := last_count(texts)):
+                reported = time.monotonic()
+                self.on_event(Progress(stage.name, *count))
+
+        request = Request(
+            stage.name,
+            force=self.options.force,
+            pull=self.options.pull,
+            check_cache=not self.options.force and stage.may_be_restored,
+            environment={
+                name: os.environ[name] if name in stage.policy.secrets else None for name in sorted(self.secrets)
+            },
+        )
+        with running_sidecar(stage.policy.sidecar, self.secrets, take):
+            outcome = self.runner.run(request, take, stage.policy.timeout_seconds)
+        if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
+            outcome = replace(outcome, result="restored")
+        return replace(outcome, message=self._redact(outcome.message))
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    state: Literal["Completed", "Refused", "Failed", "Cancelled"]
+    """Refused, by a gate or a person, is no failure."""
+    message: str
+
+
+def run_result(run: Attempts) -> RunResult:
+    """How a run ended, from how its stages did."""
+    if run.cancelled:
+        return RunResult("Cancelled", "stopped; the same command continues")
+    failed = [outcome for outcome in run.outcomes.values() if outcome.result == "failed"]
+    if failed:
+        return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
+    refused = [outcome for outcome in run.outcomes.values() if outcome.result == "refused"]
+    if refused:
+        return RunResult("Refused", refused[0].message)
+    return RunResult("Completed", f"{len(run.plan.to_do)} of {len(run.plan.stages)} stages were not up to date")
+
+
+def last_count(lines: Collection[str]) -> tuple[int, int] | None:
+    """The count of the last line that has one."""
+    return next((count for line in reversed([*lines]) if (count := read_count(line))), None)
+
+
+def read_count(line: str) -> tuple[int, int] | None:
+    """The done and the total of a line with `120/500` or `120 of 500`; None where there is none."""
+    found = _COUNT.search(line)
+    if not found:
+        return None
+    done, total = (int(number.replace(",", "")) for number in found.groups())
+    return (done, total) if total > 0 and done <= total else None

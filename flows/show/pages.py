@@ -1,0 +1,136 @@
+"""What Prefect's pages show of a run besides states and times, and what they ask: logs, artifacts, approvals."""
+
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+from uuid import UUID
+
+from prefect import get_run_logger, pause_flow_run
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+from prefect.client.orchestration import get_client
+from prefect.states import Crashed
+
+from flows.run.gate import APPROVAL_SECONDS, ask_in_terminal, no_answer
+from flows.show.artifacts import Artifact, slug
+from flows.show.curves import draw
+
+POLL_SECONDS = 0.5
+
+CANCELLATION_POLL_SECONDS = 2.0
+
+LINES_A_LOG = 200
+
+END_SECONDS = 20.0
+"""How long a run waits at its end until its artifacts are written."""
+
+
+class PrefectPages:
+    """Writes artifacts in a thread of its own, so that a server that is away holds no stage up."""
+
+    def __init__(self) -> None:
+        self.asking = threading.Lock()
+        """A flow run can wait for one answer at a time."""
+
+    def __enter__(self) -> "PrefectPages":
+        self._thread = ThreadPoolExecutor(1)
+        self._written: list[concurrent.futures.Future[Any]] = []
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _, left = concurrent.futures.wait(self._written, END_SECONDS)
+        self._thread.shutdown(wait=not left, cancel_futures=True)
+
+    def show(self, artifact: Artifact) -> None:
+        """Write one, in the context of the flow run or task run that calls."""
+        self._written.append(self._thread.submit(copy_context().run, write_artifact, artifact))
+
+
+def write_artifact(artifact: Artifact) -> None:
+    """Write an artifact by Prefect's functions."""
+    about: dict[str, Any] = {"key": slug(artifact.key), "description": artifact.description}
+    match artifact.kind:
+        case "table":
+            create_table_artifact(artifact.data, **about)
+        case "link":
+            create_link_artifact(artifact.data, **about)
+        case "curves":
+            create_image_artifact(draw(artifact.data), **about)
+        case "markdown":
+            create_markdown_artifact(artifact.data, **about)
+
+
+class StagePages:
+    """What Prefect's pages show of one stage, by its task run, and ask for it."""
+
+    def __init__(self, stage: str, pages: PrefectPages, say: Callable[[str], None], *, in_terminal: bool) -> None:
+        self.stage, self._pages, self._say, self._in_terminal = stage, pages, say, in_terminal
+        self._logger = get_run_logger()
+
+    def lines(self, texts: Sequence[str]) -> None:
+        """Log lines; those that were printed at once in one entry, since each costs as much as thousands of letters."""
+        for first in range(0, len(texts), LINES_A_LOG):
+            self._logger.info("%s", "\n".join(texts[first : first + LINES_A_LOG]))
+
+    def gate(self, table: str) -> None:
+        """Show how a gate was judged."""
+        text = f"### Gate of {self.stage}\n\n{table}\n"
+        self._pages.show(Artifact(f"gate-{self.stage}", "markdown", text, "Gate"))
+
+    def approves(self, given_up: Callable[[], bool]) -> str:
+        """Ask a person."""
+        if self._in_terminal:
+            return ask_in_terminal(self.stage, given_up)
+        text = f"{self.stage} waits for approval: resume this flow run in Prefect's pages, with yes or no"
+        self._logger.warning(text)
+        self._say(text)
+        answers: list[bool] = []
+
+        def ask() -> None:
+            with self._pages.asking, contextlib.suppress(Exception):  # the server went away
+                key = f"approve-{slug(self.stage)}"
+                answers.append(pause_flow_run(wait_for_input=bool, timeout=APPROVAL_SECONDS, poll_interval=1, key=key))
+
+        # Nothing ends Prefect's wait; a thread of its own can be left behind.
+        waiting = threading.Thread(target=copy_context().run, args=(ask,), daemon=True)
+        waiting.start()
+        while waiting.is_alive() and not given_up():
+            waiting.join(POLL_SECONDS)
+        if not answers:
+            return no_answer(self.stage)
+        return "" if answers[0] else "not approved"
+
+
+def watch_for_cancellation(flow_run: UUID, stop: Callable[[], None]) -> None:
+    """Call `stop`, in a thread, once somebody cancels a flow run that no worker looks after."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(CANCELLATION_POLL_SECONDS)
+            with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+                state = client.read_flow_run(flow_run).state
+                if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                    stop()
+                    return
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_killed_runs(flow_runs: Iterable[str]) -> None:
+    """Tell Prefect of runs that could not do so themselves."""
+    for killed in flow_runs:
+        # A server may not know it, or be away: that is no fault of this run.
+        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(killed)).state
+            if state is None or not state.is_final():
+                message = "the run was killed; the next one continues"
+                client.set_flow_run_state(killed, Crashed(message=message), force=True)

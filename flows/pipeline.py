@@ -7,6 +7,7 @@ started, hold a slot, ask a gate) is in flows/run/attempt.py, which knows no Pre
 
 import concurrent.futures
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -134,9 +135,9 @@ def state_of_stage(outcome: StageOutcome) -> State[Any]:
     message = outcome.message or f"{outcome.seconds:.1f} s"
     match outcome.result:
         case "failed":
-            return Failed(message=message, data=outcome)
+            return Failed(message=message)
         case "stopped":
-            return Cancelled(message=message, data=outcome)
+            return Cancelled(message=message)
         case result:
             return Completed(name=result.capitalize(), message=message, data=outcome)
 
@@ -178,6 +179,7 @@ def in_flow_run(
         ending.append(bound_the_end(PAGES_SECONDS, failed=run_result(run).state in ("Failed", "Cancelled")))
         return state_of(run_result(run))
 
+    logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
     own = flow(name=name, persist_result=False)(work)
     try:
         own(**parameters, return_state=True)

@@ -72,7 +72,8 @@ def tasks(server: Operated, run_id: str, **states: str) -> dict[str, dict[str, A
 
     def read() -> dict[str, dict[str, Any]]:
         found = server.post("task_runs/filter", flow_runs={"id": {"any_": [run_id]}})
-        named = {task["name"]: task for task in found}
+        # One that never began has a number after its name.
+        named = {task["name"].partition("-")[0]: task for task in found}
         return named if {name: task["state_name"] for name, task in named.items()} == states else {}
 
     return dict(wait_until(read, 60))
@@ -107,7 +108,7 @@ def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_its_artifacts(serv
 
     (folder / "first.txt").unlink()
     again = run(server, folder)
-    tasks(server, the_run(server, again)["id"], first="Restored")
+    tasks(server, the_run(server, again)["id"], first="Restored", second="Unchanged")
 
 
 def test_a_failure_has_the_stages_own_message_and_what_hangs_on_it_is_in_the_graph(
@@ -200,7 +201,7 @@ def test_a_server_that_goes_away_for_good_costs_one_line_and_a_bounded_time(tmp_
     assert "Error logging" not in said
     assert said.count("warning: ") == 1
     assert "warning: Prefect's server went away; every result is kept, its pages lack the end" in said
-    assert "one      ran" in said or "one    ran" in said
+    assert "s in total" in said
     assert time.monotonic() - began < 90
 
 

@@ -1,11 +1,10 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`."""
 
-from stages.clean.judge import judge
-from stages.clean.ledger import write_ledger
+from stages.clean.features import write_ledger
+from stages.clean.judge import check_splits, judge
 from stages.clean.params import CleanParams
 from stages.clean.report import contaminated_csv, drops_csv, duplicates_csv, markdown_report, summary
 from stages.clean.splits import write_splits
-from stages.clean.verdicts import check_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.ledger import LEDGER
 from stages.formats.reports import REPORTS, write_json

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.clean.similarity.decontamination import Hit
+from stages.clean.decontamination import Hit
 from stages.formats.ledger import KEPT
 from stages.formats.markdown import escape, table
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
@@ -28,7 +28,8 @@ def drops_csv(ledger: pd.DataFrame) -> str:
 def duplicates_csv(ledger: pd.DataFrame) -> str:
     """A row for each document that is a duplicate of another one: the verdict, both sources, both paths."""
     dropped = ledger[ledger["representative"] != ledger.index]
-    kept = ledger.loc[_kept_copy(ledger, dropped["representative"])]
+    # An exact duplicate's first copy may itself be a near-duplicate of another document.
+    kept = ledger.loc[ledger["representative"].loc[dropped["representative"]]]
     table = pd.DataFrame(
         {
             "kept_source": kept["source"].to_numpy(),
@@ -49,11 +50,6 @@ def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
     ]
     table = pd.DataFrame(sorted(rows), columns=["source", "path", "verdict", "evaluation_item", "words"])
     return table.to_csv(index=False, lineterminator="\n")
-
-
-def _kept_copy(ledger: pd.DataFrame, rows: pd.Series) -> pd.Series:
-    """An exact duplicate's first copy may itself be a near-duplicate of another document."""
-    return ledger["representative"].loc[rows]
 
 
 def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stages.clean.judge import judge
+from stages.clean.judge import check_splits, judge
 from stages.clean.params import CleanParams
-from stages.clean.verdicts import check_splits
 from stages.formats.documents import DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT
 from stages.formats.splits import SPLITS

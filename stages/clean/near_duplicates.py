@@ -13,8 +13,7 @@ import pandas as pd
 from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean.params import NearDuplicates
-from stages.clean.similarity.minhash import Hashes, ShardWords, read_words
-from stages.clean.similarity.words import WordKind
+from stages.clean.words import Hashes, ShardWords, WordKind, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""

@@ -1,9 +1,9 @@
 """Sources -> documents: `python -m stages.collect`."""
 
 from stages.collect.content_check import SeenFiles
-from stages.collect.gather import Taken, gather
-from stages.collect.params import CollectParams, Packages
-from stages.collect.report import LEFT_OUT, corpus_id, left_out_table, misplaced, reasons, summary
+from stages.collect.gather import gather
+from stages.collect.params import CollectParams
+from stages.collect.report import LEFT_OUT, Taken, corpus_id, left_out_table, misplaced, reasons, summary
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS
 from stages.formats.reports import REPORTS, write_json
@@ -16,8 +16,7 @@ from stages.runtime.stage_code import require_locked
 
 def main() -> None:
     params = read_section("collect", CollectParams)
-    packages = [name for source in params.sources if isinstance(source, Packages) for name in source.names]
-    require_locked(*packages)
+    require_locked(*(name for source in params.sources for name in source.libraries))
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes)

@@ -10,6 +10,7 @@ import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from stages.collect.located import State
 from stages.formats.documents import Document, document_id, text_size
 from stages.runtime.atomic import atomic_write
 from stages.runtime.code import code_key
@@ -20,9 +21,6 @@ SEEN = CACHE / "files.json"
 
 SETTLED_NS = 2_000_000_000
 """Coarser than the clock of any file system in use."""
-
-State = tuple[int, int, int, int]
-"""Size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return found
 
     monkeypatch.setattr(content_check, "check_content", watched)
-    monkeypatch.setattr("stages.collect.sources.files.check_content", watched)
     return looked
 
 

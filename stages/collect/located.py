@@ -1,17 +1,18 @@
-"""Finds and opens files, on this machine or at any URL that fsspec knows."""
+"""Finds and opens the files of sources, on this machine or at any URL that fsspec knows."""
 
+import bz2
+import gzip
+import lzma
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
-
-from stages.collect.content_check import State
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UnavailableError, UserError
 
@@ -28,6 +29,14 @@ GONE = {404, 410}
 
 SILENT_SECONDS = 20
 """A server that sends nothing for so long is unavailable."""
+
+DECOMPRESSORS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""By a name's ending. Each of them checks its own checksums by the end of the file."""
+
+NOT_READ = (".zst", ".lz4", ".7z", ".rar")
+
+State = tuple[int, int, int, int]
+"""Size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,8 @@ def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
 
 def _remote(pattern: str) -> Iterator[LocatedFile]:
     """What a URL names. Over HTTP that is one document, unless it has wildcards: a page with links is no folder."""
+    import fsspec  # slow, as the clients of its file systems are
+
     web = pattern.startswith(("http://", "https://"))
     wildcards = set("*[" if web else "*?[")  # of a web address `?` begins the query
     try:
@@ -195,11 +206,44 @@ def _folder_of(path: str, wildcards: set[str]) -> str:
 
 def _web_options() -> dict[str, Any]:
     """Of fsspec's HTTP: the user's configuration, ~/.netrc and proxies, and an end to waiting."""
-    from aiohttp import ClientTimeout  # slow to import, and only this file system needs it
+    from aiohttp import ClientTimeout
+    from fsspec.config import conf
 
     timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
-    configured = {**fsspec.config.conf.get("http", {}), **fsspec.config.conf.get("https", {})}
+    configured = {**conf.get("http", {}), **conf.get("https", {})}
     return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
+
+
+@contextmanager
+def opened(file: LocatedFile) -> Iterator[BinaryIO]:
+    """A file to read. Raises UserError that names it if it is not a regular file or breaks off while it is read."""
+    if file.flaw:
+        raise UserError(f"{file.name}: {file.flaw}; correct or remove it")
+    try:
+        with file.open() as stream:
+            yield stream
+    except UserError:
+        raise
+    except Exception as error:  # each file system of fsspec has errors of its own
+        if "://" in file.name:
+            raise remote_error(f"{file.name}: cannot be read", error) from None
+        if isinstance(error, OSError | EOFError | lzma.LZMAError):
+            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
+        raise
+
+
+@contextmanager
+def decompressed(file: LocatedFile) -> Iterator[BinaryIO]:
+    """As `opened`; a file whose name ends in .gz, .bz2 or .xz is decompressed while it is read."""
+    if file.name.endswith(NOT_READ):
+        raise UserError(f"{file.name}: this compression is not read; decompress it, or use .gz, .bz2 or .xz")
+    with opened(file) as stream:
+        open_ = next((open_ for suffix, open_ in DECOMPRESSORS.items() if file.name.endswith(suffix)), None)
+        if open_ is None:
+            yield stream
+        else:
+            with open_(stream) as content:
+                yield content
 
 
 def remote_error(what: str, error: Exception) -> UserError:

@@ -13,8 +13,7 @@ from stages.runtime.entry import run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.save import save_trained, take_over
-from stages.tokenizer.train import characters, sample, train_bpe
+from stages.tokenizer.train import characters, sample, save_trained, take_over, train_bpe
 
 DOCUMENTS = CLEAN / TRAIN
 

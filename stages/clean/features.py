@@ -7,13 +7,13 @@ from pathlib import Path, PurePosixPath
 import pandas as pd
 import pyarrow as pa
 
-from stages.clean.filtering import Feature, Text, filter_classes
+from stages.clean.filtering import DocumentText, Feature, filter_classes
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
 from stages.runtime.shard_cache import map_cached, shard_sha256
 
 FEATURES = "features.parquet"
 
-LANGUAGES = {
+LANGUAGE_OF_SUFFIX = {
     extension: language
     for language, extensions in {
         "C": ".c .h", "C++": ".cc .cpp .cxx .hpp", "CSS": ".css", "Go": ".go", "HTML": ".html .htm", "JSON": ".json",
@@ -33,7 +33,7 @@ def measure(text: str, path: str) -> dict[str, Feature]:
     `language` is guessed by the path's extension, empty where it is unknown. `content_sha256` is of the text without
     white space: equal for exact duplicates, as CodeParrot defines them.
     """
-    read = Text(text)
+    read = DocumentText(text)
     features: dict[str, Feature] = {
         "bytes": len(read.data),
         "characters": len(text),
@@ -43,12 +43,12 @@ def measure(text: str, path: str) -> dict[str, Feature]:
     for kind in filter_classes():
         features |= kind.measure(read)
     return features | {
-        "language": LANGUAGES.get(PurePosixPath(path).suffix.lower(), ""),
+        "language": LANGUAGE_OF_SUFFIX.get(PurePosixPath(path).suffix.lower(), ""),
         "content_sha256": hashlib.sha256(_without_space(read)).hexdigest(),
     }
 
 
-def _without_space(read: Text) -> bytes:
+def _without_space(read: DocumentText) -> bytes:
     if len(read.data) == len(read.text):
         return read.data.translate(None, ASCII_SPACE)
     return "".join(read.text.split()).encode("utf-8")

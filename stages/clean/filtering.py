@@ -30,7 +30,7 @@ Drop: TypeAlias = "tuple[str, pd.Series | list[bool]]"
 """A verdict, and for each document whether it is dropped with it."""
 
 
-class Text:
+class DocumentText:
     """One document as the filters read it. What several of them need is computed once."""
 
     def __init__(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Filter(Section):
 
     @staticmethod
     @abstractmethod
-    def measure(text: Text) -> dict[str, Feature]:
+    def measure(text: DocumentText) -> dict[str, Feature]:
         """Column of the ledger -> its value for one document. It depends on the text alone."""
 
     @abstractmethod

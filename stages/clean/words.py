@@ -31,7 +31,7 @@ WordKind = Literal["unicode", "ascii"]
 SEED = 0
 """Of the permutations. Another one gives other candidates, and after the exact check almost the same clusters."""
 
-Hashes = npt.NDArray[np.uint64]
+WordHashes = npt.NDArray[np.uint64]
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))
@@ -78,14 +78,14 @@ def word_sets(texts: pa.ChunkedArray, kind: WordKind) -> list[set[bytes]]:
 class ShardWords:
     """The words of a shard's documents, mapped from the cache: nothing is held in memory."""
 
-    words: Hashes
+    words: WordHashes
     """64-bit hashes of each document's distinct words, sorted, one document after the other."""
     offsets: npt.NDArray[np.int64]
     """Document i has words[offsets[i]:offsets[i + 1]]."""
     signatures: npt.NDArray[np.uint32]
     """MinHash (Broder 1997); shape (documents, permutations)."""
 
-    def of(self, row: int) -> Hashes:
+    def of(self, row: int) -> WordHashes:
         """The words of one document."""
         return self.words[self.offsets[row] : self.offsets[row + 1]]
 

@@ -1,6 +1,8 @@
 """From sources to documents: what is taken, what is left out and why."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -8,19 +10,48 @@ from license_expression import Licensing
 
 from stages.collect.content_check import ContentCheck, SeenFiles, UnreadDocument, check_content
 from stages.collect.params import CollectParams
-from stages.collect.report import Taken
-from stages.collect.source_kinds import TOO_LARGE, Item, Part
-from stages.collect.trie import AnyDocument
+from stages.collect.source_kinds import TOO_LARGE, Part, Reading, SourceItem
 from stages.formats.documents import Document
 
 LICENSING = Licensing()
 
+NAMED_AT_MOST = 100_000
+"""The most left out texts that are named in the report; the others are counted."""
 
-def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[AnyDocument]:
+
+@dataclass(slots=True)
+class Taken:
+    """What the corpus takes and what it leaves out, counted while the documents pass."""
+
+    documents: Counter[str] = field(default_factory=Counter)
+    """Source -> documents."""
+    bytes: Counter[str] = field(default_factory=Counter)
+    """Source -> bytes of text."""
+    total_bytes: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Reason -> texts left out."""
+    left_out: list[tuple[str, str, str]] = field(default_factory=list)
+    """Source, path and reason of the first of them."""
+
+    def take(self, document: Document) -> None:
+        """Count a document that becomes part of the corpus."""
+        self.documents[document.source] += 1
+        self.bytes[document.source] += document.size
+        self.total_bytes += document.size
+
+    def leave_out(self, item: SourceItem | Document, reason: str) -> None:
+        """Count a text that does not, and name it while there is room."""
+        self.reasons[reason] += 1
+        if len(self.left_out) < NAMED_AT_MOST:
+            self.left_out.append((item.source, item.path, reason))
+
+
+def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Document]:
     """Every document of every source, within the limits; `taken` counts them, `seen` knows files from earlier runs."""
+    reading = Reading(params.max_document_bytes, seen)
     for source in params.sources:
-        for part in source.parts(params.max_document_bytes, seen):
-            for document in documents_of(part, params, taken):
+        for part in source.parts(reading):
+            for document in documents_taken(part, params, taken):
                 if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
                     taken.leave_out(document, "over collect.max_bytes, with all after it")
                     return
@@ -28,7 +59,7 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Any
                 yield document
 
 
-def documents_of(part: Part, params: CollectParams, taken: Taken) -> Iterator[AnyDocument]:
+def documents_taken(part: Part, params: CollectParams, taken: Taken) -> Iterator[Document]:
     """The documents of a part up to the first that does not fit; the rest is counted with its reason."""
     allowed = frozenset(params.licenses)
     total = 0
@@ -46,7 +77,7 @@ def documents_of(part: Part, params: CollectParams, taken: Taken) -> Iterator[An
         yield found
 
 
-def examine(item: Item, allowed: Collection[str], params: CollectParams) -> AnyDocument | str:
+def examine(item: SourceItem, allowed: Collection[str], params: CollectParams) -> Document | str:
     """An item as a document, or why it is left out."""
     if item.reason:
         return item.reason
@@ -59,7 +90,7 @@ def examine(item: Item, allowed: Collection[str], params: CollectParams) -> AnyD
         return found.flaw
     origin = (item.source, item.revision, item.path, item.license)
     if found.text is None:
-        return UnreadDocument(found.id, *origin, found.size)
+        return UnreadDocument(found.id, *origin, "", found.size)
     return Document(found.id, *origin, found.text)
 
 

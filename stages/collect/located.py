@@ -21,10 +21,10 @@ NOT_REGULAR = "no regular file"
 LINK_OUT = "link out of its folder"
 LINKED_FOLDER = "link to a folder (not followed)"
 
-DENIED = {401, 403}
+DENIED_STATUS = {401, 403}
 """Status codes of HTTP with which a server refuses the credentials, or asks for some."""
 
-GONE = {404, 410}
+GONE_STATUS = {404, 410}
 """With which it says that there is no such file."""
 
 SILENT_SECONDS = 20
@@ -35,9 +35,6 @@ DECOMPRESSORS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma
 
 NOT_READ = (".zst", ".lz4", ".7z", ".rar")
 
-State = tuple[int, int, int, int]
-"""Size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
-
 
 @dataclass(frozen=True, slots=True)
 class LocatedFile:
@@ -45,13 +42,14 @@ class LocatedFile:
 
     name: str
     """Its path, or its URL."""
-    size: int | None
-    """Bytes, where it is known."""
-    flaw: str
-    """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
-    state: State | None
-    """Tells whether a file on this machine has changed."""
     open: Callable[[], BinaryIO]
+    flaw: str = ""
+    """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
+    size: int | None = None
+    """Bytes, where it is known."""
+    state: tuple[int, int, int, int] | None = None
+    """Of a file on this machine, which tells whether it has changed: size in bytes, time of the content's and of the
+    entry's last change in nanoseconds, inode."""
 
 
 def find(patterns: Sequence[str]) -> list[LocatedFile]:
@@ -142,18 +140,14 @@ def _local_file(path: str, entry: "os.DirEntry[str] | Path", root: str | None) -
     if linked_folder:
         return _flawed(path, LINKED_FOLDER)
     state = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-    return LocatedFile(_name(path), info.st_size, "", state, partial(_open_local, path))
+    return LocatedFile(path, partial(_open_local, path), size=info.st_size, state=state)
 
 
 def _flawed(path: str | Path, flaw: str) -> LocatedFile:
-    return LocatedFile(_name(path), None, flaw, None, partial(_open_local, str(path)))
+    return LocatedFile(str(path), partial(_open_local, path), flaw)
 
 
-def _name(path: str | Path) -> str:
-    return str(path).replace(os.sep, "/")
-
-
-def _open_local(path: str) -> BinaryIO:
+def _open_local(path: str | Path) -> BinaryIO:
     return Path(path).open("rb")
 
 
@@ -185,7 +179,7 @@ def _remote(pattern: str) -> Iterator[LocatedFile]:
     except Exception as error:  # each file system of fsspec has errors of its own
         # fsspec says of every failure of HTTP that there is no such file.
         cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-        if cause is None or getattr(cause, "status", None) in GONE:
+        if cause is None or getattr(cause, "status", None) in GONE_STATUS:
             return
         assert isinstance(cause, Exception)
         raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
@@ -195,7 +189,7 @@ def _remote(pattern: str) -> Iterator[LocatedFile]:
             shown = without_credentials(system.unstrip_protocol(name))
             below = name[len(_folder_of(path, wildcards)) :].partition("?")[0] if wildcards & set(path) else ""
             flaw = HIDDEN if is_hidden(below.split("/"), named=path.split("/")) else ""
-            yield LocatedFile(shown, info.get("size"), flaw, None, partial(system.open, name, "rb"))
+            yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
 
 
 def _folder_of(path: str, wildcards: set[str]) -> str:
@@ -249,7 +243,7 @@ def decompressed(file: LocatedFile) -> Iterator[BinaryIO]:
 def remote_error(what: str, error: Exception) -> UserError:
     """The error of a file system for users: refused credentials are theirs to correct, the rest may go away."""
     reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED or "redential" in reason:
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
         return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 

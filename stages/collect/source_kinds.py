@@ -2,7 +2,7 @@
 
 A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, with its name as the type of its field
 `kind`. Nothing else names it: `collect.sources` of params.yaml takes its fields, and the stage reads its parts. Most
-kinds are an `Origin`; `Located` has the files and `Rows` the columns that several kinds share.
+kinds are a `NamedSource`; `FileSource` has the files and `RowSource` the columns that several kinds share.
 """
 
 from abc import abstractmethod
@@ -26,13 +26,13 @@ if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
 Bytes = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Name], Field(min_length=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
+MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SourceItem:
     """One thing that a source has: a text that is to be checked, or what is left out without that."""
 
     source: str
@@ -52,10 +52,19 @@ class Item:
             object.__setattr__(self, name, text)
 
 
+class Reading(NamedTuple):
+    """How a run reads its sources."""
+
+    max_document_bytes: int
+    """A larger text need not be read."""
+    seen: "SeenFiles"
+    """Knows the files that have not changed since an earlier run."""
+
+
 class Part(NamedTuple):
     """Some items of a source, and how much of them is taken."""
 
-    items: Iterable[Item]
+    items: Iterable[SourceItem]
     max_bytes: int | None
     """Bytes of text; the first document that does not fit ends the part. None is no limit."""
     share: float
@@ -74,14 +83,14 @@ class SourceKind(Section):
         return []
 
     @abstractmethod
-    def parts(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Part]:
-        """What the source gives. A text above `max_document_bytes` need not be read; `seen` knows unchanged files.
+    def parts(self, reading: Reading) -> Iterator[Part]:
+        """What the source gives.
 
         Raises UserError for what cannot be read and must not be missing, UnavailableError where a retry may help.
         """
 
 
-class Origin(SourceKind):
+class NamedSource(SourceKind):
     """What all sources of one's own have."""
 
     name: Name
@@ -90,31 +99,31 @@ class Origin(SourceKind):
     """The source's version: a release or a commit; empty where there is none."""
     license: str
     """The SPDX expression of documents that name none themselves; empty is unknown."""
-    share: Share
+    share: MixtureShare
     """The weight of the source in a mixture: the share of its documents that is taken, drawn by a hash of their
     content. 1 takes all."""
     max_bytes: Bytes | None
     """Bytes of text to take, in the order of paths and rows; null is no limit. The first document that does not fit
     ends the source."""
 
-    def parts(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[Part]:
         """All items as one part."""
-        yield Part(self.items(max_document_bytes, seen), self.max_bytes, self.share)
+        yield Part(self.items(reading), self.max_bytes, self.share)
 
     @abstractmethod
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """As `SourceKind.parts`."""
 
-    def item(self, path: str, content: "bytes | str | ContentCheck") -> Item:
+    def item(self, path: str, content: "bytes | str | ContentCheck") -> SourceItem:
         """A text of the source that is to be checked."""
-        return Item(self.name, path, self.revision, self.license, content)
+        return SourceItem(self.name, path, self.revision, self.license, content)
 
-    def left_out(self, path: str, reason: str) -> Item:
+    def left_out(self, path: str, reason: str) -> SourceItem:
         """Something of the source that is left out."""
-        return Item(self.name, path, reason=reason)
+        return SourceItem(self.name, path, reason=reason)
 
 
-class Located(Origin):
+class FileSource(NamedSource):
     """A source that consists of files, here or at any URL that fsspec opens."""
 
     globs: Names
@@ -134,7 +143,7 @@ class Fields(Section):
     """e.g. `license`, an SPDX expression."""
 
 
-class Rows(Origin):
+class RowSource(NamedSource):
     """A source whose rows are one document each."""
 
     text: Name
@@ -142,7 +151,7 @@ class Rows(Origin):
     fields: Fields
     """Which fields of a row hold other facts."""
 
-    def row(self, values: dict[str, Any], row_name: str) -> Item:
+    def row(self, values: dict[str, Any], row_name: str) -> SourceItem:
         """A row with its own facts, or the source's. Raises UserError if it has no field with the text."""
         if self.text not in values:
             raise UserError(f"{row_name}: no field `{self.text}`; it has {', '.join(sorted(map(str, values)))}")
@@ -150,9 +159,9 @@ class Rows(Origin):
         own = {name: str(values.get(field) or "") for name, field in named.items()}
         source, text = own.get("source") or self.name, values[self.text]
         if not isinstance(text, str):
-            return Item(source, row_name, reason="no text in the row")
+            return SourceItem(source, row_name, reason="no text in the row")
         path, license = without_credentials(own.get("path") or row_name), own.get("license") or self.license
-        return Item(source, path, self.revision, license, text)
+        return SourceItem(source, path, self.revision, license, text)
 
 
 @cache

@@ -62,7 +62,7 @@ def _same(fast: Engine, reference: Engine, text: str) -> bool:
     return np.array_equal(fast.encode([text])[0], reference.encode([text])[0])
 
 
-def sample(shards: Sequence[Path], limit: int) -> Iterator[str]:
+def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:
     """Texts from the first shards, up to `limit` bytes; ids are hashes, so this is a uniform sample."""
     texts = itertools.chain.from_iterable(read_shard(path, ["text"]).column("text").to_pylist() for path in shards)
     for text in texts:
@@ -79,7 +79,7 @@ def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path], par
     """
     if wanted == "tokenizers":
         return Reference.name
-    texts = [*HARD_TEXTS, *sample(shards, parity_bytes)]
+    texts = [*HARD_TEXTS, *first_texts(shards, parity_bytes)]
     key = cache_key(Fast.name, Reference.name, tokenizer_json.read_text(encoding="utf-8"), *texts)
     entry = cached("parity", key, partial(_compare, tokenizer_json, texts))
     objection = (entry / OBJECTION).read_text(encoding="utf-8")

@@ -37,14 +37,14 @@ KIND = '''
 from pathlib import Path
 from typing import Literal
 
-from stages.collect.source_kinds import Origin
+from stages.collect.source_kinds import NamedSource
 
 
-class Lines(Origin):
+class Lines(NamedSource):
     kind: Literal["lines"]
     file: str
 
-    def items(self, max_document_bytes, seen):
+    def items(self, reading):
         for number, line in enumerate(Path(self.file).read_text().splitlines(), start=1):
             yield self.item(f"{self.file}#{number}", line)
 '''

@@ -24,6 +24,7 @@ import pytest
 
 from stages.collect.__main__ import main
 from stages.collect.content_check import SeenFiles
+from stages.collect.source_kinds import Reading
 from stages.collect.sources.files import Files
 from stages.collect.sources.text_rows import Jsonl
 from stages.formats.documents import Document, read_documents
@@ -304,7 +305,7 @@ def test_a_file_that_is_too_large_is_skipped_unread() -> None:
 
 def test_a_file_that_vanishes_midway_is_left_out_and_named() -> None:
     write_corpus(Path(), 3)
-    reading = Files.model_validate(FILES_SOURCE).items(1000, SeenFiles())
+    reading = Files.model_validate(FILES_SOURCE).items(Reading(1000, SeenFiles()))
     next(reading)
     Path("corpus/module_002.py").unlink()
 
@@ -315,7 +316,7 @@ def test_rows_that_vanish_midway_end_the_run_with_the_files_name() -> None:
     for name in ("a.jsonl", "b.jsonl"):
         Path(name).write_text('{"content": "x = 1"}\n')
     source = ORIGIN | {"kind": "jsonl", "globs": ["*.jsonl"], "text": "content", "fields": NO_FIELDS}
-    reading = Jsonl.model_validate(source).items(1000, SeenFiles())
+    reading = Jsonl.model_validate(source).items(Reading(1000, SeenFiles()))
     next(reading)
     Path("b.jsonl").unlink()
 

@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stages.clean.filtering import Count, Drop, Feature, Filter, Positive, Share, Text, above, below
+from stages.clean.filtering import Count, DocumentText, Drop, Feature, Filter, Positive, Share, above, below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class Characters(Filter):
     """Drop a document with a larger share of digits among its characters."""
 
     @staticmethod
-    def measure(text: Text) -> dict[str, Feature]:
+    def measure(text: DocumentText) -> dict[str, Feature]:
         """The lengths of lines, and the shares of kinds of characters."""
         lengths = list(map(len, text.lines))
         characters = max(len(text.text), 1)

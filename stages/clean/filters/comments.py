@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stages.clean.filtering import Drop, Feature, Filter, Share, Text, above, below
+from stages.clean.filtering import DocumentText, Drop, Feature, Filter, Share, above, below
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ class Comments(Filter):
     """Drop a document with a larger share of characters in comments and docstrings (BigCode: 0.8)."""
 
     @staticmethod
-    def measure(text: Text) -> dict[str, Feature]:
+    def measure(text: DocumentText) -> dict[str, Feature]:
         """The share of characters in comments."""
         return {"comment_share": comment_characters(text.text) / max(len(text.text), 1)}
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stages.clean.filtering import Count, Drop, Feature, Filter, Share, Text, below, drawn
+from stages.clean.filtering import Count, DocumentText, Drop, Feature, Filter, Share, below, drawn
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PythonCode(Filter):
     document)."""
 
     @staticmethod
-    def measure(text: Text) -> dict[str, Feature]:
+    def measure(text: DocumentText) -> dict[str, Feature]:
         """Counts and marks, in lower case and in the first lines."""
         head = "\n".join(text.lines[:FIRST_LINES]).lower()
         return {

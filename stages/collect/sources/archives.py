@@ -10,14 +10,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast
+from typing import IO, Any, BinaryIO, Literal, Self, cast
 
 from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line, opened
-from stages.collect.source_kinds import TOO_LARGE, Bytes, Item, Located
+from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, Reading, SourceItem
 from stages.runtime.entry import UserError
-
-if TYPE_CHECKING:
-    from stages.collect.content_check import SeenFiles
 
 BROKEN = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
@@ -34,7 +31,7 @@ LONG_HEADERS = {
 }
 LONGEST_HEADER = 2**20
 
-DECOMPRESSORS: dict[bytes, Any] = {
+DECOMPRESSORS_BY_MAGIC: dict[bytes, Any] = {
     **{b"\x1f\x8b": gzip.open, b"BZh": bz2.open},
     **{b"\xfd7zXZ": lzma.open, b"\x5d\x00\x00": lzma.open},
 }
@@ -44,7 +41,7 @@ Members = Iterator[tuple[str, int, IO[bytes] | None]]
 """Name, size in bytes and content of each member; no content where it is not a regular file."""
 
 
-class Archives(Located):
+class Archives(FileSource):
     """Text files in .zip and .tar archives (also .tar.gz, .tar.bz2, .tar.xz), read without unpacking to the disk."""
 
     kind: Literal["archives"]
@@ -53,7 +50,7 @@ class Archives(Located):
     max_unpacked_bytes: Bytes
     """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each member, in the archive's order.
 
         Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
@@ -61,7 +58,7 @@ class Archives(Located):
         """
         for file in find_visible(self.globs):
             unpacked = 0
-            for name, reason, content in self._members(file, max_document_bytes):
+            for name, reason, content in self._members(file, reading.max_document_bytes):
                 unpacked += len(content)
                 if unpacked > self.max_unpacked_bytes:
                     raise UserError(
@@ -102,7 +99,7 @@ def _tar_members(file: BinaryIO, limit: int) -> Members:
     # Decompressed here: tarfile's own streams (`r|gz`) check no checksum.
     buffered = io.BufferedReader(cast("io.RawIOBase", file))
     magic = buffered.peek(8)
-    open_ = next((open_ for first, open_ in DECOMPRESSORS.items() if magic.startswith(first)), None)
+    open_ = next((open_ for first, open_ in DECOMPRESSORS_BY_MAGIC.items() if magic.startswith(first)), None)
     content = open_(buffered) if open_ else buffered
     with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header) as archive:
         for info in archive:

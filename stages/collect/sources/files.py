@@ -2,13 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from stages.collect.located import LocatedFile, find, opened
-from stages.collect.source_kinds import TOO_LARGE, Item, Located
-
-if TYPE_CHECKING:
-    from stages.collect.content_check import SeenFiles
+from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
 
 NO_TEXT = {
     "looks like JSON lines (use kind: jsonl)": re.compile(r"\.(jsonl|ndjson)(\.(gz|bz2|xz))?$", re.IGNORECASE),
@@ -22,14 +19,14 @@ NO_TEXT = {
 """Why a file is left out whose name says that its content is no running text -> the name's ending."""
 
 
-class Files(Located):
+class Files(FileSource):
     """Text files, one document each. Rows and archives among them are left out, unless a glob names their ending."""
 
     notable: ClassVar[tuple[str, ...]] = tuple(NO_TEXT)
 
     kind: Literal["files"]
 
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each file. One that cannot be read is left out with the reason; an unchanged one is not read.
 
         So are rows and archives, unless a glob names them by their ending: `corpus/*.jsonl` takes JSON as it is.
@@ -37,14 +34,15 @@ class Files(Located):
         as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}
         for file in find(self.globs):
             reason = file.flaw or ("" if file.name in as_text else why_no_text(file.name))
-            yield self.left_out(file.name, reason) if reason else self._read(file, max_document_bytes, seen)
+            yield self.left_out(file.name, reason) if reason else self._read(file, reading)
 
-    def _read(self, file: LocatedFile, limit: int, seen: "SeenFiles") -> Item:
-        from stages.collect.content_check import check_content
+    def _read(self, file: LocatedFile, reading: Reading) -> SourceItem:
+        from stages.collect.content_check import check_content  # slow, and the parameters are checked without it
 
+        limit = reading.max_document_bytes
         if file.size is not None and file.size > limit:
             return self.left_out(file.name, TOO_LARGE)
-        if file.state is not None and (known := seen.known(file.name, file.state)):
+        if file.state is not None and (known := reading.seen.known(file.name, file.state)):
             return self.item(file.name, known)
         try:
             # A server that breaks off is no fault of the file: nothing is left out, the run ends.
@@ -56,7 +54,7 @@ class Files(Located):
             return self.left_out(file.name, TOO_LARGE)
         found = check_content(content)
         if file.state is not None:
-            seen.remember(file.name, file.state, found)
+            reading.seen.remember(file.name, file.state, found)
         return self.item(file.name, found)
 
 

@@ -11,13 +11,10 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from stages.collect.source_kinds import Bytes, Item, Names, Part, SourceKind
+from stages.collect.source_kinds import Bytes, Names, Part, Reading, SourceItem, SourceKind
 from stages.runtime.entry import UserError
-
-if TYPE_CHECKING:
-    from stages.collect.content_check import SeenFiles
 
 PathT = TypeVar("PathT", bound=PurePosixPath)
 
@@ -54,7 +51,7 @@ class Packages(SourceKind):
         """All of them."""
         return self.names
 
-    def parts(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[Part]:
         """Each package as a part."""
         for name in self.names:
             yield Part(read_package(name, self.tests), self.max_bytes_each, 1.0)
@@ -69,12 +66,12 @@ class StandardLibrary(SourceKind):
     max_bytes: Bytes | None
     """Bytes of text; null is no limit. The same order as packages."""
 
-    def parts(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[Part]:
         """All files as one part."""
         yield Part(read_standard_library(self.tests), self.max_bytes, 1.0)
 
 
-def read_package(name: str, tests: bool) -> Iterator[Item]:
+def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
     """The Python files of a pure-Python distribution, in the order of a hash of their paths.
 
     Raises UserError if it is not installed, not the same on every platform, or changed since it was installed.
@@ -84,16 +81,16 @@ def read_package(name: str, tests: bool) -> Iterator[Item]:
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
         content = _content(name, Path(str(file.locate())))
         _compare_with_record(name, file, content)
-        yield Item(name, file.as_posix(), package.version, license, content)
+        yield SourceItem(name, file.as_posix(), package.version, license, content)
 
 
-def read_standard_library(tests: bool) -> Iterator[Item]:
+def read_standard_library(tests: bool) -> Iterator[SourceItem]:
     """The standard library of the running Python, in the order of a hash of the paths."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = (PurePosixPath(path.relative_to(root).as_posix()) for path in root.rglob("*.py"))
     for path in _spread([path for path in paths if _wanted(path, tests)]):
         content = (root / path).read_bytes()
-        yield Item("standard_library", path.as_posix(), platform.python_version(), "PSF-2.0", content)
+        yield SourceItem("standard_library", path.as_posix(), platform.python_version(), "PSF-2.0", content)
 
 
 def _pure_package(name: str) -> Distribution:

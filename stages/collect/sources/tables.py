@@ -3,27 +3,24 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from stages.collect.located import find_visible, one_line, opened
-from stages.collect.source_kinds import Item, Located, Name, Rows
+from stages.collect.source_kinds import FileSource, Name, Reading, RowSource, SourceItem
 from stages.runtime.entry import UserError
 from stages.runtime.hub import data_set_error
-
-if TYPE_CHECKING:
-    from stages.collect.content_check import SeenFiles
 
 ROWS_AT_A_TIME = 1000
 
 
-class Parquet(Located, Rows):
+class Parquet(FileSource, RowSource):
     """Parquet files, one document a row."""
 
     kind: Literal["parquet"]
 
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each row. Raises UserError if a file is not Parquet or lacks a named column, or has it twice.
 
         Pages that carry a checksum are compared with it.
@@ -55,7 +52,7 @@ class Parquet(Located, Rows):
                     raise UserError(f"{located.name}: damaged after row {number} ({one_line(error)})") from None
 
 
-class Hub(Rows):
+class Hub(RowSource):
     """A data set of the Hugging Face Hub, streamed.
 
     Its `revision` is a commit, so that it is the same tomorrow; a branch or a tag can move and is refused. For a folder
@@ -80,7 +77,7 @@ class Hub(Rows):
             )
         return self
 
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each row, streamed.
 
         Raises UnavailableError if the Hub does not answer, UserError if it has no such data set, revision or split, or

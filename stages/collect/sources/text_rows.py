@@ -5,30 +5,27 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from stages.collect.located import decompressed, find_visible
-from stages.collect.source_kinds import TOO_LARGE, Item, Located, Rows
+from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, RowSource, SourceItem
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError
-
-if TYPE_CHECKING:
-    from stages.collect.content_check import SeenFiles
 
 ESCAPED_BYTES = 6
 r"""Bytes that a byte of text takes at most in JSON (`\u0000`)."""
 
 
-class Jsonl(Located, Rows):
+class Jsonl(FileSource, RowSource):
     """Lines of JSON objects, one document each."""
 
     kind: Literal["jsonl"]
 
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
         for file in find_visible(self.globs):
             with decompressed(file) as stream:
-                for number, line in enumerate(_lines(stream, longest_line(max_document_bytes)), start=1):
+                for number, line in enumerate(_lines(stream, longest_line(reading.max_document_bytes)), start=1):
                     row_name = f"{file.name}#{number}"
                     if line is None:
                         yield self.left_out(row_name, TOO_LARGE)
@@ -36,14 +33,14 @@ class Jsonl(Located, Rows):
                         yield self.row(_json_object(file.name, number, line), row_name)
 
 
-class Csv(Located, Rows):
+class Csv(FileSource, RowSource):
     """CSV files with a heading, one document a row."""
 
     kind: Literal["csv"]
 
-    def items(self, max_document_bytes: int, seen: "SeenFiles") -> Iterator[Item]:
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each row. Raises UserError that names a line that is not CSV, or that has not a cell a column."""
-        limit = longest_line(max_document_bytes)
+        limit = longest_line(reading.max_document_bytes)
         csv.field_size_limit(limit)
         for file in find_visible(self.globs):
             with decompressed(file) as stream:

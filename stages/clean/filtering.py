@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from pydantic import Field
 
 from stages.clean import filters
-from stages.runtime.section import Section
+from stages.runtime.section import Section, subclasses_in
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     import pandas as pd
@@ -65,13 +65,7 @@ class Filter(Section):
 def filter_classes() -> tuple[type[Filter], ...]:
     """Every filter, in the order in which they are asked."""
     names = sorted(module.name for module in iter_modules(filters.__path__))
-    modules = [import_module(f"stages.clean.filters.{name}") for name in names]
-    return tuple(
-        member
-        for module in modules
-        for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, Filter) and member.__module__ == module.__name__
-    )
+    return subclasses_in([import_module(f"stages.clean.filters.{name}") for name in names], Filter)  # type: ignore[type-abstract]
 
 
 def above(features: "pd.DataFrame", column: str, threshold: float | None) -> Iterator[Drop]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from stages.collect import sources
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section
+from stages.runtime.section import Section, subclasses_in
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     from stages.collect.content_check import ContentCheck, SeenFiles
@@ -168,10 +168,4 @@ class RowSource(NamedSource):
 def source_kinds() -> tuple[type[SourceKind], ...]:
     """Every kind of source."""
     names = sorted(module.name for module in iter_modules(sources.__path__))
-    modules = [import_module(f"stages.collect.sources.{name}") for name in names]
-    return tuple(
-        member
-        for module in modules
-        for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, SourceKind) and member.__module__ == module.__name__
-    )
+    return subclasses_in([import_module(f"stages.collect.sources.{name}") for name in names], SourceKind)  # type: ignore[type-abstract]

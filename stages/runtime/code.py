@@ -98,7 +98,8 @@ class Sources:
             return []
         if not parts[-1]:
             folder = self.root.joinpath(*parts[:-1])
-            return [file for path in folder.glob("*.py") for file in self._files_of(f"{name}{path.stem}")]
+            modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+            return [file for module in modules for file in self._files_of(f"{name}{module}")]
         packages = [self._file_of(".".join([*parts[:count], "__init__"])) for count in range(1, len(parts) + 1)]
         files = [file for file in packages if file and (self.root / file).stat().st_size]
         own = self._file_of(name)

@@ -56,6 +56,16 @@ def test_a_package_counts_where_its_init_holds_code(tmp_path: Path) -> None:
     ]
 
 
+def test_modules_whose_names_are_known_only_at_run_time_are_all_of_their_package(tmp_path: Path) -> None:
+    write(tmp_path, toy____main__='for name in found:\n    import_module(f"stages.toy.parts.{name}")\n')
+    (tmp_path / "stages/toy/parts").mkdir()
+    (tmp_path / "stages/toy/parts/__init__.py").write_text("")
+    (tmp_path / "stages/toy/parts/one.py").write_text("import stages.toy.parts.two")
+    (tmp_path / "stages/toy/parts/two.py").write_text("")
+
+    assert import_closure("stages.toy", tmp_path)[1:] == ["stages/toy/parts/one.py", "stages/toy/parts/two.py"]
+
+
 def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Path) -> None:
     write(tmp_path, toy____main__="run('stages.toy.deep')")
     (tmp_path / "stages/toy/deep").mkdir()

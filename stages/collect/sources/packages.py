@@ -79,9 +79,7 @@ def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
     package = _pure_package(name)
     license = package_license(package)
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
-        content = _content(name, Path(str(file.locate())))
-        _compare_with_record(name, file, content)
-        yield SourceItem(name, file.as_posix(), package.version, license, content)
+        yield SourceItem(name, file.as_posix(), package.version, license, _released_content(package, name, file))
 
 
 def read_standard_library(tests: bool) -> Iterator[SourceItem]:
@@ -128,23 +126,21 @@ def _spread(paths: Sequence[PathT]) -> list[PathT]:
     return sorted(paths, key=lambda path: hashlib.sha256(path.as_posix().encode()).digest())
 
 
-def _content(name: str, path: Path) -> bytes:
+def _released_content(package: Distribution, name: str, file: PackagePath) -> bytes:
+    """The content of a file, which is what its wheel installed."""
+    path, remedy = Path(str(file.locate())), f"`pip install --force-reinstall --no-deps {name}"
+    if file.hash is None:
+        raise UserError(f"collect.sources: package `{name}` lists no hash for {file}; install it from a wheel")
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"collect.sources: package `{name}`: {path} cannot be read ({error.strerror}); "
-            f"`pip install --force-reinstall --no-deps {name}`"
+            f"collect.sources: package `{name}`: {path} cannot be read ({error.strerror}); {remedy}`"
         ) from None
-
-
-def _compare_with_record(name: str, file: PackagePath, content: bytes) -> None:
-    expected = file.hash
-    if expected is None:
-        raise UserError(f"collect.sources: package `{name}` lists no hash for {file}; install it from a wheel")
-    digest = base64.urlsafe_b64encode(hashlib.new(expected.mode, content).digest()).rstrip(b"=").decode()
-    if digest != expected.value:
+    digest = hashlib.new(file.hash.mode, content).digest()
+    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
         raise UserError(
             f"collect.sources: package `{name}`: {file} is not what its wheel installed (RECORD lists another hash); "
-            f"`pip install --force-reinstall --no-deps {name}=={distribution(name).version}`"
+            f"{remedy}=={package.version}`"
         )
+    return content

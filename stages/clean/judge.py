@@ -116,7 +116,8 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArra
             source for source in known if draw(seed, "split", source) < split.validation_share
         }
         return np.asarray(features["source"].isin(named))
-    return np.array([draw(seed, "split", content) < split.validation_share for content in features["content_sha256"]])
+    draws = (draw(seed, "split", content) for content in features["content_sha256"])
+    return np.array([value < split.validation_share for value in draws], dtype=bool)
 
 
 def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:

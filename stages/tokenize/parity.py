@@ -81,14 +81,14 @@ def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path], par
         return Reference.name
     texts = [*HARD_TEXTS, *first_texts(shards, parity_bytes)]
     key = cache_key(Fast.name, Reference.name, tokenizer_json.read_text(encoding="utf-8"), *texts)
-    entry = cached("parity", key, partial(_compare, tokenizer_json, texts))
+    entry = cached("parity", key, partial(_write_objection, tokenizer_json, texts))
     objection = (entry / OBJECTION).read_text(encoding="utf-8")
     if objection:
         print(f"{Fast.name} {objection}: encoding with {Reference.name}, slower", flush=True)
     return Reference.name if objection else Fast.name
 
 
-def _compare(tokenizer_json: Path, texts: Sequence[str], folder: Path) -> None:
+def _write_objection(tokenizer_json: Path, texts: Sequence[str], folder: Path) -> None:
     """Write why the fast engine must not be used, or nothing."""
     try:
         difference = find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts)

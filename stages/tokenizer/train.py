@@ -127,14 +127,14 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     if tokenizer.eos_token is None:
         raise UserError(f"tokenizer.folder: {existing} names no eos_token, which closes each document")
     tokenizer.save_pretrained(str(folder))
-    _compare(existing / TOKENIZER_JSON, folder / TOKENIZER_JSON, type(tokenizer).__name__)
+    _require_same_parts(existing / TOKENIZER_JSON, folder / TOKENIZER_JSON, type(tokenizer).__name__)
     config = read_json(folder / TOKENIZER_CONFIG)
     config.pop("name_or_path", None)
     write_json(folder / TOKENIZER_CONFIG, config)
     return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
 
 
-def _compare(existing: Path, saved: Path, class_name: str) -> None:
+def _require_same_parts(existing: Path, saved: Path, class_name: str) -> None:
     """Some classes of transformers build their own normalizer and pre-tokenizer, whatever tokenizer.json says."""
     if existing.is_file():
         before, after = read_json(existing), read_json(saved)

@@ -18,8 +18,8 @@ import pandas as pd
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, interleave, record
 from stages.clean.features import measure
+from stages.clean.judge import apply_filters
 from stages.clean.params import Filters
-from stages.clean.verdicts import apply_filters
 from stages.formats.documents import Document
 
 FILTERS = Filters.model_validate(
@@ -76,7 +76,7 @@ def main() -> None:
 
 def our_verdicts(documents: list[Document]) -> list[bool]:
     """Whether each document is kept."""
-    rows = [{"id": d.id, "source": d.source, "path": d.path} | measure(d.text, d.path)._asdict() for d in documents]
+    rows = [{"id": d.id, "source": d.source, "path": d.path, **measure(d.text, d.path)} for d in documents]
     ledger = apply_filters(pd.DataFrame(rows), FILTERS, seed=0)
     return [verdict == "kept" for verdict in ledger["verdict"]]
 

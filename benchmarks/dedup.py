@@ -21,10 +21,9 @@ import numpy as np
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Measurement, compare, interleave, record
+from stages.clean.near_duplicates import Corpus, Rows, WordSets
 from stages.clean.params import NearDuplicates
-from stages.clean.similarity.minhash import read_words
-from stages.clean.similarity.near_duplicates import Corpus, Rows, WordSets
-from stages.clean.similarity.words import word_list
+from stages.clean.words import read_words, word_list
 from stages.formats.documents import Document, write_shard
 
 PARAMS = NearDuplicates(similarity=0.85, permutations=256, minimum_words=10)

@@ -22,8 +22,7 @@ import yaml
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, record
 from stages.runtime.hashes import file_sha256
-from stages.tokenizer.save import save_trained
-from stages.tokenizer.train import train_bpe
+from stages.tokenizer.train import save_trained, train_bpe
 
 ROOT = Path(__file__).parents[1]
 STAGES = {"collect": ["data/documents"], "clean": ["data/clean"], "tokenize": ["data/tokens"]}

@@ -20,11 +20,9 @@ from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
 from stages.formats.documents import shard_paths
 from stages.formats.tokens import TokenStore
-from stages.tokenize.encode import Encoding, write_store
+from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.parity import choose_engine
-from stages.tokenize.vocabulary import read_vocabulary
-from stages.tokenizer.save import save_trained
-from stages.tokenizer.train import sample, train_bpe
+from stages.tokenizer.train import sample, save_trained, train_bpe
 
 VOCABULARY = 32_768
 PROCESSES = 2

@@ -42,11 +42,9 @@ from stages.evaluate.likelihood.windows import Window, WindowSizes, document_win
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
-from stages.tokenize.encode import Encoding, write_store
+from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.parity import choose_engine
-from stages.tokenize.vocabulary import read_vocabulary
-from stages.tokenizer.save import save_trained
-from stages.tokenizer.train import sample, train_bpe
+from stages.tokenizer.train import sample, save_trained, train_bpe
 
 CONTEXT, VOCABULARY = 256, 4096
 """Of the model."""

@@ -34,8 +34,7 @@ from stages.evaluate.nucleus import draw
 from stages.evaluate.stopping import stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
-from stages.tokenizer.save import save_trained
-from stages.tokenizer.train import sample, train_bpe
+from stages.tokenizer.train import sample, save_trained, train_bpe
 
 PROBLEMS = Path("problems/python.jsonl")
 SAMPLES = 20

@@ -19,12 +19,12 @@ import pandas as pd
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.clean.masking import mask
-from stages.clean.params import Masks, NearDuplicates
-from stages.clean.similarity.near_duplicates import find_clusters
+from stages.clean.near_duplicates import find_clusters
+from stages.clean.params import NearDuplicates
 from stages.formats.documents import Document, document_id, write_shard
 
 PARAMS = NearDuplicates(similarity=0.7, permutations=256, minimum_words=10)
-MASKS = Masks(emails=True, ip_addresses=True, keys=True)
+MASKS = ("emails", "ip_addresses", "keys")
 SHARED_WORDS = 100
 SHARDS = 8
 

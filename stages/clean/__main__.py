@@ -1,15 +1,23 @@
-"""Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`."""
+"""Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`.
 
-from stages.clean.judge import judge
-from stages.clean.ledger import write_ledger
+What was kept and what was dropped is reported per filter: figures for DVC, tables for people.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from stages.clean.decontamination import Hit
+from stages.clean.features import write_ledger
+from stages.clean.judge import check_splits, judge
 from stages.clean.params import CleanParams
-from stages.clean.report import contaminated_csv, drops_csv, duplicates_csv, markdown_report, summary
 from stages.clean.splits import write_splits
-from stages.clean.verdicts import check_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
-from stages.formats.ledger import LEDGER
+from stages.formats.ledger import KEPT, LEDGER
+from stages.formats.markdown import escape, table
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.splits import TRAIN, VALIDATION
+from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
@@ -35,6 +43,83 @@ def main() -> None:
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits"):
         drop_unused(cache)
+
+
+def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """Filter, documents and bytes for each filter that dropped something; the most documents first."""
+    dropped = ledger[ledger["verdict"] != KEPT].groupby("verdict")
+    counts = zip(dropped.size().items(), dropped["bytes"].sum(), strict=True)
+    return sorted(
+        ((str(name), int(count), int(size)) for (name, count), size in counts), key=lambda row: (-row[1], row[0])
+    )
+
+
+def drops_csv(ledger: pd.DataFrame) -> str:
+    """The same as CSV, for the bar chart."""
+    return "".join(f"{','.join(map(str, row))}\n" for row in [("filter", "documents", "bytes"), *drop_counts(ledger)])
+
+
+def duplicates_csv(ledger: pd.DataFrame) -> str:
+    """A row for each document that is a duplicate of another one: the verdict, both sources, both paths."""
+    dropped = ledger[ledger["representative"] != ledger.index]
+    # An exact duplicate's first copy may itself be a near-duplicate of another document.
+    kept = ledger.loc[ledger["representative"].loc[dropped["representative"]]]
+    table = pd.DataFrame(
+        {
+            "kept_source": kept["source"].to_numpy(),
+            "kept_path": kept["path"].to_numpy(),
+            "dropped_source": dropped["source"].to_numpy(),
+            "dropped_path": dropped["path"].to_numpy(),
+            "verdict": dropped["verdict"].to_numpy(),
+        }
+    )
+    return table.sort_values(list(table.columns)).to_csv(index=False, lineterminator="\n")
+
+
+def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
+    """A row for each document with a passage of an evaluation set: which item, and the words they share."""
+    rows = [
+        (ledger.at[hit.row, "source"], ledger.at[hit.row, "path"], ledger.at[hit.row, "verdict"], hit.item, hit.ngram)
+        for hit in hits
+    ]
+    table = pd.DataFrame(sorted(rows), columns=["source", "path", "verdict", "evaluation_item", "words"])
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:
+    """The metrics of `reports/clean.json`; `masked` counts the masked values of each document of the ledger by kind."""
+    is_kept = ledger["verdict"] == KEPT
+    found = masked[is_kept] if len(masked) else masked
+    return {
+        "documents": len(ledger),
+        "bytes": int(ledger["bytes"].sum()),
+        "kept": _size(ledger[is_kept]),
+        "train": _size(ledger[ledger["split"] == TRAIN]),
+        "validation": _size(ledger[ledger["split"] == VALIDATION]),
+        "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
+        "dropped": {name: {"documents": count, "bytes": size} for name, count, size in drop_counts(ledger)},
+    }
+
+
+def _size(part: pd.DataFrame) -> dict[str, int]:
+    return {"documents": len(part), "bytes": int(part["bytes"].sum()), "sources": part["source"].nunique()}
+
+
+def markdown_report(ledger: pd.DataFrame) -> str:
+    """The same as a Markdown table with the share of each."""
+    documents, size = len(ledger), int(ledger["bytes"].sum())
+    parts = [("collected", documents, size)]
+    parts += [(f"dropped: {name}", count, dropped) for name, count, dropped in drop_counts(ledger)]
+    for split in SPLITS:
+        part = ledger[ledger["split"] == split]
+        parts.append((split, len(part), int(part["bytes"].sum())))
+    rows = [
+        (name, f"{count:,}", f"{count / documents:.1%}", f"{part_size:,}", f"{part_size / size:.1%}")
+        for name, count, part_size in parts
+    ]
+    held_out = sorted(ledger.loc[ledger["split"] == VALIDATION, "source"].unique())[:50]
+    sources = escape(", ".join(held_out))
+    return f"# Cleaning\n\n{table(('', 'documents', '', 'bytes', ''), rows)}\nSources held out: {sources}.\n"
 
 
 if __name__ == "__main__":

@@ -1,26 +1,33 @@
-"""The verdict on every document: what the stage does, and what `parrotflow data whatif` asks."""
+"""The verdict on every document: what the stage does, and what `parrotflow data whatif` asks.
 
+Filters, duplicates and the split are queries over the ledger's features.
+"""
+
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.ledger import measure_shards
-from stages.clean.masked_shards import MaskedShards, mask_shards
-from stages.clean.params import CleanParams
-from stages.clean.similarity.decontamination import Hit, find_contaminated
-from stages.clean.similarity.near_duplicates import find_clusters
-from stages.clean.verdicts import (
-    CONTAMINATED,
-    NEAR_DUPLICATE,
-    apply_filters,
-    assign_splits,
-    drop,
-    drop_duplicates,
-    drop_exact_duplicates,
-    kept_rows,
-)
+from stages.clean.decontamination import Hit, find_contaminated
+from stages.clean.features import measure_shards
+from stages.clean.filtering import draw, filter_classes
+from stages.clean.masking import MaskedShards, mask_shards
+from stages.clean.near_duplicates import find_clusters
+from stages.clean.params import CleanParams, Filters, Split
+from stages.formats.ledger import KEPT
+from stages.formats.splits import SPLITS, TRAIN, VALIDATION
+from stages.runtime.entry import UserError
+
+EXACT_DUPLICATE = "exact_duplicate"
+NEAR_DUPLICATE = "near_duplicate"
+CONTAMINATED = "contaminated"
+NO_SPLIT = ""
+"""The split of a document that is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +42,117 @@ class Judgement:
 
 def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
-    masked = mask_shards(shards, params.masks)
+    masked = mask_shards(shards, params.masks.kinds)
     ledger = apply_filters(measure_shards(masked.paths), params.filters, params.seed)
     hits = []
-    if params.decontamination is not None:
-        hits = find_contaminated(masked.paths, params.decontamination, params.words)
+    if (sets := params.decontamination) is not None:
+        hits = find_contaminated(masked.paths, sets.files, sets.fields, sets.ngram_size, params.words)
         ledger = drop(ledger, [hit.row for hit in hits], CONTAMINATED)
     ledger = drop_exact_duplicates(ledger)
     if params.near_duplicates is not None:
         clusters = find_clusters(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
         ledger = drop_duplicates(ledger, clusters, NEAR_DUPLICATE)
     return Judgement(masked, assign_splits(ledger, params.split, params.seed), hits)
+
+
+def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
+    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it.
+
+    `representative` is the row of the document of which this one is a duplicate; its own row if it is not a duplicate.
+    """
+    verdict = np.full(len(features), KEPT, dtype=object)
+    for kind in filter_classes():
+        for name, dropped in kind.drops(filters, features, seed):
+            verdict[(verdict == KEPT) & np.asarray(dropped, dtype=bool)] = name
+    return features.assign(verdict=verdict, representative=np.arange(len(features)))
+
+
+def drop_exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The ledger where of the kept documents with the same content only the first by (source, path, id) stays."""
+    order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
+    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
+    return drop_duplicates(ledger, first, EXACT_DUPLICATE)
+
+
+def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """The rows that nothing has dropped so far."""
+    return np.flatnonzero(ledger["verdict"].to_numpy() == KEPT)
+
+
+def drop(ledger: pd.DataFrame, rows: Sequence[int], verdict: str) -> pd.DataFrame:
+    """The ledger where those of the rows that were kept so far are dropped with a verdict."""
+    verdicts = ledger["verdict"].to_numpy(copy=True)
+    dropped = [row for row in rows if verdicts[row] == KEPT]
+    verdicts[dropped] = verdict
+    return ledger.assign(verdict=verdicts)
+
+
+def drop_duplicates(ledger: pd.DataFrame, representatives: pd.Series, verdict: str) -> pd.DataFrame:
+    """The ledger where each row of `representatives` whose value is another row is dropped with a verdict."""
+    moved = representatives[representatives != representatives.index]
+    verdicts = ledger["verdict"].to_numpy(copy=True)
+    verdicts[moved.index] = verdict
+    rows = ledger["representative"].to_numpy(copy=True)
+    rows[moved.index] = moved
+    return ledger.assign(verdict=verdicts, representative=rows)
+
+
+def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
+    """The ledger with `split`: where each kept document goes."""
+    held_out = held_out_mask(ledger, split, seed)
+    return ledger.assign(split=np.where(ledger["verdict"] != KEPT, NO_SPLIT, np.where(held_out, VALIDATION, TRAIN)))
+
+
+def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArray[np.bool_]:
+    """Which documents belong to the validation split."""
+    if split.by == "source":
+        known = set(features["source"])
+        if unknown := sorted(set(split.validation_sources) - known):
+            raise UserError(
+                f"params.yaml: clean.split.validation_sources: no source `{unknown[0]}` in the corpus; "
+                f"it has {', '.join(sorted(known)[:30])}"
+            )
+        named = set(split.validation_sources) or {
+            source for source in known if draw(seed, "split", source) < split.validation_share
+        }
+        return np.asarray(features["source"].isin(named))
+    draws = (draw(seed, "split", content) for content in features["content_sha256"])
+    return np.array([value < split.validation_share for value in draws], dtype=bool)
+
+
+def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
+    """Raise UserError that names a value to set unless both splits have documents."""
+    kept = ledger[ledger["verdict"] == KEPT]
+    dropped = ledger.loc[ledger["verdict"] != KEPT, "verdict"].value_counts()
+    most = f"({dropped.iloc[0]}) by `{dropped.index[0]}`" if len(dropped) else ""
+    if kept.empty:
+        raise UserError(
+            f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them {most}; loosen "
+            "clean.filters in params.yaml, of which many fit code alone (for prose: `parrotflow params corpus=text`)"
+        )
+    for name in SPLITS:
+        if not (kept["split"] == name).any():
+            raise UserError(
+                f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept"
+                f"{', most of the others dropped ' * bool(most)}{most}, of {kept['source'].nunique()} sources, "
+                f"split by {split.by}; {_splits_that_work(kept, seed)} "
+                "(data/clean/ledger has the verdict on each document)"
+            )
+
+
+def _splits_that_work(kept: pd.DataFrame, seed: int) -> str:
+    """What to set in params.yaml so that both splits have documents."""
+    sources = kept.groupby("source")["bytes"].sum()
+    if len(sources) > 1:
+        return f"in params.yaml set clean.split: {{by: source, validation_sources: [{json.dumps(sources.idxmin())}]}}"
+    draws = sorted(draw(seed, "split", content) for content in set(kept["content_sha256"]))
+    if len(draws) == 1:
+        return "one document cannot be split: add others or loosen clean.filters in params.yaml"
+    # Anything above the smallest draw holds that document out, and up to the largest one keeps another to train on.
+    share = next(share for digits in range(2, 20) if draws[0] < (share := _ceiling(draws[0], digits)) <= draws[-1])
+    return f"in params.yaml set clean.split: {{by: document, validation_share: {share}}}"
+
+
+def _ceiling(value: float, digits: int) -> float:
+    """The next larger number with `digits` digits after the point."""
+    return round(math.floor(value * 10.0**digits + 1) / 10.0**digits, digits)

@@ -1,19 +1,28 @@
 """Masks what must not be learnt: e-mail addresses, public IP addresses, credentials.
 
-The patterns of credentials are those of detect-secrets; a value is replaced, the text around it stays.
+The patterns of credentials are those of detect-secrets; a value is replaced, the text around it stays. Every other step
+of cleaning reads the masked shards, so that duplicates, passages of evaluation sets and the split are judged on the
+text that the model sees.
 """
 
 import inspect
 import ipaddress
+import json
 import re
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 
+import pandas as pd
 import regex
 
-from stages.clean.params import Masks
+from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
+from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
+
+COUNTS = "counts.json"
 
 EMAIL = re.compile(r"(?<![\w.+-])[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}(?![\w-])")
 # A colon may be on either side of an IPv4 address: a host before it, a port after it. What follows `oid:` (RFC 3061) or
@@ -61,17 +70,54 @@ class Masked:
     found: Counter[str]
 
 
-def mask(text: str, masks: Masks) -> Masked:
-    """The text with `<EMAIL>`, `<IP_ADDRESS>` and `<KEY>` in place of what the parameters name."""
+@dataclass(frozen=True, slots=True)
+class MaskedShards:
+    """Shards under the names of their originals, with as many documents, in the same order."""
+
+    paths: list[Path]
+    counts: pd.DataFrame
+    """How many values were masked: a row per document over all shards, a column per kind."""
+
+
+def mask_shards(shards: Sequence[Path], kinds: Sequence[str]) -> MaskedShards:
+    """The shards with what the kinds name replaced; the originals where there is no kind.
+
+    A masked document has the id of its new text and stays in the shard of its original.
+    """
+    if not kinds:
+        return MaskedShards(list(shards), pd.DataFrame())
+    entries = map_cached("masked", shards, partial(_key, kinds), partial(_mask_shard, kinds))
+    rows = [row for entry in entries for row in json.loads((entry / COUNTS).read_text(encoding="utf-8"))]
+    counts = pd.DataFrame(rows, columns=list(kinds)).fillna(0).astype(int)
+    return MaskedShards([entry / shard.name for entry, shard in zip(entries, shards, strict=True)], counts)
+
+
+def _key(kinds: Sequence[str], shard: Path) -> str:
+    return cache_key(json.dumps(kinds), shard.name, shard_sha256(shard))
+
+
+def _mask_shard(kinds: Sequence[str], shard: Path, folder: Path) -> None:
+    documents, counts = [], []
+    for document in documents_of(read_shard(shard)):
+        masked = mask(document.text, kinds)
+        origin = (document.source, document.revision, document.path, document.license)
+        documents.append(Document(document_id(masked.text), *origin, masked.text))
+        counts.append(masked.found)
+    write_shard(folder / shard.name, documents)
+    (folder / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
+
+
+def mask(text: str, kinds: Collection[str]) -> Masked:
+    """The text with `<EMAIL>`, `<IP_ADDRESS>` and `<KEY>` in place of values of `emails`, `ip_addresses`, `keys`."""
     found: Counter[str] = Counter()
-    if masks.keys:
+    if "keys" in kinds:
         text, found["keys"] = _without_private_keys(text)
         for pattern in key_patterns():
             text, count = pattern.subn(_without_key, text)
             found["keys"] += count
-    if masks.emails and "@" in text:
+    if "emails" in kinds and "@" in text:
         text = EMAIL.sub(lambda match: _replaced(match, _is_real(match[0]), "emails", found), text)
-    if masks.ip_addresses:
+    if "ip_addresses" in kinds:
         text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
     return Masked(text, found)
 

@@ -1,51 +1,15 @@
-"""What `clean` keeps: filters as thresholds over each document's features, and the split."""
+"""What `clean` keeps: filters, duplicates, evaluation sets, masks, and the split."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stages.clean.filtering import Count, Share, filter_classes
 from stages.runtime.section import Section
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
 
-
-class ConfigOrTest(Section):
-    """CodeParrot's filter of configuration and test files: many, and much alike."""
-
-    probability: Share
-    """Share of such files that is dropped, drawn by a hash of (seed, document)."""
-    occurrences_per_line: Share
-    """A file counts as one if it has more `config` or more `test` than this times its lines. Higher: fewer files."""
-
-
-class Filters(Section):
-    """Each filter is off where its value is null (or false). The thresholds' defaults are CodeParrot's."""
-
-    line_length_maximum: Count | None
-    """Drop a document with a longer line, in characters: data and minified code."""
-    line_length_mean_maximum: Positive | None
-    """Drop a document whose lines are longer on average, in characters."""
-    alphanumeric_share_minimum: Share | None
-    """Drop a document with a smaller share of letters and digits among its characters."""
-    characters_per_token_minimum: Positive | None
-    """Drop a document with fewer characters per token of the reference split: number tables, encoded data."""
-    digit_share_maximum: Share | None
-    """Drop a document with a larger share of digits among its characters."""
-    comment_share_minimum: Share | None
-    """Drop a document with a smaller share of characters in comments and docstrings (BigCode: 0.01)."""
-    comment_share_maximum: Share | None
-    """Drop a document with a larger share of characters in comments and docstrings (BigCode: 0.8)."""
-    generated: bool
-    """Drop a document whose first 5 lines say that it was generated automatically."""
-    assignments_minimum: Count | None
-    """Drop a document with fewer `=` characters."""
-    config_or_test: ConfigOrTest | None
-    """Drop some of the configuration and test files."""
-    no_keywords_probability: Share | None
-    """Share that is dropped of the documents with none of `def`, `class`, `for`, `while`, drawn by a hash of (seed,
-    document)."""
+class Filters(*filter_classes()):  # type: ignore[misc]
+    """The parameters of every module in `stages/clean/filters/`."""
 
 
 class NearDuplicates(Section):
@@ -83,6 +47,11 @@ class Masks(Section):
     keys: bool
     """Private keys and credentials by their form (detect-secrets)."""
 
+    @property
+    def kinds(self) -> list[str]:
+        """Those that are on."""
+        return [kind for kind, is_on in self.model_dump().items() if is_on]
+
 
 class Split(Section):
     """What is held out. The same content is never in both splits."""
@@ -103,7 +72,7 @@ class CleanParams(Section):
     seed: int
     """Of every random choice. A choice depends on (seed, document) alone, so it does not change when others do."""
     filters: Filters
-    """What is dropped."""
+    """What is dropped. Each filter is off where its value is null (or false)."""
     words: Literal["unicode", "ascii"]
     """What near-duplicates and passages are compared by. `unicode`: words of any script (pairs of characters where a
     script has no spaces). `ascii`: runs of `[A-Za-z0-9_]`, as CodeParrot does; blind to other scripts."""

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -11,36 +10,32 @@ from stages.formats.documents import Document, documents_of, read_shard, write_s
 from stages.formats.splits import SPLITS
 from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 
-
-@dataclass(frozen=True, slots=True)
-class ShardSplits:
-    """One shard, and where each of its rows goes."""
-
-    shard: Path
-    splits: list[str]
-    """In the shard's order: `train`, `validation` or empty."""
+ShardSplits = tuple[Path, list[str]]
+"""One shard, and where each of its rows goes: `train`, `validation` or empty."""
 
 
 def write_splits(shards: Sequence[Path], ledger: pd.DataFrame, folders: Mapping[str, Path]) -> None:
     """Write each shard's kept documents under its own name. A shard that keeps none for a split has no file there."""
     rows = dict(iter(ledger.groupby("shard")["split"]))
-    work = [ShardSplits(shard, list(rows[shard.name])) for shard in shards if shard.name in rows]
+    work = [(shard, list(rows[shard.name])) for shard in shards if shard.name in rows]
     entries = map_cached("splits", work, splits_key, write_shard_splits)
-    for item, entry in zip(work, entries, strict=True):
+    for (shard, _), entry in zip(work, entries, strict=True):
         for split, folder in folders.items():
             if (entry / split).exists():
-                shutil.copyfile(entry / split, folder / item.shard.name)
+                shutil.copyfile(entry / split, folder / shard.name)
 
 
 def splits_key(item: ShardSplits) -> str:
     """Changes with the data that the files of one shard's splits depend on."""
-    return cache_key(shard_sha256(item.shard), *item.splits)
+    shard, splits = item
+    return cache_key(shard_sha256(shard), *splits)
 
 
 def write_shard_splits(item: ShardSplits, folder: Path) -> None:
     """Write one shard's documents as a file per split."""
+    shard, splits = item
     documents: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    for document, split in zip(documents_of(read_shard(item.shard)), item.splits, strict=True):
+    for document, split in zip(documents_of(read_shard(shard)), splits, strict=True):
         if split:
             documents[split].append(document)
     for split, kept in documents.items():

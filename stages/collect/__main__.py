@@ -1,11 +1,17 @@
-"""Sources -> documents: `python -m stages.collect`."""
+"""Sources -> documents, and what was left out: `python -m stages.collect`."""
+
+import csv
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
 
 from stages.collect.content_check import SeenFiles
 from stages.collect.gather import Taken, gather
-from stages.collect.params import CollectParams, Packages
-from stages.collect.report import LEFT_OUT, corpus_id, left_out_table, misplaced, reasons, summary
+from stages.collect.params import CollectParams
+from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
-from stages.formats.documents import DOCUMENTS
+from stages.formats.documents import DOCUMENTS, read_shard, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import UserError, run_stage
@@ -13,22 +19,72 @@ from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
 from stages.runtime.stage_code import require_locked
 
+LEFT_OUT_TABLE = Path("data/left_out.csv")
+
+LARGEST_SOURCES = 50
+"""The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
+
 
 def main() -> None:
     params = read_section("collect", CollectParams)
-    packages = [name for source in params.sources if isinstance(source, Packages) for name in source.names]
-    require_locked(*packages)
+    require_locked(*(name for source in params.sources for name in source.libraries))
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     write_json(REPORTS / "collect.json", summary(taken, corpus_id(DOCUMENTS)))
-    atomic_write(LEFT_OUT, left_out_table(taken))
+    atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     seen.save()
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
     print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
+
+
+def corpus_id(folder: Path) -> str:
+    """One hash for a corpus: over (id, source, revision, path) of its documents in the order of the shards."""
+    digest = hashlib.sha256()
+    for shard in shard_paths(folder):
+        table = read_shard(shard, columns=["id", "source", "revision", "path"])
+        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            digest.update(("\t".join(row) + "\n").encode("utf-8"))
+    return digest.hexdigest()
+
+
+def summary(taken: Taken, identity: str) -> dict[str, Any]:
+    """The metrics of `reports/collect.json`."""
+    largest = sorted(taken.bytes.items(), key=lambda item: (-item[1], item[0]))[:LARGEST_SOURCES]
+    return {
+        "corpus_id": identity,
+        "documents": taken.documents.total(),
+        "bytes": taken.total_bytes,
+        "sources": len(taken.documents),
+        "left_out": dict(taken.reasons),
+        "bytes_per_source": dict(largest),
+    }
+
+
+def misplaced(taken: Taken) -> list[str]:
+    """A line for each notable reason, such as a kind of file that another kind of source would have read."""
+    notable = (reason for kind in source_kinds() for reason in kind.notable)
+    return [f"left out {count:,}: {reason}" for reason in notable if (count := taken.reasons[reason])]
+
+
+def reasons(taken: Taken) -> str:
+    """Why nothing is left, in words."""
+    if not taken.reasons:
+        return "the sources hold no text"
+    counts = ", ".join(f"{reason}: {count}" for reason, count in taken.reasons.most_common())
+    return f"all {taken.reasons.total()} texts were left out ({counts})"
+
+
+def left_out_table(taken: Taken) -> str:
+    """What was left out, by source and path, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["source", "path", "reason"])
+    writer.writerows(sorted(taken.left_out))
+    return text.getvalue()
 
 
 if __name__ == "__main__":

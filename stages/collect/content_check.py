@@ -18,11 +18,11 @@ from stages.runtime.shard_cache import CACHE
 
 SEEN = CACHE / "files.json"
 
+State = tuple[int, int, int, int]
+"""Of a file: size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
+
 SETTLED_NS = 2_000_000_000
 """Coarser than the clock of any file system in use."""
-
-State = tuple[int, int, int, int]
-"""Size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,15 @@ class ContentCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadDocument:
-    """A document of a file that has not changed since an earlier run: its text is read only where it is needed."""
+class UnreadDocument(Document):
+    """A document of a file that has not changed since an earlier run: its text is empty until `read` reads it."""
 
-    id: str
-    source: str
-    revision: str
-    path: str
-    license: str
-    size: int
+    unread_bytes: int
 
     @property
-    def sort_key(self) -> tuple[str, str, str, str, str]:
-        """As `Document.sort_key`."""
-        return (self.id, self.source, self.path, self.revision, self.license)
+    def size(self) -> int:
+        """As `Document.size`."""
+        return self.unread_bytes
 
     def read(self) -> Document:
         """The document. Raises UserError if its file is gone or has changed."""

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
 
 from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
@@ -31,13 +30,11 @@ MAXIMUM_BITS = 64
 """A trie is never deeper."""
 
 
-AnyDocument: TypeAlias = Document | UnreadDocument
-
 UNREAD_BYTES = 500
 """About what an unread document takes in memory."""
 
 
-def write_documents(folder: Path, documents: Iterable[AnyDocument], shard_bytes: int) -> None:
+def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: int) -> None:
     """Write documents as shards of at most about `shard_bytes` bytes of text into an existing folder.
 
     A leaf with more text splits on the next bit of the ids, unless all its documents are copies of one text.
@@ -45,7 +42,7 @@ def write_documents(folder: Path, documents: Iterable[AnyDocument], shard_bytes:
     _write_branch(folder, "", documents, shard_bytes)
 
 
-def _write_branch(folder: Path, bits: str, documents: Iterable[AnyDocument], shard_bytes: int) -> None:
+def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_bytes: int) -> None:
     with TemporaryDirectory(prefix=".spool-", dir=folder) as spool:
         buckets = _Buckets(Path(spool), len(bits) + SPOOL_BITS)
         for document in documents:
@@ -76,7 +73,7 @@ def _write_leaves(folder: Path, bits: str, buckets: "_Buckets", shard_bytes: int
         _write_leaf(folder, bits, sorted(buckets.read(bits), key=lambda document: document.sort_key), shard_bytes)
 
 
-def _write_leaf(folder: Path, bits: str, documents: list[AnyDocument], shard_bytes: int) -> None:
+def _write_leaf(folder: Path, bits: str, documents: list[Document], shard_bytes: int) -> None:
     size = sum(document.size for document in documents)
     if size > shard_bytes and documents[0].id != documents[-1].id and len(bits) < MAXIMUM_BITS:
         for bit in "01":
@@ -86,14 +83,14 @@ def _write_leaf(folder: Path, bits: str, documents: list[AnyDocument], shard_byt
         _write_shard(folder / f"b{bits}.parquet", documents)
 
 
-def _write_shard(path: Path, documents: list[AnyDocument]) -> None:
+def _write_shard(path: Path, documents: list[Document]) -> None:
     """Write a shard, or copy it from the cache if the last runs wrote it: compressing costs more than all the rest."""
     key = cache_key(*(fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license)))
     entry = cached(CACHE_NAME, key, lambda folder: write_shard(folder / SHARD, [_with_text(d) for d in documents]))
     shutil.copyfile(entry / SHARD, path)
 
 
-def _with_text(document: AnyDocument) -> Document:
+def _with_text(document: Document) -> Document:
     return document.read() if isinstance(document, UnreadDocument) else document
 
 
@@ -107,10 +104,10 @@ class _Buckets:
         self._first_ids: dict[str, str] = {}
         self._several: set[str] = set()
         self._spooled: set[str] = set()
-        self._waiting: dict[str, list[AnyDocument]] = {}
+        self._waiting: dict[str, list[Document]] = {}
         self._waiting_bytes = 0
 
-    def add(self, document: AnyDocument) -> None:
+    def add(self, document: Document) -> None:
         bits = id_bits(document.id, self.depth)
         self._waiting.setdefault(bits, []).append(document)
         self._sizes[bits] = self._sizes.get(bits, 0) + document.size
@@ -141,7 +138,7 @@ class _Buckets:
         buckets = self.under(bits)
         return len(buckets) > 1 or not self._several.isdisjoint(buckets)
 
-    def read(self, bits: str) -> Iterator[AnyDocument]:
+    def read(self, bits: str) -> Iterator[Document]:
         for bucket in self.under(bits):
             if bucket in self._spooled:
                 with (self.folder / bucket).open("rb") as file:

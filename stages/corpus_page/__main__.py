@@ -1,15 +1,30 @@
-"""Ledger + token stores -> data/corpus.html: `python -m stages.corpus_page`."""
+"""Ledger + token stores -> data/corpus.html: `python -m stages.corpus_page`.
 
+The corpus on one page, for people: how much, of what, under which licences, what cleaning dropped.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from stages.corpus_page.html_report import LEDGER_COLUMNS, html_report
-from stages.formats.ledger import read_ledger
+import numpy as np
+import pandas as pd
+
+from stages.formats.html import filled_template
+from stages.formats.ledger import KEPT, read_ledger
 from stages.formats.splits import SPLITS
-from stages.formats.tokens import TOKENS, TokenStore
+from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import run_stage
 
 CORPUS_PAGE = Path("data/corpus.html")
+
+TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
+
+LEDGER_COLUMNS = ("source", "license", "language", "bytes", "characters", "verdict", "split")
+
+MOST_BARS = 25
+"""Bars of a chart; the rest is summed up in one more."""
 
 
 def main() -> None:
@@ -17,6 +32,115 @@ def main() -> None:
     manifests = {split: store.manifest for split, store in stores.items()}
     lengths = {split: store.document_lengths for split, store in stores.items()}
     atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One line of a chart."""
+
+    name: str
+    documents: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines with bars, whose lengths show documents or bytes."""
+
+    bars: list[Bar]
+    by: Literal["documents", "bytes"]
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there is a column with bytes."""
+        return any(bar.bytes for bar in self.bars)
+
+    def share(self, bar: Bar) -> float:
+        """Of the sum of all bars."""
+        return self._value(bar) / sum(map(self._value, self.bars))
+
+    def width(self, bar: Bar) -> float:
+        """Of the longest bar."""
+        return self._value(bar) / max(map(self._value, self.bars))
+
+    def _value(self, bar: Bar) -> int:
+        return bar.documents if self.by == "documents" else bar.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a split, or the whole corpus, is."""
+
+    name: str
+    documents: int
+    sources: int
+    bytes: int
+    tokens: int
+    characters: int
+
+
+def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: dict[str, Positions]) -> str:
+    """The page. `ledger` has `LEDGER_COLUMNS`; `lengths` has the tokens of each document, by split."""
+    kept = ledger[ledger["verdict"] == KEPT]
+    dropped = ledger[ledger["verdict"] != KEPT]
+    manifest = next(iter(manifests.values()))
+    return filled_template(
+        TEMPLATE,
+        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words},
+        sizes=[size(split, kept[kept["split"] == split], [one]) for split, one in manifests.items()],
+        total=size("together", kept, list(manifests.values())),
+        vocabulary_size=manifest.vocab_size,
+        engine=manifest.engine,
+        charts={
+            "Tokens per document": Chart(length_bars(np.concatenate(list(lengths.values()))), "documents"),
+            "Sources": Chart(grouped(kept, "source"), "bytes"),
+            "Licences": Chart(grouped(kept, "license"), "bytes"),
+            "Languages": Chart(grouped(kept, "language"), "bytes"),
+        },
+        collected=Bar("", len(ledger), int(ledger["bytes"].sum())),
+        dropped=Bar("", len(dropped), int(dropped["bytes"].sum())),
+        drops=Chart(sorted(grouped(dropped, "verdict"), key=lambda bar: (-bar.documents, bar.name)), "documents"),
+    )
+
+
+def size(name: str, part: pd.DataFrame, manifests: list[Manifest]) -> Size:
+    """The size of some documents of the ledger and of the token stores that hold them."""
+    return Size(
+        name=name,
+        documents=sum(manifest.documents for manifest in manifests),
+        sources=part["source"].nunique(),
+        bytes=sum(manifest.bytes for manifest in manifests),
+        tokens=sum(manifest.tokens for manifest in manifests),
+        characters=int(part["characters"].sum()),
+    )
+
+
+def in_words(number: int) -> str:
+    """A number with three digits, to be followed by its noun: `10.6 million `."""
+    for limit, word in ((10**12, "trillion "), (10**9, "billion "), (10**6, "million ")):
+        if number >= limit:
+            return f"{number / limit:.3g} {word}"
+    return f"{number:,} "
+
+
+def grouped(part: pd.DataFrame, column: str) -> list[Bar]:
+    """Documents and bytes by the values of a column, the most bytes first."""
+    groups = part.groupby(column)["bytes"].agg(["size", "sum"])
+    bars = [Bar(str(name) or "unknown", int(size), int(total)) for name, size, total in groups.itertuples()]
+    bars.sort(key=lambda bar: (-bar.bytes, bar.name))
+    rest = bars[MOST_BARS:]
+    if not rest:
+        return bars
+    others = Bar(f"{len(rest)} others", sum(bar.documents for bar in rest), sum(bar.bytes for bar in rest))
+    return [*bars[:MOST_BARS], others]
+
+
+def length_bars(lengths: Positions) -> list[Bar]:
+    """Documents by their number of tokens, in ranges that double: 1, 2 to 3, 4 to 7, ..."""
+    counts = np.bincount(np.floor(np.log2(lengths)).astype(np.int64))
+    first = int(np.flatnonzero(counts)[0])
+    names = [f"{2**k:,} to {2 ** (k + 1) - 1:,}" if k else "1" for k in range(len(counts))]
+    return [Bar(names[k], int(counts[k])) for k in range(first, len(counts))]
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ class Sources:
         """The files of `module` (of a package its `__main__`) and of all it imports within the project, sorted.
 
         Paths are relative to the root. A package's `__init__.py` counts unless it is empty. A module that is only
-        named in a string (`"stages.train.worker"`, started as a process) counts as imported. `without`: beginnings of
-        paths that do not count, nor does what only they import.
+        named in a string (`"stages.train.worker"`, started as a process) counts as imported, and of
+        `import_module(f"stages.clean.filters.{name}")` every module of the package. `without`: beginnings of paths that
+        do not count, nor does what only they import.
         """
         command = f"{module}.__main__"
         return self.closure(self._files_of(command if self._file_of(command) else module), without)
@@ -88,10 +89,17 @@ class Sources:
         return self._imported[file]
 
     def _files_of(self, name: str) -> list[str]:
-        """What importing a dotted name runs: its own file, and `__init__.py` of each package unless it is empty."""
+        """What importing a dotted name runs: its own file, and `__init__.py` of each package unless it is empty.
+
+        Of a name that ends with a dot, the beginning of one that is only known when the code runs, any may be imported.
+        """
         parts = name.split(".")
         if parts[0] not in PACKAGES:
             return []
+        if not parts[-1]:
+            folder = self.root.joinpath(*parts[:-1])
+            modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+            return [file for module in modules for file in self._files_of(f"{name}{module}")]
         packages = [self._file_of(".".join([*parts[:count], "__init__"])) for count in range(1, len(parts) + 1)]
         files = [file for file in packages if file and (self.root / file).stat().st_size]
         own = self._file_of(name)

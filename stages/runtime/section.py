@@ -5,8 +5,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import yaml
@@ -29,6 +30,14 @@ class Section(BaseModel):
 
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
+
+
+def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[type[SectionT], ...]:
+    """The models of a kind that modules define, in the order in which they do."""
+    members = ((module, member) for module in modules for member in vars(module).values() if isinstance(member, type))
+    return tuple(
+        member for module, member in members if issubclass(member, base) and member.__module__ == module.__name__
+    )
 
 
 class _Yaml12Loader(yaml.SafeLoader):

@@ -11,10 +11,9 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.shard_cache import drop_unused
-from stages.tokenize.encode import Encoding, write_store
+from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine
-from stages.tokenize.vocabulary import read_vocabulary
 
 
 def main() -> None:

@@ -7,21 +7,65 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
 
 from stages.formats.documents import read_shard, text_size
-from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
+from stages.formats.reports import read_json
+from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
+from stages.formats.tokens import MANIFEST, Dtype, Manifest, Positions, ShardEntry
 from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
 from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 from stages.tokenize.engines import Engine, open_engine
-from stages.tokenize.store import smallest_dtype, write_token_shard
-from stages.tokenize.vocabulary import Vocabulary
 
 ENTRY = "entry.json"
 
 THREADS_EACH = 4
 """Both engines encode a batch with threads of their own; about this many are busy in each process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The facts of a tokenizer that a token store depends on."""
+
+    tokenizer_json: Path
+    sha256: str
+    """Of `tokenizer.json`."""
+    size: int
+    """One more than the highest id."""
+    eos_id: int
+    special_ids: frozenset[int]
+    """Ids that no text may become: all special tokens but the one for unknown text."""
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """Read a tokenizer's folder. Raises UserError if it is none or names no end-of-sequence token."""
+    tokenizer_json = folder / TOKENIZER_JSON
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_json))
+        config = read_json(folder / TOKENIZER_CONFIG)
+    except Exception as error:  # the library raises bare ones
+        raise UserError(f"{folder}: no tokenizer ({error}); run `dvc repro tokenizer`") from None
+    eos_id = tokenizer.token_to_id(_content(config.get("eos_token")))
+    if eos_id is None:
+        raise UserError(f"{folder}: {TOKENIZER_CONFIG} names no eos_token of the vocabulary; it closes each document")
+    unknown = _content(config.get("unk_token"))
+    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return Vocabulary(
+        tokenizer_json=tokenizer_json,
+        sha256=file_sha256(tokenizer_json),
+        size=max(tokenizer.get_vocab().values()) + 1,
+        eos_id=eos_id,
+        special_ids=frozenset(special - {tokenizer.token_to_id(unknown)}),
+    )
+
+
+def _content(token: str | dict[str, str] | None) -> str:
+    return token.get("content", "") if isinstance(token, dict) else token or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +144,41 @@ def encode_shard(encoding: Encoding, shard: Path, folder: Path) -> None:
     dtype = smallest_dtype(vocabulary.size)
     entry = write_token_shard(folder, shard.stem, ids, lengths, infos, vocabulary.eos_id, dtype)
     (folder / ENTRY).write_text(json.dumps(asdict(entry), sort_keys=True), encoding="utf-8")
+
+
+def smallest_dtype(vocab_size: int) -> Dtype:
+    """The narrowest type that holds every id of a vocabulary."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def write_token_shard(
+    folder: Path,
+    name: str,
+    ids: npt.NDArray[np.uint32],
+    lengths: Positions,
+    infos: Sequence[dict[str, Any]],
+    eos_id: int,
+    dtype: Dtype,
+) -> ShardEntry:
+    """Write one shard and return its entry for the manifest.
+
+    `ids` holds the documents one after the other without the end-of-sequence id, which is added here; `lengths[i]` is
+    the number of ids of document i; `infos[i]` says where it comes from and holds `bytes`, the size of its text.
+    """
+    offsets = np.cumulative_sum(lengths + 1, include_initial=True)
+    is_text = np.ones(int(offsets[-1]), dtype=bool)
+    is_text[offsets[1:] - 1] = False
+    tokens = np.full(len(is_text), eos_id, dtype=np.dtype(dtype).newbyteorder("<"))
+    tokens[is_text] = ids
+    tokens.tofile(folder / f"{name}.tokens.bin")
+    offsets.astype("<i8").tofile(folder / f"{name}.offsets.bin")
+    lines = "".join(json.dumps(info, sort_keys=True, ensure_ascii=False) + "\n" for info in infos)
+    (folder / f"{name}.documents.jsonl").write_text(lines, encoding="utf-8")
+    files = [f"{name}.tokens.bin", f"{name}.offsets.bin", f"{name}.documents.jsonl"]
+    return ShardEntry(
+        name=name,
+        documents=len(lengths),
+        tokens=len(tokens),
+        bytes=sum(info["bytes"] for info in infos),
+        sha256={file: file_sha256(folder / file) for file in files},
+    )

@@ -62,7 +62,7 @@ def _same(fast: Engine, reference: Engine, text: str) -> bool:
     return np.array_equal(fast.encode([text])[0], reference.encode([text])[0])
 
 
-def sample(shards: Sequence[Path], limit: int) -> Iterator[str]:
+def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:
     """Texts from the first shards, up to `limit` bytes; ids are hashes, so this is a uniform sample."""
     texts = itertools.chain.from_iterable(read_shard(path, ["text"]).column("text").to_pylist() for path in shards)
     for text in texts:
@@ -79,16 +79,16 @@ def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path], par
     """
     if wanted == "tokenizers":
         return Reference.name
-    texts = [*HARD_TEXTS, *sample(shards, parity_bytes)]
+    texts = [*HARD_TEXTS, *first_texts(shards, parity_bytes)]
     key = cache_key(Fast.name, Reference.name, tokenizer_json.read_text(encoding="utf-8"), *texts)
-    entry = cached("parity", key, partial(_compare, tokenizer_json, texts))
+    entry = cached("parity", key, partial(_write_objection, tokenizer_json, texts))
     objection = (entry / OBJECTION).read_text(encoding="utf-8")
     if objection:
         print(f"{Fast.name} {objection}: encoding with {Reference.name}, slower", flush=True)
     return Reference.name if objection else Fast.name
 
 
-def _compare(tokenizer_json: Path, texts: Sequence[str], folder: Path) -> None:
+def _write_objection(tokenizer_json: Path, texts: Sequence[str], folder: Path) -> None:
     """Write why the fast engine must not be used, or nothing."""
     try:
         difference = find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts)

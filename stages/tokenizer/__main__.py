@@ -13,15 +13,14 @@ from stages.runtime.entry import run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.save import save_trained, take_over
-from stages.tokenizer.train import characters, sample, train_bpe
+from stages.tokenizer.train import characters, sample, save_trained, take_over, train_bpe
 
-DOCUMENTS = CLEAN / TRAIN
+TRAINING_DOCUMENTS = CLEAN / TRAIN
 
 
 def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
-    require_documents(DOCUMENTS)
+    require_documents(TRAINING_DOCUMENTS)
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, folder)
     write_json(
@@ -40,9 +39,9 @@ def make(params: TokenizerParams, folder: Path) -> Tokenizer:
     if params.folder is not None:
         return take_over(Path(params.folder), folder)
     if params.kind == "characters":
-        tokenizer = characters(sample(DOCUMENTS, limit=2**63 - 1))
+        tokenizer = characters(sample(TRAINING_DOCUMENTS, limit=2**63 - 1))
     else:
-        tokenizer = train_bpe(sample(DOCUMENTS, params.training_bytes), params.vocabulary_size, params.pattern)
+        tokenizer = train_bpe(sample(TRAINING_DOCUMENTS, params.training_bytes), params.vocabulary_size, params.pattern)
         if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:
             print(
                 f"tokenizer.vocabulary_size = {params.vocabulary_size:,}: only {size:,} tokens, as no pair is left to "

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from stages.clean import ledger
+from stages.clean import features
 from stages.clean.__main__ import main
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import document_id, read_documents
@@ -93,7 +93,7 @@ def test_another_threshold_measures_nothing_again(monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(ledger, "measure", fail)
+    monkeypatch.setattr(features, "measure", fail)
     report = clean(clean__filters__line_length_maximum=3000, clean__filters__line_length_mean_maximum=None)
 
     assert "line_length_maximum_above" not in report["dropped"]
@@ -111,13 +111,13 @@ def test_an_edited_document_changes_one_shard_and_measures_one(monkeypatch: pyte
     clean()
     before = folder_bytes(CLEAN)
     measured: list[str] = []
-    real = ledger.measure
+    real = features.measure
 
     def counting(text: str, path: str) -> Any:
         measured.append(path)
         return real(text, path)
 
-    monkeypatch.setattr(ledger, "measure", counting)
+    monkeypatch.setattr(features, "measure", counting)
     Path("corpus/new.py").write_text("def new():\n    return 1\n")
     collect()
     clean()

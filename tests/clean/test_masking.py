@@ -3,10 +3,8 @@ import time
 import pytest
 
 from stages.clean.masking import mask
-from stages.clean.params import Masks
 
-ALL = Masks(emails=True, ip_addresses=True, keys=True)
-NONE = Masks(emails=False, ip_addresses=False, keys=False)
+ALL = ["emails", "ip_addresses", "keys"]
 
 # Put together here, so that no scanner takes this file for a leak.
 AWS = "AKIA" + "QYLPMN5HHHFPZAM2"
@@ -42,8 +40,8 @@ def test_each_kind_is_replaced_counted_and_off_when_it_is_off(text: str, expecte
 
     assert masked.text == expected
     assert {name: count for name, count in masked.found.items() if count} == {kind: expected.count("<EMAIL>") or 1}
-    assert mask(text, ALL.model_copy(update={kind: False})).text == text
-    assert mask(text, NONE.model_copy(update={kind: True})).text == expected
+    assert mask(text, [name for name in ALL if name != kind]).text == text
+    assert mask(text, [kind]).text == expected
 
 
 @pytest.mark.parametrize(

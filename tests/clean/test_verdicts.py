@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from stages.clean.features import measure
+from stages.clean.filtering import draw
+from stages.clean.judge import apply_filters, assign_splits, check_splits, drop_exact_duplicates
 from stages.clean.params import CleanParams
-from stages.clean.verdicts import apply_filters, assign_splits, check_splits, draw, drop_exact_duplicates
 from stages.formats.documents import Document, document_id
 from stages.runtime.entry import UserError
 from tests.small_project import sections
@@ -17,7 +18,7 @@ CODE = "def f(value):\n    return value\n"
 def ledger(texts: Iterable[tuple[str, str, str]], **changes: Any) -> pd.DataFrame:
     """The judged ledger of (source, path, text) with some of clean's parameters changed."""
     documents = [Document(document_id(text), source, "1", path, "MIT", text) for source, path, text in texts]
-    facts = [{"id": d.id, "source": d.source, "path": d.path} | measure(d.text, d.path)._asdict() for d in documents]
+    facts = [{"id": d.id, "source": d.source, "path": d.path} | measure(d.text, d.path) for d in documents]
     values = sections(**{f"clean__{name}": value for name, value in changes.items()})["clean"]
     params = CleanParams.model_validate(values)
     judged = drop_exact_duplicates(apply_filters(pd.DataFrame(facts), params.filters, params.seed))

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.collect.__main__ import main
-from stages.collect.licenses import is_allowed
+from stages.collect.gather import is_allowed
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UnavailableError, UserError

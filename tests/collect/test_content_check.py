@@ -45,7 +45,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return found
 
     monkeypatch.setattr(content_check, "check_content", watched)
-    monkeypatch.setattr("stages.collect.sources.files.check_content", watched)
     return looked
 
 
@@ -130,7 +129,7 @@ def test_damaged_notes_are_not_used() -> None:
 
 def test_a_file_that_changes_while_it_is_collected_is_named() -> None:
     Path("a.py").write_text("another text\n")
-    document = UnreadDocument(document_id("text\n"), "s", "", "a.py", "", 5)
+    document = UnreadDocument(document_id("text\n"), "s", "", "a.py", "", "", 5)
 
     with pytest.raises(UserError, match=r"a\.py changed while it was collected; run again"):
         document.read()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.collect.licenses import is_allowed
+from stages.collect.gather import is_allowed
 from stages.collect.sources.packages import read_package, read_standard_library
 from stages.runtime.entry import UserError
 

@@ -24,9 +24,9 @@ import pytest
 
 from stages.collect.__main__ import main
 from stages.collect.content_check import SeenFiles
-from stages.collect.params import Files, Jsonl
-from stages.collect.sources.files import read_files
-from stages.collect.sources.rows import read_jsonl
+from stages.collect.source_kinds import Reading
+from stages.collect.sources.files import Files
+from stages.collect.sources.text_rows import Jsonl
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UnavailableError, UserError
@@ -305,18 +305,18 @@ def test_a_file_that_is_too_large_is_skipped_unread() -> None:
 
 def test_a_file_that_vanishes_midway_is_left_out_and_named() -> None:
     write_corpus(Path(), 3)
-    reading = read_files(Files.model_validate(FILES_SOURCE), 1000, SeenFiles())
+    reading = Files.model_validate(FILES_SOURCE).items(Reading(1000, SeenFiles()))
     next(reading)
     Path("corpus/module_002.py").unlink()
 
-    assert [getattr(item, "reason", "read") for item in reading] == ["read", "unreadable: No such file or directory"]
+    assert [item.reason for item in reading] == ["", "unreadable: No such file or directory"]
 
 
 def test_rows_that_vanish_midway_end_the_run_with_the_files_name() -> None:
     for name in ("a.jsonl", "b.jsonl"):
         Path(name).write_text('{"content": "x = 1"}\n')
     source = ORIGIN | {"kind": "jsonl", "globs": ["*.jsonl"], "text": "content", "fields": NO_FIELDS}
-    reading = read_jsonl(Jsonl.model_validate(source), 1000)
+    reading = Jsonl.model_validate(source).items(Reading(1000, SeenFiles()))
     next(reading)
     Path("b.jsonl").unlink()
 
@@ -494,7 +494,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.collect.sources.located.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("stages.collect.located.SILENT_SECONDS", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(UnavailableError, match=r"cannot be listed .*try again"),

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from stages.corpus_page.html_report import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
+from stages.corpus_page.__main__ import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
 

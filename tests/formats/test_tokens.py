@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import MANIFEST, Manifest, TokenStore
 from stages.runtime.entry import UserError
-from stages.tokenize.store import smallest_dtype, write_token_shard
+from stages.tokenize.encode import smallest_dtype, write_token_shard
 
 SHARDS = st.lists(st.lists(st.lists(st.integers(1, 299), max_size=12), max_size=6), max_size=5)
 

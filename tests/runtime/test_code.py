@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.clean import ledger, masked_shards, splits
-from stages.clean.similarity import minhash
+from stages.clean import features, masking, splits, words
 from stages.collect import trie
 from stages.runtime import code
 from stages.runtime.code import code_key, code_sha256, import_closure
@@ -57,6 +56,16 @@ def test_a_package_counts_where_its_init_holds_code(tmp_path: Path) -> None:
     ]
 
 
+def test_modules_whose_names_are_known_only_at_run_time_are_all_of_their_package(tmp_path: Path) -> None:
+    write(tmp_path, toy____main__='for name in found:\n    import_module(f"stages.toy.parts.{name}")\n')
+    (tmp_path / "stages/toy/parts").mkdir()
+    (tmp_path / "stages/toy/parts/__init__.py").write_text("")
+    (tmp_path / "stages/toy/parts/one.py").write_text("import stages.toy.parts.two")
+    (tmp_path / "stages/toy/parts/two.py").write_text("")
+
+    assert import_closure("stages.toy", tmp_path)[1:] == ["stages/toy/parts/one.py", "stages/toy/parts/two.py"]
+
+
 def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Path) -> None:
     write(tmp_path, toy____main__="run('stages.toy.deep')")
     (tmp_path / "stages/toy/deep").mkdir()
@@ -82,9 +91,9 @@ def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_rema
 @pytest.mark.parametrize(
     ("compute", "library"),
     [
-        (ledger._measure_shard, "pyarrow"),
-        (partial(masked_shards._mask_shard, None), "detect-secrets"),  # whose patterns mask credentials
-        (partial(minhash._compute, 256), "rensa"),
+        (features._measure_shard, "pyarrow"),
+        (partial(masking._mask_shard, None), "detect-secrets"),  # whose patterns mask credentials
+        (partial(words._compute, 256), "rensa"),
         (trie._write_shard, "pyarrow"),
         (partial(encode.encode_shard, None), "fastokens"),
         (splits.write_shard_splits, "python"),
@@ -112,7 +121,7 @@ def test_what_a_shard_is_computed_with_changes_its_key(
 
 
 def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> None:
-    for module in (ledger, splits, minhash, trie, encode):
+    for module in (features, splits, words, trie, encode):
         name = str(module.__name__)
         assert "stages/formats/documents.py" in import_closure(name), name
 

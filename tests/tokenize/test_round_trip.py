@@ -8,11 +8,9 @@ from tokenizers import Tokenizer
 from stages.collect.trie import write_documents
 from stages.formats.documents import Document, document_id, read_documents, shard_paths
 from stages.formats.tokens import TokenStore
-from stages.tokenize.encode import Encoding, write_store
+from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.engines import Engine, Fast, Reference
-from stages.tokenize.vocabulary import read_vocabulary
-from stages.tokenizer.save import save_trained
-from stages.tokenizer.train import train_bpe
+from stages.tokenizer.train import save_trained, train_bpe
 from tests.small_project import folder_bytes, function_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

@@ -17,8 +17,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.save import save_trained, take_over
-from stages.tokenizer.train import characters, sample, train_bpe
+from stages.tokenizer.train import characters, sample, save_trained, take_over, train_bpe
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")

@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from stages.formats.tokens import Manifest, TokenStore
 from stages.runtime.hashes import file_sha256
-from stages.tokenize.store import smallest_dtype, write_token_shard
-from stages.tokenizer.save import save_trained
+from stages.tokenize.encode import smallest_dtype, write_token_shard
+from stages.tokenizer.train import save_trained
 from stages.train import worker
 from tests.small_project import ROOT, SECTIONS, changed
 

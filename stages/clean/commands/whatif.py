@@ -17,9 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stages.clean.judge import judge
+from stages.clean.judge import check_splits, judge
 from stages.clean.params import CleanParams
-from stages.clean.verdicts import check_splits
 from stages.formats.documents import DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT
 from stages.formats.splits import SPLITS
@@ -67,11 +66,11 @@ def with_changes(section: Any, changes: Sequence[str]) -> dict[str, Any]:
 def show(before: pd.DataFrame, after: pd.DataFrame, console: Console) -> None:
     """Print what is kept now and then, and what changes: by filter, by licence, with the largest documents."""
     table = Table("", "documents", "bytes")
-    table.add_row("collected", *_size(before))
+    table.add_row("collected", *_documents_and_bytes(before))
     for time, ledger in (("now", before), ("then", after)):
-        table.add_row(f"kept {time}", *_size(ledger[ledger["verdict"] == KEPT]))
+        table.add_row(f"kept {time}", *_documents_and_bytes(ledger[ledger["verdict"] == KEPT]))
         for split in SPLITS:
-            table.add_row(f"{split} {time}", *_size(ledger[ledger["split"] == split]))
+            table.add_row(f"{split} {time}", *_documents_and_bytes(ledger[ledger["split"] == split]))
     console.print(table)
     was_kept, is_kept = before["verdict"] == KEPT, after["verdict"] == KEPT
     for title, rows, ledger in (
@@ -84,17 +83,17 @@ def show(before: pd.DataFrame, after: pd.DataFrame, console: Console) -> None:
 
 def _table(title: str, changed: pd.DataFrame) -> Table:
     table = Table(title, "documents", "bytes")
-    table.add_row("in total", *_size(changed))
+    table.add_row("in total", *_documents_and_bytes(changed))
     for heading, groups in (("by", changed["verdict"]), ("licence", changed["license"].replace("", "unknown"))):
         for name in sorted(groups.unique()):
-            table.add_row(escape(f"{heading} {name}"), *_size(changed[groups == name]))
+            table.add_row(escape(f"{heading} {name}"), *_documents_and_bytes(changed[groups == name]))
     for row in np.argsort(-changed["bytes"].to_numpy(), kind="stable")[:EXAMPLES]:
         document = changed.iloc[row]
         table.add_row(escape(f"{document['source']} {document['path']}"), "", f"{document['bytes']:,}")
     return table
 
 
-def _size(part: pd.DataFrame) -> tuple[str, str]:
+def _documents_and_bytes(part: pd.DataFrame) -> tuple[str, str]:
     return f"{len(part):,}", f"{part['bytes'].sum():,}"
 
 

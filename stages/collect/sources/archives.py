@@ -9,14 +9,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import IO, Any, BinaryIO, Self, cast
+from typing import IO, Any, BinaryIO, Literal, Self, cast
 
-from stages.collect.params import Archives
-from stages.collect.raw import TOO_LARGE, LeftOut, RawDocument
-from stages.collect.sources.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line
-from stages.collect.sources.opened import opened
+from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line, opened
+from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, Reading, SourceItem
 from stages.runtime.entry import UserError
 
 BROKEN = (
@@ -34,7 +31,7 @@ LONG_HEADERS = {
 }
 LONGEST_HEADER = 2**20
 
-DECOMPRESSORS: dict[bytes, Any] = {
+DECOMPRESSORS_BY_MAGIC: dict[bytes, Any] = {
     **{b"\x1f\x8b": gzip.open, b"BZh": bz2.open},
     **{b"\xfd7zXZ": lzma.open, b"\x5d\x00\x00": lzma.open},
 }
@@ -44,53 +41,49 @@ Members = Iterator[tuple[str, int, IO[bytes] | None]]
 """Name, size in bytes and content of each member; no content where it is not a regular file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One entry of an archive."""
+class Archives(FileSource):
+    """Text files in .zip and .tar archives (also .tar.gz, .tar.bz2, .tar.xz), read without unpacking to the disk."""
 
-    name: str
-    reason: str
-    """Why it is left out without being read; empty where it is read."""
-    content: bytes
+    kind: Literal["archives"]
+    suffixes: list[str]
+    """Endings of the members to take, e.g. `.py`; empty takes all."""
+    max_unpacked_bytes: Bytes
+    """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
+        """Each member, in the archive's order.
 
-def read_archives(source: Archives, max_document_bytes: int) -> Iterator[RawDocument | LeftOut]:
-    """Each member as one document, in the archive's order.
+        Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
+        members than it was made with.
+        """
+        for file in find_visible(self.globs):
+            unpacked = 0
+            for name, reason, content in self._members(file, reading.max_document_bytes):
+                unpacked += len(content)
+                if unpacked > self.max_unpacked_bytes:
+                    raise UserError(
+                        f"{file.name}: unpacks to more than max_unpacked_bytes = {self.max_unpacked_bytes:,}; "
+                        "raise the limit if this is not a decompression bomb"
+                    )
+                path = f"{file.name}!{name}"
+                yield self.left_out(path, reason) if reason else self.item(path, content)
 
-    Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
-    members than it was made with.
-    """
-    for file in find_visible(source.globs):
-        unpacked = 0
-        for member in _members(file, source, max_document_bytes):
-            unpacked += len(member.content)
-            if unpacked > source.max_unpacked_bytes:
-                raise UserError(
-                    f"{file.name}: unpacks to more than max_unpacked_bytes = {source.max_unpacked_bytes:,}; "
-                    "raise the limit if this is not a decompression bomb"
-                )
-            path = f"{file.name}!{member.name}"
-            if member.reason:
-                yield LeftOut(source.name, path, member.reason)
-            else:
-                yield RawDocument(source.name, source.revision, path, source.license, member.content)
-
-
-def _members(file: LocatedFile, source: Archives, limit: int) -> Iterator[Member]:
-    read = _zip_members if file.name.endswith(".zip") else _tar_members
-    with opened(file) as stream:
-        try:
-            for name, size, content in read(stream, source.max_unpacked_bytes):
-                if name.endswith("/") or not _wanted(name, source.suffixes):
-                    continue
-                if reason := _why_not(name) or (NOT_REGULAR if content is None else ""):
-                    yield Member(name, reason, b"")
-                elif size > limit:
-                    yield Member(name, TOO_LARGE, b"")
-                elif content is not None:
-                    yield Member(name, "", content.read(limit + 1))
-        except BROKEN as error:
-            raise UserError(f"{file.name}: no readable archive ({one_line(error)}); correct or remove it") from None
+    def _members(self, file: LocatedFile, limit: int) -> Iterator[tuple[str, str, bytes]]:
+        """Name of each wanted member, why it is left out without being read, and else its content."""
+        read = _zip_members if file.name.endswith(".zip") else _tar_members
+        with opened(file) as stream:
+            try:
+                for name, size, content in read(stream, self.max_unpacked_bytes):
+                    if name.endswith("/") or (self.suffixes and not name.endswith(tuple(self.suffixes))):
+                        continue
+                    if reason := _why_not(name) or (NOT_REGULAR if content is None else ""):
+                        yield name, reason, b""
+                    elif size > limit:
+                        yield name, TOO_LARGE, b""
+                    elif content is not None:
+                        yield name, "", content.read(limit + 1)
+            except BROKEN as error:
+                raise UserError(f"{file.name}: no readable archive ({one_line(error)}); correct or remove it") from None
 
 
 def _zip_members(file: BinaryIO, _: int) -> Members:
@@ -106,7 +99,7 @@ def _tar_members(file: BinaryIO, limit: int) -> Members:
     # Decompressed here: tarfile's own streams (`r|gz`) check no checksum.
     buffered = io.BufferedReader(cast("io.RawIOBase", file))
     magic = buffered.peek(8)
-    open_ = next((open_ for first, open_ in DECOMPRESSORS.items() if magic.startswith(first)), None)
+    open_ = next((open_ for first, open_ in DECOMPRESSORS_BY_MAGIC.items() if magic.startswith(first)), None)
     content = open_(buffered) if open_ else buffered
     with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header) as archive:
         for info in archive:
@@ -154,10 +147,6 @@ class _Header(tarfile.TarInfo):
         if header.type in LONG_HEADERS and header.size > LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
         return header
-
-
-def _wanted(name: str, suffixes: list[str]) -> bool:
-    return not suffixes or name.endswith(tuple(suffixes))
 
 
 def _why_not(name: str) -> str:

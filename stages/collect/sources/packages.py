@@ -11,10 +11,9 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from stages.collect.licenses import package_license
-from stages.collect.raw import RawDocument
+from stages.collect.source_kinds import Bytes, Names, Part, Reading, SourceItem, SourceKind
 from stages.runtime.entry import UserError
 
 PathT = TypeVar("PathT", bound=PurePosixPath)
@@ -22,8 +21,57 @@ PathT = TypeVar("PathT", bound=PurePosixPath)
 COPIES_OF_OTHERS = {"_vendor", "_vendored", "vendor", "vendored", "site-packages"}
 """Folders with other packages' source: those have their own name and licence."""
 
+CLASSIFIERS = {
+    "Apache Software License": "Apache-2.0",
+    "BSD License": "LicenseRef-BSD",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "MIT No Attribution License (MIT-0)": "MIT-0",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+}
+"""Trove classifiers -> SPDX, for packages without an expression. `BSD License` does not say which BSD licence."""
 
-def read_package(name: str, tests: bool) -> Iterator[RawDocument]:
+
+class Packages(SourceKind):
+    """Python source of installed packages, at the versions that requirements.lock pins."""
+
+    kind: Literal["packages"]
+    names: Names
+    """Distributions. Only pure-Python wheels are the same bytes on every platform; others are refused."""
+    tests: bool
+    """Whether files in a folder or module named `test...` are taken too."""
+    max_bytes_each: Bytes | None
+    """Bytes of text that one package may give; null is no limit. Files are taken in the order of a hash of their
+    paths, so that a limit leaves a spread sample."""
+
+    @property
+    def libraries(self) -> list[str]:
+        """All of them."""
+        return self.names
+
+    def parts(self, reading: Reading) -> Iterator[Part]:
+        """Each package as a part."""
+        for name in self.names:
+            yield Part(read_package(name, self.tests), self.max_bytes_each, 1.0)
+
+
+class StandardLibrary(SourceKind):
+    """The standard library of the running Python. It differs per patch release, so the corpus does too."""
+
+    kind: Literal["standard_library"]
+    tests: bool
+    """Whether its test suite (most of its bytes) is taken too."""
+    max_bytes: Bytes | None
+    """Bytes of text; null is no limit. The same order as packages."""
+
+    def parts(self, reading: Reading) -> Iterator[Part]:
+        """All files as one part."""
+        yield Part(read_standard_library(self.tests), self.max_bytes, 1.0)
+
+
+def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
     """The Python files of a pure-Python distribution, in the order of a hash of their paths.
 
     Raises UserError if it is not installed, not the same on every platform, or changed since it was installed.
@@ -31,18 +79,16 @@ def read_package(name: str, tests: bool) -> Iterator[RawDocument]:
     package = _pure_package(name)
     license = package_license(package)
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
-        content = _content(name, Path(str(file.locate())))
-        _compare_with_record(name, file, content)
-        yield RawDocument(name, package.version, file.as_posix(), license, content)
+        yield SourceItem(name, file.as_posix(), package.version, license, _released_content(package, name, file))
 
 
-def read_standard_library(tests: bool) -> Iterator[RawDocument]:
+def read_standard_library(tests: bool) -> Iterator[SourceItem]:
     """The standard library of the running Python, in the order of a hash of the paths."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = (PurePosixPath(path.relative_to(root).as_posix()) for path in root.rglob("*.py"))
     for path in _spread([path for path in paths if _wanted(path, tests)]):
         content = (root / path).read_bytes()
-        yield RawDocument("standard_library", platform.python_version(), path.as_posix(), "PSF-2.0", content)
+        yield SourceItem("standard_library", path.as_posix(), platform.python_version(), "PSF-2.0", content)
 
 
 def _pure_package(name: str) -> Distribution:
@@ -59,6 +105,17 @@ def _pure_package(name: str) -> Distribution:
     return package
 
 
+def package_license(package: Distribution) -> str:
+    """A package's licence as an SPDX expression: its own (PEP 639), else from its classifiers, else empty."""
+    metadata = package.metadata
+    if "License-Expression" in metadata:
+        return str(metadata["License-Expression"])
+    classifiers = [line.split(" :: ") for line in metadata.get_all("Classifier") or []]
+    names = {parts[-1] for parts in classifiers if parts[0] == "License" and parts[-1] != "OSI Approved"}
+    known = [CLASSIFIERS.get(name, "") for name in sorted(names)]
+    return " AND ".join(known) if all(known) else ""
+
+
 def _wanted(path: PurePosixPath, tests: bool) -> bool:
     parts = path.parts
     is_test = any(part.startswith(("test", "_test", "idle_test")) for part in parts) or path.stem == "conftest"
@@ -69,23 +126,21 @@ def _spread(paths: Sequence[PathT]) -> list[PathT]:
     return sorted(paths, key=lambda path: hashlib.sha256(path.as_posix().encode()).digest())
 
 
-def _content(name: str, path: Path) -> bytes:
+def _released_content(package: Distribution, name: str, file: PackagePath) -> bytes:
+    """The content of a file, which is what its wheel installed."""
+    path, remedy = Path(str(file.locate())), f"`pip install --force-reinstall --no-deps {name}"
+    if file.hash is None:
+        raise UserError(f"collect.sources: package `{name}` lists no hash for {file}; install it from a wheel")
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"collect.sources: package `{name}`: {path} cannot be read ({error.strerror}); "
-            f"`pip install --force-reinstall --no-deps {name}`"
+            f"collect.sources: package `{name}`: {path} cannot be read ({error.strerror}); {remedy}`"
         ) from None
-
-
-def _compare_with_record(name: str, file: PackagePath, content: bytes) -> None:
-    expected = file.hash
-    if expected is None:
-        raise UserError(f"collect.sources: package `{name}` lists no hash for {file}; install it from a wheel")
-    digest = base64.urlsafe_b64encode(hashlib.new(expected.mode, content).digest()).rstrip(b"=").decode()
-    if digest != expected.value:
+    digest = hashlib.new(file.hash.mode, content).digest()
+    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
         raise UserError(
             f"collect.sources: package `{name}`: {file} is not what its wheel installed (RECORD lists another hash); "
-            f"`pip install --force-reinstall --no-deps {name}=={distribution(name).version}`"
+            f"{remedy}=={package.version}`"
         )
+    return content

@@ -63,18 +63,23 @@ def sources(asked: list[dict[str, Any]]) -> Iterator[Source]:
 
 
 def origin(name: str, revision: str, asked: list[dict[str, Any]]) -> tuple[str, list[Place]]:
-    """The kind of a source and where its bytes are. Rows may name sources of their own, of which that is not known."""
+    """The kind of a source and where its bytes are. Rows may name sources of their own, of which that is not known.
+
+    The fields say where: a new kind that has `globs` or a `repository` is located without being known here.
+    """
     for source in asked:
         match source:
             case {"kind": "packages", "names": names} if name in names:
                 return "packages", [Place(kind="package", address=f"{name}=={revision}")]
             case {"kind": "standard_library"} if name == STANDARD_LIBRARY:
                 return "standard_library", [Place(kind="package", address=f"python=={revision}")]
-            case {"kind": "hub", "name": named, "repository": repository} if name == named:
+            case {"kind": kind, "name": named, "repository": repository} if name == named:
                 on_hub = not Path(repository).is_dir()
-                return "hub", [Place(kind="hub", address=f"{repository}@{revision}") if on_hub else Place(kind="local")]
+                return kind, [Place(kind="hub", address=f"{repository}@{revision}") if on_hub else Place(kind="local")]
             case {"kind": kind, "name": named, "globs": globs} if name == named:
                 return kind, [located(pattern) for pattern in globs]
+            case {"kind": kind, "name": named} if name == named:
+                return kind, []
     return "", []
 
 

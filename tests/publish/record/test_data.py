@@ -47,6 +47,7 @@ def test_where_the_bytes_of_a_source_are_follows_from_its_parameters(folder: Pat
         {"kind": "standard_library"},
         {"kind": "hub", "name": "code", "repository": "owner/code", "revision": "a" * 40},
         {"kind": "jsonl", "name": "rows", "globs": ["s3://key:secret@bucket/*.jsonl", "corpus"]},
+        {"kind": "new", "name": "feed", "address": "nowhere"},
     ]
 
     assert origin("httpx", "0.28", asked) == ("packages", [Place(kind="package", address="httpx==0.28")])
@@ -56,6 +57,7 @@ def test_where_the_bytes_of_a_source_are_follows_from_its_parameters(folder: Pat
         Place(kind="url", address="s3://bucket/*.jsonl"),
         Place(kind="local", address="corpus"),
     ]
+    assert origin("feed", "", asked) == ("new", [])
     assert origin("a row's own", "", asked) == ("", [])
 
 

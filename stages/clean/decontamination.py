@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stages.clean.params import Decontamination
-from stages.clean.similarity.words import WordKind, word_list
+from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError
@@ -31,14 +30,18 @@ class Hit:
     """The words that they share."""
 
 
-def find_contaminated(shards: Sequence[Path], params: Decontamination, kind: WordKind) -> list[Hit]:
-    """The first hit of each document that has one, in the order of the documents."""
-    ngrams = evaluation_ngrams(params, kind)
-    contents = [file_sha256(Path(name)) for name in params.files]
-    key = cache_key(params.model_dump_json(), kind, *contents)
+def find_contaminated(
+    shards: Sequence[Path], files: Sequence[str], fields: Sequence[str], size: int, kind: WordKind
+) -> list[Hit]:
+    """The first hit of each document that has one, in the order of the documents.
+
+    Looks for n-grams of `size` words of the evaluation sets in `files`; `fields` make up the text of a .jsonl item.
+    """
+    ngrams = evaluation_ngrams(files, fields, size, kind)
+    key = cache_key(json.dumps([files, fields, size, kind]), *(file_sha256(Path(name)) for name in files))
     hits = []
     first_row = 0
-    find = partial(_find, ngrams, params.ngram_size, kind)
+    find = partial(_find, ngrams, size, kind)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
         hits += [Hit(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
@@ -46,16 +49,16 @@ def find_contaminated(shards: Sequence[Path], params: Decontamination, kind: Wor
     return hits
 
 
-def evaluation_ngrams(params: Decontamination, kind: WordKind) -> dict[NGram, str]:
+def evaluation_ngrams(files: Sequence[str], fields: Sequence[str], size: int, kind: WordKind) -> dict[NGram, str]:
     """Every n-gram of the evaluation sets, with the first item that has it."""
     ngrams: dict[NGram, str] = {}
-    for name in params.files:
-        for number, text in enumerate(evaluation_texts(Path(name), params.fields), start=1):
+    for name in files:
+        for number, text in enumerate(evaluation_texts(Path(name), fields), start=1):
             found = word_list(text.lower(), kind)
-            for start in range(len(found) - params.ngram_size + 1):
-                ngrams.setdefault(tuple(found[start : start + params.ngram_size]), f"{name}#{number}")
+            for start in range(len(found) - size + 1):
+                ngrams.setdefault(tuple(found[start : start + size]), f"{name}#{number}")
     if not ngrams:
-        raise UserError(f"clean.decontamination: no item of {', '.join(params.files)} has {params.ngram_size} words")
+        raise UserError(f"clean.decontamination: no item of {', '.join(files)} has {size} words")
     return ngrams
 
 

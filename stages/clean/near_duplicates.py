@@ -13,8 +13,7 @@ import pandas as pd
 from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean.params import NearDuplicates
-from stages.clean.similarity.minhash import Hashes, ShardWords, read_words
-from stages.clean.similarity.words import WordKind
+from stages.clean.words import ShardWords, WordHashes, WordKind, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -51,9 +50,9 @@ class Corpus:
         self.shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
         self.row_in_shard = rows - self.first_row[self.shard_of]
 
-    def words(self, document: int) -> Hashes:
+    def words(self, document: int) -> WordHashes:
         """The hashes of the distinct words of one document, which is given by its index in the order."""
-        words: Hashes = self.shards[self.shard_of[document]].of(int(self.row_in_shard[document]))
+        words: WordHashes = self.shards[self.shard_of[document]].of(int(self.row_in_shard[document]))
         return words
 
     def sizes(self) -> Rows:
@@ -134,7 +133,7 @@ def join_similar(corpus: Corpus, bucket: Rows, similarity: float, clusters: Disj
 class WordSets:
     """Sets of words as rows of bits, so that one of them is compared with many at once."""
 
-    def __init__(self, sets: Sequence[Hashes]) -> None:
+    def __init__(self, sets: Sequence[WordHashes]) -> None:
         self.sizes = np.array([len(words) for words in sets])
         # A word of one document alone is common to no pair.
         _, numbers, counts = np.unique(np.concatenate(sets), return_inverse=True, return_counts=True)

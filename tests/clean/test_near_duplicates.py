@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stages.clean import words
+from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
 from stages.clean.params import NearDuplicates
-from stages.clean.similarity import minhash
-from stages.clean.similarity.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
-from stages.clean.similarity.words import WordKind, word_list
+from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
 
 PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
@@ -117,14 +117,14 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     documents = as_documents(family_texts())
     clusters(documents, shard_count=5)
     computed: list[Path] = []
-    real = minhash._compute
+    real = words._compute
 
     @wraps(real)  # the code that computes a shard is found by its module
     def counting(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
         computed.append(shard)
         real(permutations, kind, shard, folder)
 
-    monkeypatch.setattr(minhash, "_compute", counting)
+    monkeypatch.setattr(words, "_compute", counting)
     documents[-1] = as_documents(["something new with words of its own"])[0]
     clusters(documents, shard_count=5)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clean.similarity.words import WordKind, word_list, word_sets
+from stages.clean.words import WordKind, word_list, word_sets
 
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442"
 HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"

@@ -1,17 +1,18 @@
-"""Finds and opens files, on this machine or at any URL that fsspec knows."""
+"""Finds and opens the files of sources, on this machine or at any URL that fsspec knows."""
 
+import bz2
+import gzip
+import lzma
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
-
-from stages.collect.content_check import State
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UnavailableError, UserError
 
@@ -20,14 +21,19 @@ NOT_REGULAR = "no regular file"
 LINK_OUT = "link out of its folder"
 LINKED_FOLDER = "link to a folder (not followed)"
 
-DENIED = {401, 403}
+DENIED_STATUS = {401, 403}
 """Status codes of HTTP with which a server refuses the credentials, or asks for some."""
 
-GONE = {404, 410}
+GONE_STATUS = {404, 410}
 """With which it says that there is no such file."""
 
 SILENT_SECONDS = 20
 """A server that sends nothing for so long is unavailable."""
+
+DECOMPRESSORS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""By a name's ending. Each of them checks its own checksums by the end of the file."""
+
+NOT_READ = (".zst", ".lz4", ".7z", ".rar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,14 @@ class LocatedFile:
 
     name: str
     """Its path, or its URL."""
-    size: int | None
-    """Bytes, where it is known."""
-    flaw: str
-    """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
-    state: State | None
-    """Tells whether a file on this machine has changed."""
     open: Callable[[], BinaryIO]
+    flaw: str = ""
+    """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
+    size: int | None = None
+    """Bytes, where it is known."""
+    state: tuple[int, int, int, int] | None = None
+    """Of a file on this machine, which tells whether it has changed: size in bytes, time of the content's and of the
+    entry's last change in nanoseconds, inode."""
 
 
 def find(patterns: Sequence[str]) -> list[LocatedFile]:
@@ -133,18 +140,14 @@ def _local_file(path: str, entry: "os.DirEntry[str] | Path", root: str | None) -
     if linked_folder:
         return _flawed(path, LINKED_FOLDER)
     state = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-    return LocatedFile(_name(path), info.st_size, "", state, partial(_open_local, path))
+    return LocatedFile(path, partial(_open_local, path), size=info.st_size, state=state)
 
 
 def _flawed(path: str | Path, flaw: str) -> LocatedFile:
-    return LocatedFile(_name(path), None, flaw, None, partial(_open_local, str(path)))
+    return LocatedFile(str(path), partial(_open_local, path), flaw)
 
 
-def _name(path: str | Path) -> str:
-    return str(path).replace(os.sep, "/")
-
-
-def _open_local(path: str) -> BinaryIO:
+def _open_local(path: str | Path) -> BinaryIO:
     return Path(path).open("rb")
 
 
@@ -164,6 +167,8 @@ def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
 
 def _remote(pattern: str) -> Iterator[LocatedFile]:
     """What a URL names. Over HTTP that is one document, unless it has wildcards: a page with links is no folder."""
+    import fsspec  # slow, as the clients of its file systems are
+
     web = pattern.startswith(("http://", "https://"))
     wildcards = set("*[" if web else "*?[")  # of a web address `?` begins the query
     try:
@@ -174,7 +179,7 @@ def _remote(pattern: str) -> Iterator[LocatedFile]:
     except Exception as error:  # each file system of fsspec has errors of its own
         # fsspec says of every failure of HTTP that there is no such file.
         cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-        if cause is None or getattr(cause, "status", None) in GONE:
+        if cause is None or getattr(cause, "status", None) in GONE_STATUS:
             return
         assert isinstance(cause, Exception)
         raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
@@ -184,7 +189,7 @@ def _remote(pattern: str) -> Iterator[LocatedFile]:
             shown = without_credentials(system.unstrip_protocol(name))
             below = name[len(_folder_of(path, wildcards)) :].partition("?")[0] if wildcards & set(path) else ""
             flaw = HIDDEN if is_hidden(below.split("/"), named=path.split("/")) else ""
-            yield LocatedFile(shown, info.get("size"), flaw, None, partial(system.open, name, "rb"))
+            yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
 
 
 def _folder_of(path: str, wildcards: set[str]) -> str:
@@ -195,17 +200,50 @@ def _folder_of(path: str, wildcards: set[str]) -> str:
 
 def _web_options() -> dict[str, Any]:
     """Of fsspec's HTTP: the user's configuration, ~/.netrc and proxies, and an end to waiting."""
-    from aiohttp import ClientTimeout  # slow to import, and only this file system needs it
+    from aiohttp import ClientTimeout
+    from fsspec.config import conf
 
     timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
-    configured = {**fsspec.config.conf.get("http", {}), **fsspec.config.conf.get("https", {})}
+    configured = {**conf.get("http", {}), **conf.get("https", {})}
     return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
+
+
+@contextmanager
+def opened(file: LocatedFile) -> Iterator[BinaryIO]:
+    """A file to read. Raises UserError that names it if it is not a regular file or breaks off while it is read."""
+    if file.flaw:
+        raise UserError(f"{file.name}: {file.flaw}; correct or remove it")
+    try:
+        with file.open() as stream:
+            yield stream
+    except UserError:
+        raise
+    except Exception as error:  # each file system of fsspec has errors of its own
+        if "://" in file.name:
+            raise remote_error(f"{file.name}: cannot be read", error) from None
+        if isinstance(error, OSError | EOFError | lzma.LZMAError):
+            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
+        raise
+
+
+@contextmanager
+def decompressed(file: LocatedFile) -> Iterator[BinaryIO]:
+    """As `opened`; a file whose name ends in .gz, .bz2 or .xz is decompressed while it is read."""
+    if file.name.endswith(NOT_READ):
+        raise UserError(f"{file.name}: this compression is not read; decompress it, or use .gz, .bz2 or .xz")
+    with opened(file) as stream:
+        open_ = next((open_ for suffix, open_ in DECOMPRESSORS.items() if file.name.endswith(suffix)), None)
+        if open_ is None:
+            yield stream
+        else:
+            with open_(stream) as content:
+                yield content
 
 
 def remote_error(what: str, error: Exception) -> UserError:
     """The error of a file system for users: refused credentials are theirs to correct, the rest may go away."""
     reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED or "redential" in reason:
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
         return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 

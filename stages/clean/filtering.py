@@ -1,0 +1,92 @@
+"""What a filter is: its parameters, the features that it measures, and which documents it drops.
+
+A filter is a subclass of `Filter` in a module of `stages/clean/filters/`. Nothing else names it: its fields are part of
+`clean.filters` in params.yaml, its features are columns of the ledger, its verdicts are in every report. The modules
+are asked in the order of their names, and the first filter that drops a document gives the verdict.
+"""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from pydantic import Field
+
+from stages.clean import filters
+from stages.runtime.section import Section, subclasses_in
+
+if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
+    import pandas as pd
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+Feature: TypeAlias = int | float | bool | str
+Drop: TypeAlias = "tuple[str, pd.Series | list[bool]]"
+"""A verdict, and for each document whether it is dropped with it."""
+
+
+class DocumentText:
+    """One document as the filters read it. What several of them need is computed once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.data = text.encode("utf-8")
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Without their ends."""
+        return self.text.splitlines()
+
+    @cached_property
+    def lowered(self) -> str:
+        """In lower case."""
+        return self.text.lower()
+
+
+class Filter(Section):
+    """One filter, or several that share features. A filter is off where its parameter is null (or false)."""
+
+    @staticmethod
+    @abstractmethod
+    def measure(text: DocumentText) -> dict[str, Feature]:
+        """Column of the ledger -> its value for one document. It depends on the text alone."""
+
+    @abstractmethod
+    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+        """What each filter that is on drops by the features of all documents, each judged on its own."""
+
+
+@cache
+def filter_classes() -> tuple[type[Filter], ...]:
+    """Every filter, in the order in which they are asked."""
+    names = sorted(module.name for module in iter_modules(filters.__path__))
+    return subclasses_in([import_module(f"stages.clean.filters.{name}") for name in names], Filter)  # type: ignore[type-abstract]
+
+
+def above(features: "pd.DataFrame", column: str, threshold: float | None) -> Iterator[Drop]:
+    """Drop the documents with more than the threshold; nothing where it is null."""
+    if threshold is not None:
+        yield f"{column}_above", features[column] > threshold
+
+
+def below(features: "pd.DataFrame", column: str, threshold: float | None) -> Iterator[Drop]:
+    """Drop the documents with less than the threshold; nothing where it is null."""
+    if threshold is not None:
+        yield f"{column}_below", features[column] < threshold
+
+
+def drawn(names: Iterable[str], candidates: Iterable[bool], probability: float, seed: int, purpose: str) -> list[bool]:
+    """Whether each name is a candidate and drawn with a probability."""
+    pairs = zip(names, candidates, strict=True)
+    return [bool(candidate) and draw(seed, purpose, name) < probability for name, candidate in pairs]
+
+
+def draw(seed: int, purpose: str, name: str) -> float:
+    """A number from [0, 1) that depends on its arguments alone, not on earlier draws."""
+    digest = hashlib.sha256(f"{seed}\t{purpose}\t{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64

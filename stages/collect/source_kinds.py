@@ -1,0 +1,171 @@
+"""What a kind of source is: its parameters, and how its documents are read.
+
+A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, with its name as the type of its field
+`kind`. Nothing else names it: `collect.sources` of params.yaml takes its fields, and the stage reads its parts. Most
+kinds are a `NamedSource`; `FileSource` has the files and `RowSource` the columns that several kinds share.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import Field
+
+from stages.collect import sources
+from stages.runtime.credentials import without_credentials
+from stages.runtime.entry import UserError
+from stages.runtime.section import Section, subclasses_in
+
+if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
+    from stages.collect.content_check import ContentCheck, SeenFiles
+
+Bytes = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Name], Field(min_length=1)]
+MixtureShare = Annotated[float, Field(gt=0, le=1)]
+
+TOO_LARGE = "larger than max_document_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceItem:
+    """One thing that a source has: a text that is to be checked, or what is left out without that."""
+
+    source: str
+    path: str
+    revision: str = ""
+    license: str = ""
+    """An SPDX expression, or empty where none is known."""
+    content: "bytes | str | ContentCheck" = b""
+    """Bytes of a file, text of a row, or what a check found there."""
+    reason: str = ""
+    """Why it is left out, in a few words: the report counts by them. Empty where it may be a document."""
+
+    def __post_init__(self) -> None:
+        """Write out lone surrogates (bytes of a file name that are not UTF-8), e.g. `\\udce9`."""
+        for name in ("source", "path", "license"):
+            text = getattr(self, name).encode("utf-8", "backslashreplace").decode("utf-8")
+            object.__setattr__(self, name, text)
+
+
+class Reading(NamedTuple):
+    """How a run reads its sources."""
+
+    max_document_bytes: int
+    """A larger text need not be read."""
+    seen: "SeenFiles"
+    """Knows the files that have not changed since an earlier run."""
+
+
+class Part(NamedTuple):
+    """Some items of a source, and how much of them is taken."""
+
+    items: Iterable[SourceItem]
+    max_bytes: int | None
+    """Bytes of text; the first document that does not fit ends the part. None is no limit."""
+    share: float
+    """Of the documents."""
+
+
+class SourceKind(Section):
+    """Base of all kinds."""
+
+    notable: ClassVar[tuple[str, ...]] = ()
+    """Reasons to leave something out that point to a mistake in the parameters: a run prints how often it had them."""
+
+    @property
+    def libraries(self) -> list[str]:
+        """The installed libraries that are the corpus: requirements.lock must pin them."""
+        return []
+
+    @abstractmethod
+    def parts(self, reading: Reading) -> Iterator[Part]:
+        """What the source gives.
+
+        Raises UserError for what cannot be read and must not be missing, UnavailableError where a retry may help.
+        """
+
+
+class NamedSource(SourceKind):
+    """What all sources of one's own have."""
+
+    name: Name
+    """The source's name in reports; documents of one source can be held out together."""
+    revision: str
+    """The source's version: a release or a commit; empty where there is none."""
+    license: str
+    """The SPDX expression of documents that name none themselves; empty is unknown."""
+    share: MixtureShare
+    """The weight of the source in a mixture: the share of its documents that is taken, drawn by a hash of their
+    content. 1 takes all."""
+    max_bytes: Bytes | None
+    """Bytes of text to take, in the order of paths and rows; null is no limit. The first document that does not fit
+    ends the source."""
+
+    def parts(self, reading: Reading) -> Iterator[Part]:
+        """All items as one part."""
+        yield Part(self.items(reading), self.max_bytes, self.share)
+
+    @abstractmethod
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
+        """As `SourceKind.parts`."""
+
+    def item(self, path: str, content: "bytes | str | ContentCheck") -> SourceItem:
+        """A text of the source that is to be checked."""
+        return SourceItem(self.name, path, self.revision, self.license, content)
+
+    def left_out(self, path: str, reason: str) -> SourceItem:
+        """Something of the source that is left out."""
+        return SourceItem(self.name, path, reason=reason)
+
+
+class FileSource(NamedSource):
+    """A source that consists of files, here or at any URL that fsspec opens."""
+
+    globs: Names
+    """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
+    URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
+    wildcards is one document. A URL that holds a credential is refused."""
+
+
+class Fields(Section):
+    """Names of the fields (columns) with a row's own facts; null where a row does not say."""
+
+    source: Name | None
+    """e.g. `repo_name`: what documents are held out by."""
+    path: Name | None
+    """e.g. `path`; else the file's path and the row's number."""
+    license: Name | None
+    """e.g. `license`, an SPDX expression."""
+
+
+class RowSource(NamedSource):
+    """A source whose rows are one document each."""
+
+    text: Name
+    """The field (column) with the text."""
+    fields: Fields
+    """Which fields of a row hold other facts."""
+
+    def row(self, values: dict[str, Any], row_name: str) -> SourceItem:
+        """A row with its own facts, or the source's. Raises UserError if it has no field with the text."""
+        if self.text not in values:
+            raise UserError(f"{row_name}: no field `{self.text}`; it has {', '.join(sorted(map(str, values)))}")
+        named = {name: field for name, field in self.fields.model_dump().items() if field is not None}
+        own = {name: str(values.get(field) or "") for name, field in named.items()}
+        source, text = own.get("source") or self.name, values[self.text]
+        if not isinstance(text, str):
+            return SourceItem(source, row_name, reason="no text in the row")
+        path, license = without_credentials(own.get("path") or row_name), own.get("license") or self.license
+        return SourceItem(source, path, self.revision, license, text)
+
+
+@cache
+def source_kinds() -> tuple[type[SourceKind], ...]:
+    """Every kind of source."""
+    names = sorted(module.name for module in iter_modules(sources.__path__))
+    return subclasses_in([import_module(f"stages.collect.sources.{name}") for name in names], SourceKind)  # type: ignore[type-abstract]

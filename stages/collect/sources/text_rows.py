@@ -1,0 +1,110 @@
+"""Rows of text, one document each: JSON lines and CSV."""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Literal, cast
+
+from stages.collect.located import decompressed, find_visible
+from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, RowSource, SourceItem
+from stages.formats.reports import parse_json
+from stages.runtime.entry import UserError
+
+ESCAPED_BYTES = 6
+r"""Bytes that a byte of text takes at most in JSON (`\u0000`)."""
+
+
+class Jsonl(FileSource, RowSource):
+    """Lines of JSON objects, one document each."""
+
+    kind: Literal["jsonl"]
+
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
+        """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
+        for file in find_visible(self.globs):
+            with decompressed(file) as stream:
+                for number, line in enumerate(_lines(stream, longest_line(reading.max_document_bytes)), start=1):
+                    row_name = f"{file.name}#{number}"
+                    if line is None:
+                        yield self.left_out(row_name, TOO_LARGE)
+                    elif line.strip():
+                        yield self.row(_json_object(file.name, number, line), row_name)
+
+
+class Csv(FileSource, RowSource):
+    """CSV files with a heading, one document a row."""
+
+    kind: Literal["csv"]
+
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
+        """Each row. Raises UserError that names a line that is not CSV, or that has not a cell a column."""
+        limit = longest_line(reading.max_document_bytes)
+        csv.field_size_limit(limit)
+        for file in find_visible(self.globs):
+            with decompressed(file) as stream:
+                for number, row in enumerate(_csv_rows(file.name, stream, limit), start=1):
+                    yield self.row(row, f"{file.name}#{number}")
+
+
+def longest_line(max_document_bytes: int) -> int:
+    """Bytes of a line with a document of that size and its other fields; longer ones are never held in memory."""
+    return ESCAPED_BYTES * max_document_bytes + 2**16
+
+
+def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
+    """The lines of a file; None for one of more than `limit` bytes."""
+    # `readline` of fsspec's own files knows no limit.
+    reader = io.BufferedReader(cast("io.RawIOBase", file))
+    while line := reader.readline(limit):
+        if len(line) < limit or line.endswith(b"\n"):
+            yield line
+        else:
+            while line and not line.endswith(b"\n"):
+                line = reader.readline(limit)
+            yield None
+
+
+def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name}: line {number} is not valid JSON ({error}); correct or remove it") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{name}: line {number} is not a JSON object but {type(row).__name__}")
+    return row
+
+
+def _csv_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[dict[str, str]]:
+    """Column -> cell, for each row. Not csv.DictReader: it cuts and fills rows of another length without a word."""
+    reader = csv.reader(_csv_lines(stream, limit), strict=True)
+    columns: list[str] = []
+    line = 1  # where the row begins
+    try:
+        for cells in reader:
+            if not columns:
+                columns = cells
+                if repeated := [column for column, count in Counter(columns).items() if count > 1]:
+                    raise UserError(f"{name}: several columns are named `{repeated[0]}`; rename them")
+            elif len(cells) == len(columns):
+                yield dict(zip(columns, cells, strict=True))
+            elif cells:  # else an empty line
+                raise UserError(
+                    f"{name}: line {line} has {len(cells)} cells, and there are {len(columns)} columns; quote a cell "
+                    "that holds a comma, or correct or remove the line"
+                )
+            line = reader.line_num + 1
+    except (csv.Error, UnicodeError) as error:
+        raise UserError(f"{name}: line {line} is not valid CSV ({error})") from None
+
+
+def _csv_lines(stream: BinaryIO, limit: int) -> Iterator[str]:
+    """Lines as text, each decoded when its turn comes, so that a bad byte is found in its own line."""
+    encoding = "utf-8-sig"  # the first line's
+    for line in _lines(stream, limit):
+        if line is None:
+            raise csv.Error(f"longer than {limit:,} bytes; raise collect.max_document_bytes or correct it")
+        # A carriage return alone ends a line too.
+        yield from re.split(r"(?<=\r)(?!\n)", line.decode(encoding))
+        encoding = "utf-8"

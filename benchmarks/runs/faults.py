@@ -18,7 +18,7 @@ from benchmarks.runs.trial import MissedError, Process, Trial, WrongResultError,
 from stages.formats.revision.receipt import read_receipt
 
 UNREACHABLE = "http://127.0.0.1:9/api"
-"""A Prefect server that is down: with it a run starts its recorder."""
+"""A Prefect server that is down: with it a run starts one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ ALL = (*DATA, *DATA, "train", "publish")
 
 def kill_one(trial: Trial) -> None:
     """SIGKILL for one process of the run, chosen at random."""
-    with_recorder(trial)
+    with_unreachable_server(trial)
     delay = trial.instant()
 
     def disturb(process: Process) -> None:
@@ -56,7 +56,7 @@ def kill_one(trial: Trial) -> None:
 
 def kill_all(trial: Trial) -> None:
     """SIGKILL for every process of the run."""
-    with_recorder(trial)
+    with_unreachable_server(trial)
     delay = trial.instant()
 
     def disturb(process: Process) -> None:
@@ -75,8 +75,8 @@ def kill_everything(trial: Trial) -> None:
         time.sleep(0.01)
 
 
-def with_recorder(trial: Trial) -> None:
-    """One run in four has a recorder too, for a Prefect server that does not answer."""
+def with_unreachable_server(trial: Trial) -> None:
+    """One run in four is to be recorded on a Prefect server that does not answer."""
     if trial.chance.random() < 0.25:
         trial.variables["PREFECT_API_URL"] = UNREACHABLE
 

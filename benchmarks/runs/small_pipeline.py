@@ -6,6 +6,7 @@ that work are its `Reference`.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -246,7 +247,6 @@ class Projects:
                 else:
                     subprocess.run(["cp", "-a", str(self.base("new")), str(partial)], check=True)
                     run([sys.executable, "-m", "flows.cli", "run", *EVALUATION], partial)
-                    remove(partial / ".parrotflow/runs")
                 partial.rename(made)
             return made
 
@@ -267,9 +267,9 @@ class Projects:
         before = size(folder)
         with surroundings(work, folder) as variables:
             began = time.monotonic()
-            run(work.command, folder, **variables)
+            said = run(work.command, folder, **variables)
             seconds = time.monotonic() - began
-        made = Reference(results(folder), lock_entries(folder), seconds, starts(folder), size(folder) - before)
+        made = Reference(results(folder), lock_entries(folder), seconds, starts(said), size(folder) - before)
         remove(folder)
         return made
 
@@ -319,14 +319,15 @@ def hub_variables(server: Hub) -> dict[str, str]:
     return values | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
-def run(command: list[str], folder: Path, **variables: str) -> None:
-    """Run a command that has to succeed."""
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    """Run a command that has to succeed; what it prints."""
     values = environment(folder, **variables)
     done = subprocess.run(
         command, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout.decode()[-4000:]}")
+    return done.stdout.decode(errors="replace")
 
 
 def results(folder: Path) -> dict[str, str]:
@@ -370,10 +371,9 @@ def lock_entries(folder: Path) -> dict[str, Any]:
     return stages
 
 
-def starts(folder: Path) -> int:
-    """How many stages were started by the runs of a folder so far."""
-    records = (folder / ".parrotflow/runs").glob("*.jsonl")
-    return sum(record.read_bytes().count(b'"event": "StageStarted"') for record in records)
+def starts(said: str) -> int:
+    """How many stages a run has started, by what it has said."""
+    return len(re.findall(r" │ started", said))
 
 
 def size(folder: Path) -> int:

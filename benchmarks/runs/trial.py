@@ -105,6 +105,8 @@ class Trial:
     succeeded: bool = False
     """Whether the last attempt did."""
     finished: bool = False
+    started: int = 0
+    """Stages, by all attempts together."""
     stages_again: int = 0
     """How many more stages were started than in an undisturbed run."""
 
@@ -154,6 +156,7 @@ class Trial:
             disturb(process)
         attempt = self.wait(process)
         self.seconds += time.monotonic() - began
+        self.started += starts(attempt.said)
         self.succeeded = attempt.code == 0
         attempt.require_clear("the disturbed run" if disturb else "the same command again")
         self.refusals += attempt.code > 0
@@ -191,7 +194,7 @@ class Trial:
         if not self.succeeded:
             raise FailedTrialError(f"does not succeed: {ATTEMPTS} times refused, last:\n{self.last_refusal}")
         self.compare(self.projects.reference(self.work, *self.kept))
-        self.stages_again = max(0, starts(self.folder) - self.undisturbed.starts)
+        self.stages_again = max(0, self.started - self.undisturbed.starts)
         self.finished = True
 
     def compare(self, expected: Reference) -> None:
@@ -256,7 +259,7 @@ def describe(process: psutil.Process) -> str:
     for mark, name in (
         ("stages.train.worker", "training worker"),
         ("accelerate", "accelerate's launcher"),
-        ("flows.show.recorder", "recorder"),
+        ("flows.show.server", "Prefect's server"),
         ("stages.", "stage"),
         ("git", "git"),
     ):

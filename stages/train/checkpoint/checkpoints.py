@@ -37,16 +37,12 @@ from stages.formats.checkpoints import export_path
 from stages.runtime.atomic import flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.content import content_sha256
-from stages.train.checkpoint.fingerprint import plateau_end
-from stages.train.checkpoint.history import History
-from stages.train.checkpoint.manifest import Progress, fault, read_history, read_progress, write_manifest
-from stages.train.checkpoint.mirror import VARIABLE as MIRROR
-from stages.train.checkpoint.mirror import Mirror
-from stages.train.checkpoint.restricted import DataOnlyPlanner
-from stages.train.distributed.agreement import count, on_main
+from stages.train.checkpoint.content import DataOnlyPlanner, content_sha256
+from stages.train.checkpoint.manifest import History, Progress, fault, read_history, read_progress, write_manifest
+from stages.train.checkpoint.mirror import MIRROR, Mirror
+from stages.train.distributed.parallel import count, on_main
 from stages.train.monitoring.curves import Curves
-from stages.train.optim.optimizer import Optimizers
+from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
 
 SHARED_WITHIN_SECONDS = 10.0
@@ -66,7 +62,7 @@ class Checkpoints:
         self._lock: IO[str] | None = None
         on_main(accelerator, self._prepare)
         self._check_shared()
-        self.curves = Curves(self.folder / "curves")
+        self.curves = Curves(self.folder / "curves", params.optimizer.peaks)
         self._alone = accelerator.num_processes == 1
         # A group of its own: its messages must not meet those of the training.
         self._group = None if self._alone else dist.new_group(backend="gloo")
@@ -159,10 +155,10 @@ class Checkpoints:
         return None
 
     def shared_steps(self, max_steps: int) -> int:
-        """Up to which step a run of `max_steps` computes the same as this one (see `plateau_end`)."""
+        """Up to which step a run of `max_steps` computes the same as this one (see `Schedule.plateau_end`)."""
         if max_steps == self.params.max_steps:
             return max_steps
-        return min(plateau_end(self.params.schedule, steps) for steps in (max_steps, self.params.max_steps))
+        return min(self.params.schedule.plateau_end(steps) for steps in (max_steps, self.params.max_steps))
 
     def _is_milestone(self, path: Path) -> bool:
         every = self.params.milestone_every_steps

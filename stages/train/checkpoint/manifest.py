@@ -1,7 +1,7 @@
 """A checkpoint's manifest: which step it is, how it came about, and the sha256 of each of its files."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.history import History
-from stages.train.checkpoint.restricted import METADATA, check_metadata
+from stages.train.checkpoint.content import METADATA, check_metadata
 
 MANIFEST = "manifest.json"
 
@@ -32,7 +31,28 @@ class Progress:
     """Steps between the points of its validation curves."""
 
 
-class Manifest(BaseModel):
+@dataclass(frozen=True)
+class History:
+    """The sessions of a run, and the content of its checkpoints, also of those that are deleted by now.
+
+    Every checkpoint carries it, as it carries the curves. So a run that continues takes up the history of the
+    checkpoint that it continues from: what a killed run did after that is computed again and never counted.
+    """
+
+    sessions: list[Session] = field(default_factory=list)
+    contents: dict[int, str] = field(default_factory=dict)
+    """Step -> `content_sha256` of its checkpoint. Steps are missing where no checkpoint could be written."""
+
+    def sessions_until(self, step: int) -> list[Session]:
+        """The sessions that computed the steps 1 to `step`, the last one cut there; none that computed no step."""
+        return [
+            session.model_copy(update={"last_step": min(session.last_step, step)})
+            for session in self.sessions
+            if session.first_step <= step
+        ]
+
+
+class CheckpointManifest(BaseModel):
     """The content of manifest.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -52,7 +72,7 @@ class Manifest(BaseModel):
 
 def write_manifest(checkpoint: Path, progress: Progress, history: History, sha256: dict[str, str]) -> None:
     """Write it: the last of a checkpoint's files."""
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         **asdict(progress),
         sha256=sha256,
         sessions=history.sessions_until(progress.step),
@@ -64,7 +84,7 @@ def write_manifest(checkpoint: Path, progress: Progress, history: History, sha25
 def read_progress(checkpoint: Path) -> Progress:
     """How far a checkpoint without a fault is."""
     manifest = _read(checkpoint)
-    return Progress(**{field.name: getattr(manifest, field.name) for field in fields(Progress)})
+    return Progress(**{one.name: getattr(manifest, one.name) for one in fields(Progress)})
 
 
 def read_history(checkpoint: Path) -> History:
@@ -90,5 +110,5 @@ def fault(checkpoint: Path) -> str:
     return ""
 
 
-def _read(checkpoint: Path) -> Manifest:
-    return Manifest.model_validate_json((checkpoint / MANIFEST).read_bytes())
+def _read(checkpoint: Path) -> CheckpointManifest:
+    return CheckpointManifest.model_validate_json((checkpoint / MANIFEST).read_bytes())

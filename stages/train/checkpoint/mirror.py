@@ -1,7 +1,7 @@
 """A second copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
 
 Files are uploaded first and the manifest last, so that a checkpoint with a manifest is complete. fsspec is imported
-only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.restricted).
+only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.content).
 """
 
 import errno
@@ -20,7 +20,7 @@ from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UnavailableError, UserError
 from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_progress
 
-VARIABLE = "PARROTFLOW_MIRROR"
+MIRROR = "PARROTFLOW_MIRROR"
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 """Of botocore and google.auth, which are not imported here."""
 
@@ -31,15 +31,15 @@ class Mirror:
     """Copies of the newest checkpoint of one run; does nothing where no URL is set."""
 
     def __init__(self, fingerprint: str) -> None:
-        self.url = os.environ.get(VARIABLE, "").rstrip("/")
+        self.url = os.environ.get(MIRROR, "").rstrip("/")
         self._files: Any = None
-        refuse_credentials(VARIABLE, self.url)
+        refuse_credentials(MIRROR, self.url)
         if self.url:
             try:
                 fsspec = importlib.import_module("fsspec")
                 self._files, root = fsspec.core.url_to_fs(self.url)
             except (ImportError, ValueError) as error:
-                raise UserError(f"{VARIABLE}={self.url}: cannot be used: {error}") from None
+                raise UserError(f"{MIRROR}={self.url}: cannot be used: {error}") from None
             self._run = f"{root}/{fingerprint}"
 
     def push(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Mirror:
             self._push(path)
         except Exception as error:  # each file system fails in its own way
             print(
-                f"warning: {VARIABLE}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True
+                f"warning: {MIRROR}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True
             )
 
     def _push(self, path: Path) -> None:
@@ -110,5 +110,5 @@ class Mirror:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             if isinstance(error, PermissionError) or type(error).__name__ in CREDENTIAL_ERRORS:
-                raise UserError(f"{VARIABLE}={self.url}: the credentials are refused: {error}") from None
-            raise UnavailableError(f"{VARIABLE}={self.url}: cannot be read: {error}") from None
+                raise UserError(f"{MIRROR}={self.url}: the credentials are refused: {error}") from None
+            raise UnavailableError(f"{MIRROR}={self.url}: cannot be read: {error}") from None

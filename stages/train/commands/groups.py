@@ -7,19 +7,18 @@ optimizer was chosen.
 import argparse
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.model.build import build_config, check_model, padded_vocabulary
-from stages.train.model.source import source_folder
-from stages.train.optim.optimizer import is_by_muon
-from stages.train.optim.roles import DECAYED, Role, weights
+from stages.train.model.build import build_config, check_model, padded_vocabulary, source_folder
+from stages.train.optim.roles import Role, weights
 from stages.train.params import TrainParams
 
 NOMINAL_VOCABULARY = 4096
@@ -32,6 +31,9 @@ class Group:
 
     role: Role
     name: str
+    optimizer: str
+    """By its column in the curves."""
+    decay: float
     tensors: int = 0
     parameters: int = 0
 
@@ -51,10 +53,8 @@ def lines(params: TrainParams, vocabulary: Manifest) -> Iterator[str]:
     """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name."""
     yield f"{'optimizer':10}{'decay':>6}  {'role':10}{'tensors':>8}{'parameters':>14}  name"
     for group in groups(params, vocabulary):
-        optimizer = "muon" if is_by_muon(group.role, params.optimizer) else "adamw"
-        decay = params.optimizer.weight_decay if group.role in DECAYED else 0
         counts = f"{group.tensors:8,}{group.parameters:14,}"
-        yield f"{optimizer:10}{decay:6g}  {group.role:10}{counts}  {group.name}"
+        yield f"{group.optimizer:10}{group.decay:6g}  {group.role:10}{counts}  {group.name}"
 
 
 def groups(params: TrainParams, vocabulary: Manifest) -> list[Group]:
@@ -67,10 +67,19 @@ def groups(params: TrainParams, vocabulary: Manifest) -> list[Group]:
     with torch.device("meta"):
         config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    trained = list(weights(model))
+    # torch fuses no optimizer over tensors without values, so each is built over a number in place of a tensor.
+    numbers = [replace(weight, parameter=nn.Parameter(torch.zeros(()))) for weight in trained]
+    taken = {
+        id(number): (column, float(group.get("weight_decay", 0)))
+        for column, optimizer in params.optimizer.build(numbers, params.precision).items()
+        for group in optimizer.param_groups
+        for number in group["params"]
+    }
     found: dict[tuple[Role, str], Group] = {}
-    for weight in weights(model):
+    for weight, number in zip(trained, numbers, strict=True):
         name = re.sub(r"\.\d+\.", ".*.", weight.name)
-        group = found.setdefault((weight.role, name), Group(weight.role, name))
+        group = found.setdefault((weight.role, name), Group(weight.role, name, *taken[id(number.parameter)]))
         group.tensors += 1
         group.parameters += weight.parameter.numel()
     roles = list(dict.fromkeys(role for role, _ in found))

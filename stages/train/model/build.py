@@ -1,6 +1,13 @@
-"""The model: any causal language model that transformers can build from a config."""
+"""The model: any causal language model that transformers can build from a config, from scratch or from `start_from`.
 
+`start_from` names a local folder, or a commit of a Hub repository (`owner/name@COMMIT`): a branch can move, so only a
+commit says which weights were continued. Weights are read from safetensors alone, and no code of the model's is run.
+"""
+
+import hashlib
 import math
+import re
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -8,13 +15,17 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTr
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from stages.runtime.hub import snapshot
 from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask, one_line
-from stages.train.model.router_loss import check_fields
-from stages.train.model.source import source_folder
+from stages.train.model.loss import check_router_fields
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64
 """The embedding's rows are padded to this in training (matrix units like it) and cut off at export."""
+
+HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
+SOURCE_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
 
 
 def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
@@ -26,7 +37,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
             f"params.yaml: train.model.model_type = {model_type!r}: no such architecture in transformers; "
             "e.g. gpt2, llama, qwen3, gpt_neox"
         )
-    check_fields(fields)
+    check_router_fields(fields)
     try:
         known = AutoConfig.for_model(model_type)
         if unknown := sorted(name for name in fields if not hasattr(known, name)):
@@ -126,6 +137,33 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
     # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
     _resize(model, vocabulary.vocab_size)
     return model
+
+
+def source_folder(start_from: str, download: bool = False) -> Path:
+    """The folder with the model's files; a Hub commit is downloaded first, or must have been.
+
+    Raises UserError where there is no such model or access is refused, UnavailableError where the Hub does not answer.
+    """
+    folder, what = Path(start_from), f"params.yaml: train.start_from = {start_from!r}"
+    if commit := HUB_COMMIT.fullmatch(start_from):
+        folder = snapshot(what, commit["repository"], commit["commit"], SOURCE_FILES, download=download)
+    elif not folder.is_dir():
+        raise UserError(
+            f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
+        )
+    if not list(folder.glob("*.safetensors")):
+        raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
+    return folder
+
+
+def source_sha256(start_from: str) -> str:
+    """What identifies the model's content: a Hub commit, or the sha256 of the folder's files."""
+    if commit := HUB_COMMIT.fullmatch(start_from):
+        return commit["commit"]
+    folder = source_folder(start_from)
+    files = sorted(file for pattern in SOURCE_FILES for file in folder.glob(pattern))
+    lines = [f"{file.name} {file_sha256(file)}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def padded_vocabulary(size: int) -> int:

@@ -7,35 +7,32 @@ Why not DVCLive: it rewrites its whole summary at every point, so its cost grows
 and a run that continues from a checkpoint writes points twice.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from stages.runtime.atomic import atomic_write
 from stages.train.params import TrainParams
 
-CURVES = {
-    "training_loss": ("training_loss",),
-    "learning_rate": ("adamw", "muon"),
-    "gradient_norm": ("gradient_norm",),
-    "validation_loss": ("validation_loss",),
-    "validation_bits_per_byte": ("validation_bits_per_byte",),
-    "router_loss": ("router_loss",),
-}
-"""File name -> columns after `step`."""
+LEARNING_RATE = "learning_rate"
+"""The one curve with a column for each of the optimizers; others have one, named as they are."""
+
+NAMES = ("training_loss", LEARNING_RATE, "gradient_norm", "validation_loss", "validation_bits_per_byte", "router_loss")
 
 OPTIONAL = {"router_loss"}
 """Begun with their first point: a model without routers has none."""
 
 
 class Curves:
-    """`folder/NAME.tsv` for each of `CURVES`."""
+    """`folder/NAME.tsv` for each of `NAMES`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, optimizers: Iterable[str]) -> None:
         self.folder = folder
+        self.optimizers = tuple(optimizers)
         folder.mkdir(parents=True, exist_ok=True)
 
     def restart(self) -> None:
         """Begin empty curves."""
-        for name in CURVES:
+        for name in NAMES:
             self._path(name).unlink(missing_ok=True)
             if name not in OPTIONAL:
                 self._write(name, [])
@@ -66,7 +63,8 @@ class Curves:
             (folder / f"{name}.tsv").write_bytes(self._path(name).read_bytes())
 
     def _write(self, name: str, rows: list[str]) -> None:
-        header = "\t".join(("step", *CURVES[name]))
+        columns = self.optimizers if name == LEARNING_RATE else (name,)
+        header = "\t".join(("step", *columns))
         atomic_write(self._path(name), "".join(f"{row}\n" for row in [header, *rows]))
 
     def _path(self, name: str) -> Path:
@@ -75,7 +73,7 @@ class Curves:
 
 def _curves_in(folder: Path) -> list[str]:
     """The names of the curves that a folder has."""
-    return [name for name in CURVES if name not in OPTIONAL or (folder / f"{name}.tsv").exists()]
+    return [name for name in NAMES if name not in OPTIONAL or (folder / f"{name}.tsv").exists()]
 
 
 def _rows(file: Path) -> list[str]:

@@ -1,38 +1,49 @@
 """Reports a run while it goes: the curves, the trackers, the progress line."""
 
+import sys
+import time
+
 from torch import Tensor
 
 from stages.train.data.batches import rows_before
 from stages.train.monitoring.curves import Curves
-from stages.train.monitoring.progress import ProgressLine
 from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.trackers import Trackers
-from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import TrainParams
 from stages.train.validation import ValidationResult
+
+LOG_SECONDS = 10.0
+"""Between two lines in a log."""
 
 
 class Report:
     """The main process shows and records; the others do nothing."""
 
     def __init__(
-        self, params: TrainParams, throughput: Throughput, curves: Curves, trackers: Trackers, enabled: bool
+        self,
+        params: TrainParams,
+        steps: range,
+        throughput: Throughput,
+        curves: Curves,
+        trackers: Trackers,
+        enabled: bool,
     ) -> None:
         self.params = params
+        self.steps = steps  # of this start, from 0
         self.throughput = throughput
         self.curves = curves
         self.trackers = trackers
         self.enabled = enabled
-        self.line = ProgressLine(params.max_steps, enabled)
+        self.line = ProgressLine(steps.stop, enabled)
 
-    def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None, first_step: int) -> None:
-        """The state after `done` steps; this start did those from `first_step` on. Losses in nats per token."""
+    def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None) -> None:
+        """The state after `done` steps. Losses in nats per token."""
         if not self.enabled:
             return
-        left = seconds_left(self.params, first_step, done, self.params.max_steps, self.throughput.seconds)
+        left = seconds_left(self.params, self.steps, done, self.throughput.seconds)
         self.line.show(done, loss, self.throughput.tokens_per_second, left)
-        multiplier = lr_multiplier(self.params.schedule, done - 1, self.params.max_steps)
-        rates = {name: peak * multiplier for name, peak in peak_learning_rates(self.params).items()}
+        multiplier = self.params.schedule.multiplier(done - 1, self.params.max_steps)
+        rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
         losses = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
         if router_loss is not None:
             losses["router_loss"] = router_loss.item()
@@ -52,16 +63,32 @@ class Report:
         self.trackers.log(done, values)
 
 
-def seconds_left(params: TrainParams, first_step: int, done: int, last: int, seconds: float) -> float:
-    """The time until `last` steps are done, where the steps from `first_step` to `done` took `seconds`.
+def seconds_left(params: TrainParams, steps: range, done: int, seconds: float) -> float:
+    """The time until all of `steps` are done, where those before `done` took `seconds`.
 
     It is counted in rows: steps take longer where the batch has grown.
     """
-    first, now, end = (rows_before(params, step) for step in (first_step, done, last))
+    first, now, end = (rows_before(params, step) for step in (steps.start, done, steps.stop))
     return seconds * (end - now) / (now - first)
 
 
-def peak_learning_rates(params: TrainParams) -> dict[str, float]:
-    """The peak rate of each optimizer, in the order of the columns of the curve; 0 for one that is not used."""
-    muon = params.optimizer.muon_learning_rate if params.optimizer.name == "muon" else 0.0
-    return {"adamw": params.optimizer.adamw_learning_rate, "muon": muon}
+class ProgressLine:
+    """Step, loss, speed and the time that remains."""
+
+    def __init__(self, last_step: int, enabled: bool) -> None:
+        self.last_step = last_step
+        self.enabled = enabled
+        self.live = sys.stdout.isatty()
+        self._last = float("-inf")
+
+    def show(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """Show the state after `step` steps; in a log at most every `LOG_SECONDS`."""
+        now = time.monotonic()
+        is_last = step == self.last_step
+        if not self.enabled or (not self.live and now - self._last < LOG_SECONDS and not is_last):
+            return
+        self._last = now
+        remaining = time.strftime("%H:%M:%S", time.gmtime(seconds_left))
+        text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
+        end = "\n" if is_last or not self.live else ""
+        print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)

@@ -20,7 +20,6 @@ from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
 from stages.train.data.batches import rows_before
-from stages.train.distributed.agreement import finish_together
 from stages.train.loop import Trainer
 from stages.train.model.export import full_model, save_model
 from stages.train.monitoring.throughput import processor_name
@@ -58,7 +57,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
     Raises UserError where the model of one of `export_steps` is missing.
     """
     model = full_model(trainer.eager, trainer.accelerator, trainer.params, trainer.store.manifest)
-    finish_together(trainer.accelerator)
+    trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if model is None:
         return
     exports = {step: checkpoints.exported(step) for step in trainer.params.export_steps}

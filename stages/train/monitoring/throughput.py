@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from stages.train.data.micro_batches import MicroBatch
+from stages.train.data.batches import MicroBatch
 
 GPU_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12, "V100": 125e12}
 """Dense bf16 (V100: fp16) peak by the vendors' data sheets, floating-point operations per second."""

@@ -25,7 +25,6 @@ from transformers.pytorch_utils import Conv1D
 
 Role = Literal["matrix", "experts", "head", "router", "embedding", "other"]
 
-BY_MUON: frozenset[Role] = frozenset({"matrix", "experts"})
 DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -39,6 +38,11 @@ class Weight:
     name: str
     parameter: nn.Parameter
     role: Role
+
+    @property
+    def is_decayed(self) -> bool:
+        """Whether weight decay is applied to it."""
+        return self.role in DECAYED
 
 
 def weights(model: PreTrainedModel) -> Iterator[Weight]:

@@ -22,7 +22,7 @@ from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, mi
 from stages.train.data.packing import PackingIndex
 from stages.train.distributed.gradients import gradient_sum
 from stages.train.distributed.parallel import clip, count, norm
-from stages.train.model.export import export_step
+from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.report import Report
 from stages.train.monitoring.throughput import Throughput
@@ -158,9 +158,7 @@ def train(
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            progress = Progress(
-                done, result.loss.item(), params.max_steps, params.log_every_steps, params.evaluate_every_steps
-            )
+            progress = Progress.of(params, done, result.loss.item())
             with trainer.throughput.checkpoint():
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:

@@ -19,9 +19,8 @@ import sys
 import tempfile
 import time
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -36,9 +35,8 @@ from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from stages.runtime.launch.config import LAUNCH, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.content import content_sha256
 from stages.train.checkpoint.fingerprint import CONTINUE, IDENTITY, LIBRARIES, changes_since, fingerprint, identity
-from stages.train.checkpoint.manifest import fault, read_history, read_progress
+from stages.train.checkpoint.manifest import content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
 from stages.train.distributed.hardware import COMPILE, MICRO_BATCH
 from stages.train.launch.launcher import RESTARTS, launch
@@ -50,6 +48,9 @@ EXIT_CODES = {"equal": 0, "different": 1, "cannot": EXIT_USER_ERROR}
 
 RESULTS = (STATE_DIR, MODEL, REPORTS)
 """Of the project; the folder in which a segment is computed has its own."""
+
+NO_CAUSE = """No recorded fact of the execution differs: the record or a checkpoint was changed, or runs cannot be \
+repeated bit for bit on this hardware"""
 
 SET_FROM_THE_RECORD = {"first_step", "last_step", "launch", "environment"}
 
@@ -83,21 +84,26 @@ class Segment:
         ]
 
     @property
+    def start(self) -> Path | None:
+        """The checkpoint that it begins with; None where it begins with the run."""
+        return self.checkpoints / checkpoint_name(self.first) if self.first else None
+
+    @property
     def max_steps(self) -> int:
         """Of the run."""
         return self.record.sessions[-1].last_step
 
 
-@dataclass(frozen=True)
+@dataclass
 class Found:
-    """What a piece led to."""
+    """What the steps led to this time."""
 
-    session: Session
-    """How it was executed this time."""
-    contents: dict[int, str]
-    """Step -> content of the checkpoint, at each recorded step of the piece."""
-    weights: str | None
-    """The exported weights' sha256, where the piece ends with the run."""
+    sessions: list[Session] = field(default_factory=list)
+    """How each piece was executed."""
+    contents: dict[int, str] = field(default_factory=dict)
+    """Step -> content of the checkpoint, at each recorded step."""
+    weights: str | None = None
+    """The exported weights' sha256, where the segment ends with the run."""
 
 
 def main() -> None:
@@ -130,7 +136,7 @@ def main() -> None:
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def recompute(segment: Segment, settings: dict[str, str]) -> list[Found]:
+def recompute(segment: Segment, settings: dict[str, str]) -> Found:
     """Start the trainer for each piece of the segment, up to one that does not lead to what is recorded.
 
     `settings`: environment variables that are to be other than recorded.
@@ -138,13 +144,21 @@ def recompute(segment: Segment, settings: dict[str, str]) -> list[Found]:
     require_locked(*LIBRARIES)
     params = read_section("train", TrainParams).model_copy(update={"precision": segment.pieces[0].session.precision})
     check_run(segment, params)
-    found: list[Found] = []
+    # Nothing is kept and shown but what leads to the end, and the start fits: points of the curves as its run had them.
+    points = params if segment.start is None else read_manifest(segment.start)
+    params = params.model_copy(
+        update={
+            **{"checkpoints_kept": 1, "milestone_every_steps": None, "trackers": [], "export_steps": []},
+            "log_every_steps": points.log_every_steps,
+            "evaluate_every_steps": points.evaluate_every_steps * params.max_steps,
+        }
+    )
+    found, recorded = Found(), segment.record.checkpoints
     STATE_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segment-", dir=STATE_DIR.absolute()) as scratch:
-        start = link_inputs(segment, Path(scratch))
-        params = params.model_copy(update=kept(params, start))
+        link_inputs(segment, Path(scratch))
         for piece in segment.pieces:
-            execute_as_recorded(piece, segment.record.checkpoints, Path(scratch))
+            execute_as_recorded(piece, recorded, Path(scratch))
             os.environ.update(settings)
             print(f"computing the steps {piece.first + 1} to {piece.last} again", flush=True)
             with chdir(scratch):
@@ -153,8 +167,8 @@ def recompute(segment: Segment, settings: dict[str, str]) -> list[Found]:
                     raise UserError("the steps could not be computed; see above")
                 if code:
                     sys.exit(EXIT_TERMINATED if code == EXIT_CONTINUE else code)
-                found.append(read_found(segment, piece))
-            if found[-1].contents[piece.last] != segment.record.checkpoints[piece.last]:
+                read_found(segment, piece, found)
+            if found.contents[piece.last] != recorded[piece.last]:
                 break
     return found
 
@@ -222,45 +236,23 @@ def check_run(segment: Segment, params: TrainParams) -> None:
             "check out the run's commit and data first, as `parrotflow reproduce` does"
         )
     stores[0].verify()
-    if segment.first:
-        checkpoint, recorded = segment.checkpoints / checkpoint_name(segment.first), segment.record.checkpoints
-        problem = fault(checkpoint)
-        if not problem and (content := content_sha256(checkpoint)) != recorded[segment.first]:
-            problem = f"it is not the recorded one: its content is {content[:16]}, recorded is "
-            problem += recorded[segment.first][:16]
+    if segment.start:
+        problem, recorded = fault(segment.start), segment.record.checkpoints[segment.first]
+        if not problem and (content := content_sha256(segment.start)) != recorded:
+            problem = f"it is not the recorded one: its content is {content[:16]}, recorded is {recorded[:16]}"
         if problem:
-            raise UserError(f"{checkpoint}: {problem}")
+            raise UserError(f"{segment.start}: {problem}")
 
 
-def link_inputs(segment: Segment, scratch: Path) -> Path | None:
-    """Make a project in which the trainer finds this one's inputs, and continues from the segment's first checkpoint.
-
-    Returns that checkpoint; None where the segment begins with the run.
-    """
+def link_inputs(segment: Segment, scratch: Path) -> None:
+    """Make a project in which the trainer finds this one's inputs and continues from the segment's start."""
     for path in Path().absolute().iterdir():
         if path.name not in map(str, RESULTS):
             (scratch / path.name).symlink_to(path)
     run = scratch / CHECKPOINTS / segment.record.fingerprint
     run.mkdir(parents=True)
-    if not segment.first:
-        return None
-    start = run / checkpoint_name(segment.first)
-    start.symlink_to(segment.checkpoints / start.name)
-    return start
-
-
-def kept(params: TrainParams, start: Path | None) -> dict[str, Any]:
-    """The parameters of what is kept and shown: nothing more than a segment needs, so that its start is continued."""
-    log_every_steps = read_progress(start).log_every_steps if start else params.log_every_steps
-    evaluate_every_steps = read_progress(start).evaluate_every_steps if start else params.evaluate_every_steps
-    return {
-        "checkpoints_kept": 1,
-        "milestone_every_steps": None,
-        "trackers": [],
-        "export_steps": [],
-        "log_every_steps": log_every_steps,
-        "evaluate_every_steps": evaluate_every_steps * params.max_steps,
-    }
+    if segment.start:
+        (run / segment.start.name).symlink_to(segment.start)
 
 
 def execute_as_recorded(piece: Piece, recorded: dict[int, str], scratch: Path) -> None:
@@ -287,48 +279,44 @@ def execute_as_recorded(piece: Piece, recorded: dict[int, str], scratch: Path) -
         os.environ[LAUNCH] = str(file)
 
 
-def read_found(segment: Segment, piece: Piece) -> Found:
-    """What the trainer left in the current folder. Raises UserError where it has no checkpoint of the last step."""
+def read_found(segment: Segment, piece: Piece, found: Found) -> None:
+    """Add what the trainer left in the current folder. Raises UserError where it has no checkpoint of the last step."""
     checkpoint = CHECKPOINTS / segment.record.fingerprint / checkpoint_name(piece.last)
     if problem := fault(checkpoint):
         raise UserError(f"the state after step {piece.last} could not be written ({problem}); see above")
-    history = read_history(checkpoint)
-    contents = {step: sha256 for step, sha256 in history.contents.items() if step > piece.first}
-    execution = read_execution() if piece.last == segment.max_steps else None
-    return Found(history.sessions[-1], contents, execution.weights_sha256 if execution else None)
+    manifest = read_manifest(checkpoint)
+    found.sessions.append(manifest.sessions[-1])
+    found.contents |= {step: sha256 for step, sha256 in manifest.contents.items() if step > piece.first}
+    if piece.last == segment.max_steps and (execution := read_execution()):
+        found.weights = execution.weights_sha256
 
 
-def judge(segment: Segment, found: list[Found]) -> SegmentReport:
-    """The verdict, from what each piece of the segment led to."""
-    contents = {step: sha256 for piece in found for step, sha256 in piece.contents.items()}
-    compared = [
-        Compared(what=f"checkpoint of step {step}", recorded=segment.record.checkpoints[step], found=sha256)
-        for step, sha256 in sorted(contents.items())
-    ]
-    if found[-1].weights:
-        compared.append(Compared(what="weights", recorded=segment.record.weights_sha256, found=found[-1].weights))
-    wrong = next((one for one in compared if one.recorded != one.found), None)
-    if wrong:
-        del compared[compared.index(wrong) + 1 :]
+def judge(segment: Segment, found: Found) -> SegmentReport:
+    """The verdict, from what the segment led to: all hashes up to the first one that differs."""
+    record = segment.record
+    hashes = [(f"checkpoint of step {step}", record.checkpoints[step], own) for step, own in found.contents.items()]
+    if found.weights:
+        hashes.append(("weights", record.weights_sha256, found.weights))
+    compared: list[Compared] = []
+    for what, recorded, own in hashes:
+        compared.append(Compared(what=what, recorded=recorded, found=own))
+        if recorded != own:
+            break
     differences = [
         difference
-        for piece, own in zip(segment.pieces, found, strict=False)
-        for difference in differing_facts(piece.session, own.session)
+        for piece, session in zip(segment.pieces, found.sessions, strict=False)
+        for difference in differing_facts(piece.session, session)
     ]
-    steps = f"steps {segment.first + 1} to {segment.last}"
-    if wrong is None:
-        reason = f"{steps}, computed again, lead to the recorded state, bit for bit"
+    equal = compared[-1].recorded == compared[-1].found
+    reason = f"steps {segment.first + 1} to {segment.last}, computed again, "
+    if equal:
+        reason += "lead to the recorded state, bit for bit"
     else:
+        reason += f"do not lead to the recorded state; the first difference is in the {compared[-1].what}. "
         causes = ", ".join(f"{one.fact} ({one.recorded} recorded, {one.here} here)" for one in differences)
-        reason = f"{steps}, computed again, do not lead to the recorded state; the first difference is in the "
-        reason += f"{wrong.what}. " + (
-            f"Likely causes: {causes}"
-            if causes
-            else "No recorded fact of the execution differs: the record or a checkpoint was changed, or runs cannot be "
-            "repeated bit for bit on this hardware"
-        )
+        reason += f"Likely causes: {causes}" if causes else NO_CAUSE
     return SegmentReport(
-        verdict="different" if wrong else "equal",
+        verdict="equal" if equal else "different",
         reason=reason,
         from_step=segment.first,
         to_step=segment.last,

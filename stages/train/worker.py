@@ -7,8 +7,6 @@ process, which is the way to debug it.
 
 import os
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -43,7 +41,7 @@ from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.report import Report
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
-from stages.train.monitoring.trackers import TRACKERS, Trackers
+from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 from stages.train.validation import Evaluation
@@ -71,9 +69,9 @@ def main() -> None:
 
     segment = [int(step) for step in os.environ.get(SEGMENT, "").split(",") if step]
     steps = range(start.progress.step, segment[-1] if segment else params.max_steps)
-    trackers = Trackers(params, accelerator, name, steps.start)
+    start_trackers(params, accelerator, name, steps.start)
     trainer.throughput.restart()
-    report = Report(params, steps, trainer.throughput, checkpoints.curves, trackers, accelerator.is_main_process)
+    report = Report(params, steps, trainer.throughput, checkpoints.curves, accelerator)
     evaluation = Evaluation(params, accelerator, validation, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
         progress = train(trainer, evaluation, checkpoints, report, start.progress, segment)
@@ -83,7 +81,8 @@ def main() -> None:
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
         write_results(trainer, progress, evaluation.measure(), checkpoints)
-    trackers.finish()
+    for tracker in accelerator.trackers:
+        tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)
 
 
@@ -136,30 +135,29 @@ def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[Tok
     return run
 
 
-def run_worker(main: Callable[[], None]) -> None:
-    """Run what a worker does, and tell the command how it ended."""
+def run_worker() -> None:
+    """Run the worker, and tell the command how it ended.
+
+    What one worker cannot do the others cannot either: the first says so, the others exit silently.
+    """
+
+    def with_one_message() -> None:
+        try:
+            try:
+                main()
+            except torch.OutOfMemoryError as error:
+                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
+                raise UserError(f"train: {said}") from None
+        except UserError as error:
+            if is_first_to_fail():
+                raise
+            raise SystemExit(error.exit_code) from None
+
     try:
-        run_stage(partial(_with_one_message, main))
+        run_stage(with_one_message)
     except SystemExit as ended:
         leave(ended.code if isinstance(ended.code, int) else 0)
 
 
-def _with_one_message(main: Callable[[], None]) -> None:
-    """What one worker cannot do the others cannot either: the first says so, the others exit silently."""
-    try:
-        main()
-    except torch.OutOfMemoryError as error:
-        message = f"train: out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
-        raise SystemExit(_say_once(UserError(message))) from None
-    except UserError as error:
-        raise SystemExit(_say_once(error)) from None
-
-
-def _say_once(error: UserError) -> int:
-    if is_first_to_fail():
-        raise error
-    return error.exit_code
-
-
 if __name__ == "__main__":
-    run_worker(main)
+    run_worker()

@@ -37,11 +37,18 @@ from stages.formats.checkpoints import export_path
 from stages.runtime.atomic import flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.content import DataOnlyPlanner, content_sha256
-from stages.train.checkpoint.manifest import History, Progress, fault, read_history, read_progress, write_manifest
+from stages.train.checkpoint.manifest import (
+    DataOnlyPlanner,
+    History,
+    Progress,
+    content_sha256,
+    fault,
+    read_manifest,
+    write_manifest,
+)
 from stages.train.checkpoint.mirror import MIRROR, Mirror
 from stages.train.distributed.parallel import count, on_main
-from stages.train.monitoring.curves import Curves
+from stages.train.monitoring.report import Curves
 from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
 
@@ -195,7 +202,7 @@ class Checkpoints:
             if name in here:
                 if problem := fault(path):
                     print(f"warning: {path} is skipped: {problem}", flush=True)
-                elif fits(read_progress(path)):
+                elif fits(read_manifest(path)):
                     return path
             if name in mirrored and self.mirror.pull(path, fits):
                 return path
@@ -206,8 +213,9 @@ class Checkpoints:
         state = _state(model, optimizers)
         load(state, storage_reader=FileSystemReader(path), planner=DataOnlyPlanner(), no_dist=self._alone)
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
-        self.history = read_history(path)
-        return read_progress(path)
+        manifest = read_manifest(path)
+        self.history = History(manifest.sessions, manifest.contents)
+        return manifest
 
 
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def resume(
             printed(f"starting afresh, {reason}")
         if is_main:
             checkpoints.curves.restart()
-        return Start(Progress(0, math.nan, params.max_steps, params.log_every_steps, params.evaluate_every_steps))
+        return Start(Progress.of(params, 0, math.nan))
     progress = checkpoints.load(path, model, optimizers)
     printed(f"continuing at step {progress.step} of {params.max_steps}, from {path}")
     if crosses and earlier is not None:

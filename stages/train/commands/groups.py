@@ -18,7 +18,7 @@ from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 from stages.train.model.build import build_config, check_model, padded_vocabulary, source_folder
-from stages.train.optim.roles import Role, weights
+from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
 
 NOMINAL_VOCABULARY = 4096

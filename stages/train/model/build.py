@@ -1,24 +1,31 @@
 """The model: any causal language model that transformers can build from a config, from scratch or from `start_from`.
 
+And the way back: from weights as they are trained to a model that `from_pretrained` loads.
+
 `start_from` names a local folder, or a commit of a Hub repository (`owner/name@COMMIT`): a branch can move, so only a
 commit says which weights were continued. Weights are read from safetensors alone, and no code of the model's is run.
 """
 
+import errno
 import hashlib
 import math
 import re
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.formats.tokens import Manifest
+from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.runtime.hub import snapshot
+from stages.train.distributed.parallel import full_weights
 from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask, one_line
-from stages.train.model.loss import check_router_fields
+from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64
@@ -191,3 +198,41 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
     head_size = (getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
     attention = 12 * int(config.num_hidden_layers) * heads * head_size * sequence_length
     return int(6 * sum(multiplied.values()) + attention)
+
+
+def full_model(
+    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest
+) -> PreTrainedModel | None:
+    """The model on the CPU of the main process, without the padding of the vocabulary; None on the others.
+
+    Every process calls this: a sharded model is put together.
+    """
+    weights = full_weights(trained)
+    if not accelerator.is_main_process:
+        return None
+    plain = CausalLoss(build_model(params, vocabulary), params)
+    plain.load_state_dict(weights)
+    plain.model.resize_token_embeddings(vocabulary.vocab_size)
+    plain.model.config.use_cache = True
+    return plain.model
+
+
+def export_step(
+    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest, place: Path
+) -> None:
+    """Write the model as it is at one of `export_steps`. Every process calls this."""
+    model = full_model(trained, accelerator, params, vocabulary)
+    if model is not None:
+        with atomic_folder(place) as folder:
+            save_model(model, folder)
+    accelerator.wait_for_everyone()
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model into an existing folder; a full disk is an OSError here as anywhere."""
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        if "No space left" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, str(error), str(folder)) from error

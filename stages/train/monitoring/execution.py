@@ -21,7 +21,7 @@ from stages.train.data.batches import batch_size
 from stages.train.distributed.parallel import uses_fsdp
 from stages.train.launch.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
-from stages.train.monitoring.throughput import processor_name
+from stages.train.monitoring.throughput import device_name
 
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")
 """How the names of flags begin that say how a CPU multiplies."""
@@ -52,7 +52,7 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
     return Session(
         first_step=first_step,
         last_step=params.max_steps,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        device=device_name(device),
         device_type=device.type,
         cpu_flags=vector_flags(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),

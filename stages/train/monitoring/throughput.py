@@ -93,8 +93,10 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def processor_name() -> str:
-    """The CPU's name."""
+def device_name(device: torch.device) -> str:
+    """The name of a GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -106,9 +108,5 @@ def peak_flops(device: torch.device) -> float | None:
 
     Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
     """
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for known, peak in GPU_PEAK_FLOPS.items():
-            if known in name:
-                return peak
-    return None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for known, peak in GPU_PEAK_FLOPS.items() if known in name), None)

@@ -10,7 +10,7 @@ from stages.train.optim.settings import OptimizerSettings, Precision, Rate
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from stages.train.optim.roles import Weight
+    from stages.train.optim.optimizers import Weight
 
 
 class WithAdamW(OptimizerSettings):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from stages.train.optim.roles import Weight
+    from stages.train.optim.optimizers import Weight
 
 ROLES = ("matrix", "experts")
 """Of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""

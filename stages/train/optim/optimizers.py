@@ -1,14 +1,37 @@
-"""The optimizers of a model: built as the section `train.optimizer` says, their learning rates set at each step."""
+"""The optimizers of a model: which trains a tensor and whether it is decayed, by what the tensor does in the model.
+
+| role       | what it is                                                              | with muon    | decay |
+|------------|-------------------------------------------------------------------------|--------------|-------|
+| matrix     | weight of a linear layer (torch's, or GPT-2's `Conv1D`), fused or not   | Muon         | yes   |
+| experts    | weights of all experts of a layer, (experts, m, n): one matrix each      | Muon         | yes   |
+| head       | output matrix that is no embedding (untied)                              | AdamW        | yes   |
+| router     | scores of experts, (experts, width), and gates of a single value         | AdamW        | yes   |
+| embedding  | looked up by id or position, also where it is the output matrix too (tied) | AdamW      | no    |
+| other      | norms, biases, kernels of convolutions, and tables such as mamba's `A_log` | AdamW      | no    |
+
+So what activations are multiplied with is decayed (as in GPT-3), and of it Muon takes the hidden layers: its authors
+leave embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025). The rows of a router are scores of experts
+that are compared with each other, which orthogonalising would make equally large, so it stays with AdamW too. The
+number of dimensions says nothing: `A_log` and the biases of GPT-OSS's experts are 2-D, and multiply nothing.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
-from stages.train.optim.roles import weights
 from stages.train.optim.settings import OptimizerSettings, Precision
+
+Role = Literal["matrix", "experts", "head", "router", "embedding", "other"]
+
+DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
+
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""How configs name the number of experts."""
 
 Rule: TypeAlias = Callable[[dict[str, Any], dict[Tensor, dict[str, Tensor]]], None]
 """Updates the parameters of a group, of which it is given the settings and the state."""
@@ -50,3 +73,60 @@ class ByRule(torch.optim.Optimizer):
         """One update of every group."""
         for group in self.param_groups:
             self._rule(group, self.state)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A trained parameter of a model, once where several names share it."""
+
+    name: str
+    parameter: nn.Parameter
+    role: Role
+
+    @property
+    def is_decayed(self) -> bool:
+        """Whether weight decay is applied to it."""
+        return self.role in DECAYED
+
+
+def weights(model: PreTrainedModel) -> Iterator[Weight]:
+    """The model's trained parameters with their roles, in the model's order."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    output = model.get_output_embeddings()
+    heads = {id(output.weight)} if isinstance(output, nn.Linear) else set()
+    experts = _expert_count(model)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            role = _role(model, name, parameter, experts)
+            if id(parameter) in embeddings:
+                role = "embedding"
+            elif id(parameter) in heads:
+                role = "head"
+            yield Weight(name, parameter, role)
+
+
+def _role(model: PreTrainedModel, name: str, parameter: nn.Parameter, experts: int | None) -> Role:
+    """The role of a parameter that is neither embedding nor head."""
+    path, _, own = name.rpartition(".")
+    owner = model.get_submodule(path)
+    if own.endswith("bias"):
+        return "other"
+    if parameter.ndim == 3 and "expert" in f"{path} {type(owner).__name__}".lower():
+        return "experts"
+    if parameter.ndim != 2:
+        return "other"
+    linear = isinstance(owner, nn.Linear | Conv1D)
+    if _chooses(path, owner) and (parameter.shape[0] in (1, experts) or not linear):
+        return "router"
+    return "matrix" if linear else "other"
+
+
+def _chooses(path: str, owner: nn.Module) -> bool:
+    """Whether a module is called a router or a gate; `gate_proj`, a part of an MLP, is none."""
+    named = any(part in ("gate", "router") or part.endswith("_gate") for part in path.split("."))
+    return named or "Router" in type(owner).__name__
+
+
+def _expert_count(model: PreTrainedModel) -> int | None:
+    config = model.config.get_text_config()
+    return next((count for name in EXPERT_COUNTS if (count := getattr(config, name, None))), None)

@@ -14,7 +14,7 @@ from stages.runtime.section import Section
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from stages.train.optim.roles import Weight
+    from stages.train.optim.optimizers import Weight
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stages.train.monitoring.curves import Curves
+from stages.train.monitoring.report import Curves
 from stages.train.params import TrainParams
 from tests.train.small_run import params
 

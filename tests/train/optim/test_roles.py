@@ -9,8 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from stages.train.model.build import build_model
-from stages.train.optim.optimizers import build_optimizers
-from stages.train.optim.roles import weights
+from stages.train.optim.optimizers import build_optimizers, weights
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params

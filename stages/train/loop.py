@@ -144,7 +144,7 @@ def train(
             routers = result.router_loss if trainer.eager.router_loss else None
             report.step(done, result.loss.item(), result.gradient_norm, routers)
         if done % params.evaluate_every_steps == 0 or done == params.max_steps:
-            with trainer.throughput.evaluation():
+            with trainer.throughput.aside("evaluation"):
                 report.validation(done, evaluation.measure())
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.item() > 0, result.stop_votes
@@ -159,13 +159,13 @@ def train(
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
             progress = Progress.of(params, done, result.loss.item())
-            with trainer.throughput.checkpoint():
+            with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:
             # A checkpoint is one for all: what one process could not write is not saved.
             unsaved = count(trainer.accelerator, not checkpoints.wait())
             raise StoppedError(saved=due and not unsaved)
-    with trainer.throughput.checkpoint():
+    with trainer.throughput.aside("checkpoint"):
         checkpoints.wait()
     return progress
 

@@ -62,7 +62,7 @@ def main() -> None:
     run = run_identity(params, accelerator, [setup.store, validation])
     name = fingerprint(run)
     checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
-    start = resume(checkpoints, params, setup.eager, setup.optimizers, run)
+    start = resume(checkpoints, setup.eager, setup.optimizers, run)
     sessions = checkpoints.history.sessions
     trainer = compile_and_spread(setup, stays_compiled(afresh, sessions, accelerator.device))
     sessions.append(describe_session(trainer, start.progress.step + 1, start.continued_from))

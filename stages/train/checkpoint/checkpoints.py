@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -88,7 +87,13 @@ class Checkpoints:
         processes = self.accelerator.num_processes
         if processes == 1:
             return
-        probe = on_main(self.accelerator, partial(_touch, self.folder / f"seen-{uuid.uuid4().hex}"))
+
+        def touch() -> Path:
+            path = self.folder / f"seen-{uuid.uuid4().hex}"
+            path.touch()
+            return path
+
+        probe = on_main(self.accelerator, touch)
         deadline = time.monotonic() + SHARED_WITHIN_SECONDS
         while not probe.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -221,11 +226,6 @@ class Checkpoints:
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     weights, optimizer_state = get_state_dict(model, list(optimizers))
     return {"model": weights, "optimizers": optimizer_state}
-
-
-def _touch(path: Path) -> Path:
-    path.touch()
-    return path
 
 
 def _locked(path: Path) -> IO[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.atomic import atomic_write
 from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.dotted import flatten
 from stages.runtime.hashes import file_sha256
@@ -24,6 +23,7 @@ from stages.train.params import TrainParams
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 WORKER = "stages.train.worker"
 IDENTITY = "identity.json"
+"""In the folder of a run's checkpoints: what they belong to."""
 
 WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
 WITHOUT_EFFECT |= {"log_every_steps", "evaluate_every_steps"}
@@ -61,11 +61,6 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
 def fingerprint(values: dict[str, Any]) -> str:
     """16 hex digits that name an identity."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def record_identity(folder: Path, values: dict[str, Any]) -> None:
-    """Keep with the checkpoints what they belong to."""
-    atomic_write(folder / IDENTITY, json.dumps(values, indent=1, sort_keys=True))
 
 
 def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:

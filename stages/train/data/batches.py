@@ -128,7 +128,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class ProcessShare:
-    """Which part of each global batch a process takes, and in pieces of how many sequences."""
+    """Which contiguous part of each global batch a process takes, and in pieces of how many sequences."""
 
     process: int
     processes: int
@@ -143,28 +143,17 @@ def micro_batches(
     def reads() -> Iterator[Callable[[], MicroBatch]]:
         for step in steps:
             rows = rows_of_step(params.seed, step, params, index.rows)
-            targets, size = index.target_count(rows), batch_size(params, step)
-            for first, stop in slices(size, share):
-                is_last = stop == own_rows(size, share).stop
-                yield partial(read, rows[first:stop], step, first, is_last, targets)
+            targets, each = index.target_count(rows), len(rows) // share.processes
+            own = range(share.process * each, (share.process + 1) * each)
+            for first in own[:: share.micro_batch_size]:
+                stop = min(first + share.micro_batch_size, own.stop)
+                yield partial(read, rows[first:stop], step, first, stop == own.stop, targets)
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
         read = read_rows(store, index, rows, params.sequence_length)
         return MicroBatch(read, step, first_row, is_last, step_targets)
 
     return read_ahead(reads())
-
-
-def own_rows(global_batch_size: int, share: ProcessShare) -> range:
-    """The indices in the global batch that a process takes: a contiguous block."""
-    each = global_batch_size // share.processes
-    return range(share.process * each, (share.process + 1) * each)
-
-
-def slices(global_batch_size: int, share: ProcessShare) -> list[tuple[int, int]]:
-    """Start and stop of each of a process's micro-batches in the global batch."""
-    own = own_rows(global_batch_size, share)
-    return [(first, min(first + share.micro_batch_size, own.stop)) for first in own[:: share.micro_batch_size]]
 
 
 def read_ahead(reads: Iterable[Callable[[], Item]]) -> Iterator[Item]:

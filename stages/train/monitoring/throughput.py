@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -26,8 +27,8 @@ class Throughput:
     """Of all processes' devices together, per second; None where it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
-    checkpoint_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
+    aside_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
+    """Not spent on training steps."""
     began: float = field(default_factory=time.perf_counter)
 
     def restart(self) -> None:
@@ -35,18 +36,11 @@ class Throughput:
         self.began = time.perf_counter()
 
     @contextmanager
-    def checkpoint(self) -> Iterator[None]:
-        """Time what happens within as checkpointing."""
+    def aside(self, what: Literal["checkpoint", "evaluation"]) -> Iterator[None]:
+        """Time what happens within as no part of the training steps."""
         began = time.perf_counter()
         yield
-        self.checkpoint_seconds += time.perf_counter() - began
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Time what happens within as evaluation."""
-        began = time.perf_counter()
-        yield
-        self.evaluation_seconds += time.perf_counter() - began
+        self.aside_seconds[what] += time.perf_counter() - began
 
     def timed(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """The same micro-batches; the time waited for each is counted."""
@@ -66,7 +60,7 @@ class Throughput:
     @property
     def tokens_per_second(self) -> float:
         """Trained tokens over all processes, evaluation and checkpoints left out of the time."""
-        return self.tokens / max(1e-9, self.seconds - self.evaluation_seconds - self.checkpoint_seconds)
+        return self.tokens / max(1e-9, self.seconds - sum(self.aside_seconds.values()))
 
     def metrics(self) -> dict[str, float]:
         """All of it by name, for reports and trackers."""
@@ -74,8 +68,7 @@ class Throughput:
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "data_seconds": self.data_seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "checkpoint_seconds": self.checkpoint_seconds,
+            **{f"{what}_seconds": seconds for what, seconds in self.aside_seconds.items()},
             "memory_bytes": float(peak_memory_bytes()),
         } | ({} if self.utilisation is None else {"model_flops_utilisation": self.utilisation})
 

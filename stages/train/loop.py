@@ -24,11 +24,11 @@ from stages.train.distributed.gradients import gradient_sum
 from stages.train.distributed.parallel import clip, count, norm
 from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
-from stages.train.monitoring.report import Report
+from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.throughput import Throughput
 from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
-from stages.train.validation import Evaluation
+from stages.train.validation import Validation
 
 
 class StopSignal:
@@ -123,17 +123,17 @@ class StoppedError(Exception):
 
 def train(
     trainer: Trainer,
-    evaluation: Evaluation,
+    validation: Validation,
     checkpoints: Checkpoints,
-    report: Report,
+    reporter: Reporter,
     progress: Progress,
     segment: Sequence[int] = (),
 ) -> Progress:
-    """Run the steps that the report is of; where a `segment` names steps, with a checkpoint at each of them alone.
+    """Run the steps that the reporter is told; where a `segment` names steps, with a checkpoint at each of them alone.
 
     Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
     """
-    params, steps = trainer.params, report.steps
+    params, steps = trainer.params, reporter.steps
     votes = torch.zeros(())
     for step, batches in groupby(trainer.micro_batches(steps), key=attrgetter("step")):
         result = trainer.step(step, batches)
@@ -142,10 +142,10 @@ def train(
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
             routers = result.router_loss if trainer.eager.router_loss else None
-            report.step(done, result.loss.item(), result.gradient_norm, routers)
+            reporter.step(done, result.loss.item(), result.gradient_norm, routers)
         if done % params.evaluate_every_steps == 0 or done == params.max_steps:
             with trainer.throughput.aside("evaluation"):
-                report.validation(done, evaluation.measure())
+                reporter.validation(done, validation.measure())
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.item() > 0, result.stop_votes
         if done in params.export_steps:

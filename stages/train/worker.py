@@ -38,13 +38,13 @@ from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.execution import describe_session
-from stages.train.monitoring.report import Report
+from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
-from stages.train.validation import Evaluation
+from stages.train.validation import Validation
 
 SEGMENT = "PARROTFLOW_SEGMENT"
 """Set by `stages.train.segment`: the steps to save at, as `600,700`; with the last one the process ends."""
@@ -58,8 +58,8 @@ def main() -> None:
     params, accelerator = setup.params, setup.accelerator
     afresh = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
 
-    validation = TokenStore(TOKENS / VALIDATION)
-    run = run_identity(params, accelerator, [setup.store, validation])
+    held_out = TokenStore(TOKENS / VALIDATION)
+    run = run_identity(params, accelerator, [setup.store, held_out])
     name = fingerprint(run)
     checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
     start = resume(checkpoints, setup.eager, setup.optimizers, run)
@@ -71,16 +71,16 @@ def main() -> None:
     steps = range(start.progress.step, segment[-1] if segment else params.max_steps)
     start_trackers(params, accelerator, name, steps.start)
     trainer.throughput.restart()
-    report = Report(params, steps, trainer.throughput, checkpoints.curves, accelerator)
-    evaluation = Evaluation(params, accelerator, validation, trainer.eager, rows_at_once=trainer.micro_batch_size)
+    reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
+    validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
-        progress = train(trainer, evaluation, checkpoints, report, start.progress, segment)
+        progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
-        write_results(trainer, progress, evaluation.measure(), checkpoints)
+        write_results(trainer, progress, validation.measure(), checkpoints)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)

@@ -25,8 +25,8 @@ WORKER = "stages.train.worker"
 IDENTITY = "identity.json"
 """In the folder of a run's checkpoints: what they belong to."""
 
-WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
-WITHOUT_EFFECT |= {"log_every_steps", "evaluate_every_steps"}
+KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
+KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps"}
 """Parameters that change what is kept or shown, not what is computed. Resuming makes sure that the curves are those of
 an undisturbed run."""
 
@@ -46,7 +46,7 @@ def training_code(root: Path = ROOT) -> str:
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     """Everything that the weights depend on, by name."""
     pins = pinned()
-    values = params.model_dump(mode="json", exclude=WITHOUT_EFFECT)
+    values = params.model_dump(mode="json", exclude=KEPT_OR_SHOWN)
     if params.schedule.is_extensible:
         del values["max_steps"]
     start = {} if params.start_from is None else {"start_from": source_sha256(params.start_from)}

@@ -6,13 +6,14 @@ optimizer was chosen.
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
@@ -23,19 +24,6 @@ from stages.train.params import TrainParams
 
 NOMINAL_VOCABULARY = 4096
 """Where params.yaml does not say how large it is."""
-
-
-@dataclass
-class Group:
-    """The tensors of one role whose names differ in their numbers alone."""
-
-    role: Role
-    name: str
-    optimizer: str
-    """By its column in the curves."""
-    decay: float
-    tensors: int = 0
-    parameters: int = 0
 
 
 def main() -> None:
@@ -50,24 +38,12 @@ def main() -> None:
 
 
 def lines(params: TrainParams, vocabulary: Manifest) -> Iterator[str]:
-    """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name."""
-    yield f"{'optimizer':10}{'decay':>6}  {'role':10}{'tensors':>8}{'parameters':>14}  name"
-    for group in groups(params, vocabulary):
-        counts = f"{group.tensors:8,}{group.parameters:14,}"
-        yield f"{group.optimizer:10}{group.decay:6g}  {group.role:10}{counts}  {group.name}"
+    """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name.
 
-
-def groups(params: TrainParams, vocabulary: Manifest) -> list[Group]:
-    """The model's groups, those of one role together, in the model's order. Raises UserError as training would."""
-    config = build_config(params, vocabulary)
-    if params.start_from is None:
-        check_model(config)
-    else:
-        config = AutoConfig.from_pretrained(source_folder(params.start_from))
-    with torch.device("meta"):
-        config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    trained = list(weights(model))
+    A group is of tensors of one role whose names differ in their numbers alone; groups of one role come together, in
+    the model's order.
+    """
+    trained = list(weights(model_without_weights(params, vocabulary)))
     # torch fuses no optimizer over tensors without values, so each is built over a number in place of a tensor.
     numbers = [replace(weight, parameter=nn.Parameter(torch.zeros(()))) for weight in trained]
     taken = {
@@ -76,14 +52,29 @@ def groups(params: TrainParams, vocabulary: Manifest) -> list[Group]:
         for group in optimizer.param_groups
         for number in group["params"]
     }
-    found: dict[tuple[Role, str], Group] = {}
+    tensors, parameters = Counter[tuple[str, float, Role, str]](), Counter[tuple[str, float, Role, str]]()
     for weight, number in zip(trained, numbers, strict=True):
-        name = re.sub(r"\.\d+\.", ".*.", weight.name)
-        group = found.setdefault((weight.role, name), Group(weight.role, name, *taken[id(number.parameter)]))
-        group.tensors += 1
-        group.parameters += weight.parameter.numel()
-    roles = list(dict.fromkeys(role for role, _ in found))
-    return sorted(found.values(), key=lambda group: roles.index(group.role))
+        group = (*taken[id(number.parameter)], weight.role, re.sub(r"\.\d+\.", ".*.", weight.name))
+        tensors[group] += 1
+        parameters[group] += weight.parameter.numel()
+    roles = [role for _, _, role, _ in tensors]
+    yield f"{'optimizer':10}{'decay':>6}  {'role':10}{'tensors':>8}{'parameters':>14}  name"
+    for group in sorted(tensors, key=lambda group: roles.index(group[2])):
+        column, decay, role, name = group
+        yield f"{column:10}{decay:6g}  {role:10}{tensors[group]:8,}{parameters[group]:14,}  {name}"
+
+
+def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
+    """The model that training builds, whatever its size. Raises UserError as training would."""
+    config = build_config(params, vocabulary)
+    if params.start_from is None:
+        check_model(config)
+    else:
+        config = AutoConfig.from_pretrained(source_folder(params.start_from))
+    with torch.device("meta"):
+        config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return model
 
 
 if __name__ == "__main__":

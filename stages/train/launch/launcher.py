@@ -22,9 +22,9 @@ from stages.runtime.launch import supervision
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import command, environment
 from stages.runtime.section import read_section
+from stages.train.checkpoint.fingerprint import WORKER
 from stages.train.params import TrainParams
 
-WORKER = "stages.train.worker"
 RESTARTS = "PARROTFLOW_RESTARTS"
 GRACE = "PARROTFLOW_GRACE_SECONDS"
 SECTION = "PARROTFLOW_TRAIN_SECTION"

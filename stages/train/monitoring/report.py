@@ -35,7 +35,7 @@ OPTIONAL = {"router_loss"}
 """Begun with their first point: a model without routers has none."""
 
 
-class Report:
+class Reporter:
     """The main process shows and records; the others do nothing."""
 
     def __init__(

@@ -63,6 +63,11 @@ class Piece:
     first: int
     last: int
 
+    @property
+    def steps(self) -> range:
+        """Of which each leads to a state of the piece."""
+        return range(self.first + 1, self.last + 1)
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -271,7 +276,7 @@ def execute_as_recorded(piece: Piece, recorded: dict[int, str], scratch: Path) -
         COMPILE: "on" if session.compiled else "off",
         MICRO_BATCH: str(session.micro_batch_size),
         RESTARTS: "0",
-        SEGMENT: ",".join(str(step) for step in sorted(recorded) if piece.first < step <= piece.last),
+        SEGMENT: ",".join(map(str, [piece.first, *(step for step in sorted(recorded) if step in piece.steps)])),
     }
     if session.launch is not None:
         file = scratch / f"launch-{piece.first}.yaml"
@@ -286,7 +291,7 @@ def read_found(segment: Segment, piece: Piece, found: Found) -> None:
         raise UserError(f"the state after step {piece.last} could not be written ({problem}); see above")
     manifest = read_manifest(checkpoint)
     found.sessions.append(manifest.sessions[-1])
-    found.contents |= {step: sha256 for step, sha256 in manifest.contents.items() if step > piece.first}
+    found.contents |= {step: sha256 for step, sha256 in manifest.contents.items() if step in piece.steps}
     if piece.last == segment.max_steps and (execution := read_execution()):
         found.weights = execution.weights_sha256
 

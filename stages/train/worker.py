@@ -47,7 +47,7 @@ from stages.train.params import TrainParams
 from stages.train.validation import Validation
 
 SEGMENT = "PARROTFLOW_SEGMENT"
-"""Set by `stages.train.segment`: the steps to save at, as `600,700`; with the last one the process ends."""
+"""Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
 
 
 def main() -> None:
@@ -69,6 +69,8 @@ def main() -> None:
 
     segment = [int(step) for step in os.environ.get(SEGMENT, "").split(",") if step]
     steps = range(start.progress.step, segment[-1] if segment else params.max_steps)
+    if segment and steps.start != segment[0]:
+        raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
     start_trackers(params, accelerator, name, steps.start)
     trainer.throughput.restart()
     reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)

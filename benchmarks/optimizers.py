@@ -21,8 +21,7 @@ from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import MINI, mini_params, run_training, training_project
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import IGNORED, epoch_order, read_rows
-from stages.train.data.micro_batches import Share, micro_batches
+from stages.train.data.batches import IGNORED, ProcessShare, epoch_order, micro_batches, read_rows
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
@@ -106,9 +105,9 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
     optimizer = model.configure_optimizers(0.1, learning_rate, (0.9, 0.99), "cpu")
     compiled: Any = torch.compile(model, dynamic=False)
     index = build_packing(training, length, params.packing)
-    whole = Share(0, 1, params.global_batch_size)
+    whole = ProcessShare(0, 1, params.global_batch_size)
     params = params.model_copy(update={"max_steps": steps})
-    for batch in micro_batches(training, index, params, whole, first_step=0):
+    for batch in micro_batches(training, index, params, whole, range(params.max_steps)):
         step = batch.step
         decayed = 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
         for group in optimizer.param_groups:

@@ -37,13 +37,11 @@ from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import environment
 from stages.train.data.batches import Rows, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
-from stages.train.distributed.compile import should_compile
+from stages.train.distributed.hardware import repeat_bits, resolve_precision, should_compile
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
-from stages.train.model.precision import resolve_precision
-from stages.train.optim.optimizer import build_optimizers
+from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
-from stages.train.worker import repeat_bits
 
 Step = Callable[[], None]
 
@@ -189,7 +187,7 @@ def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
     setting that costs some speed for them.
     """
     loss_of = CausalLoss(build_model(params, store.manifest), params)
-    optimizers = build_optimizers(loss_of.model, params)
+    optimizers = build_optimizers(loss_of.model, params.optimizer, params.precision)
     inputs, targets, positions = map(torch.from_numpy, (batch.inputs, batch.targets, batch.positions))
     flops = flops_per_token(loss_of.model, params.sequence_length)
     wanted = should_compile(params, flops, inputs.device)

@@ -23,7 +23,7 @@ from stages.runtime.section import read_params_file
 from stages.train.model.build import build_model, flops_per_token, padded_vocabulary
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.throughput import peak_flops
-from stages.train.optim.optimizer import build_optimizers
+from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 
 VOCABULARY = 50_257
@@ -79,7 +79,7 @@ def gpt2_params(model: dict[str, Any]) -> TrainParams:
 def our_step(params: TrainParams, device: torch.device, batches: list[torch.Tensor]) -> Step:
     """What the training loop does in a step."""
     loss_of = CausalLoss(build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ())), params).to(device)
-    optimizers = build_optimizers(loss_of.model, params)
+    optimizers = build_optimizers(loss_of.model, params.optimizer, params.precision)
     compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
     positions = torch.arange(params.sequence_length, device=device).expand(len(batches[0]), -1)
     count = sum(batch[:, 1:].numel() for batch in batches)

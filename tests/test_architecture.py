@@ -99,7 +99,7 @@ def test_the_runtime_knows_no_format_and_no_stage() -> None:
                 assert name.startswith("stages.runtime"), f"{path} imports {name}"
 
 
-ASKS_FOR_DEVICES = {"agent", "config", "workers"}
+ASKS_FOR_DEVICES = {"config", "workers"}
 """Of runtime/launch: they count devices and threads, and start workers. What a run had of these is in its record."""
 
 

@@ -112,7 +112,7 @@ DATA_EDITS = (
 )
 TRAIN_EDITS = (
     Edit("params.yaml", "muon_learning_rate: 0.004", "muon_learning_rate: 0.006"),
-    Edit("stages/train/optim/schedule.py", "(step + 1) / schedule", "(step + 2) / schedule"),
+    Edit("stages/train/params.py", "(step + 1) / self", "(step + 2) / self"),
 )
 """Edits that change results, so that a record of the wrong one is noticed."""
 

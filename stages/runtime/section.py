@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -104,12 +104,29 @@ def check_section(name: str, values: object, model: type[SectionT], path: Path =
     try:
         return model.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        raise UserError("\n".join(_describe(name, line, path) for line in error.errors())) from None
+        lines = ({**line, "loc": _keys(line["loc"], values)} for line in error.errors())
+        raise UserError("\n".join(_describe(name, line, path) for line in lines)) from None
+
+
+def _keys(loc: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
+    """The keys that lead to a value, without the kinds of a union that pydantic puts between them."""
+    for number, part in enumerate(loc):
+        is_key = (isinstance(values, dict) and part in values) or (isinstance(values, list) and isinstance(part, int))
+        if is_key or number == len(loc) - 1:
+            yield part
+        if is_key:
+            values = values[part]
 
 
 def _describe(name: str, line: Any, path: Path) -> str:
     key = ".".join(str(part) for part in (name, *line["loc"]))
     match line["type"]:
+        case "union_tag_invalid":
+            kind, given, expected = (line["ctx"][fact] for fact in ("discriminator", "tag", "expected_tags"))
+            return f"{path}: {key}.{kind[1:-1]} = {given!r}: expected one of {expected}"
+        case "union_tag_not_found":
+            key = f"{key}.{line['ctx']['discriminator'][1:-1]}"
+            return f"{path}: {key}: missing; after an upgrade take it from the new version's {PARAMS_FILE}"
         case "extra_forbidden":
             return f"{path}: {key}: unknown parameter (value {line['input']!r}); correct its name or remove it"
         case "missing":

@@ -3,11 +3,15 @@
 Checks what can be checked without a worker, then starts `accelerate launch` of `stages.train.worker`.
 """
 
-import stages.train.launch.early_stop  # noqa: F401 (what follows takes seconds to import)
-
-# isort: split
-
+import os
+import signal
 import sys
+
+from stages.runtime.entry import EXIT_TERMINATED
+
+if __name__ == "__main__":
+    # What follows takes seconds to import. Nothing has begun by then; the launcher takes over before anything does.
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_TERMINATED))
 
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokenizer_folder import TOKENIZER
@@ -17,11 +21,10 @@ from stages.runtime.launch.config import device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
+from stages.train.distributed.hardware import describe_precision
 from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout, note_padded_vocabulary
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
-from stages.train.model.build import build_config, check_model
-from stages.train.model.precision import describe_precision
-from stages.train.model.source import source_folder
+from stages.train.model.build import build_config, check_model, source_folder
 from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
 

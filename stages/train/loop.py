@@ -2,12 +2,12 @@
 
 import math
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from types import FrameType
-from typing import cast
 
 import torch
 from accelerate import Accelerator
@@ -18,20 +18,17 @@ from stages.runtime.entry import UserError
 from stages.runtime.launch.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
-from stages.train.data.batches import rows_of_step
-from stages.train.data.micro_batches import MicroBatch, Share, dropout_seed, micro_batches
+from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches, rows_of_step
 from stages.train.data.packing import PackingIndex
-from stages.train.distributed.agreement import count
-from stages.train.distributed.deterministic import DeterministicSum, sum_over_processes
-from stages.train.distributed.parallel import clip, exchange_gradients, norm
-from stages.train.model.export import export_step
+from stages.train.distributed.gradients import gradient_sum
+from stages.train.distributed.parallel import clip, count, norm
+from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
-from stages.train.monitoring.report import Report
+from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.throughput import Throughput
-from stages.train.optim.optimizer import Optimizers
-from stages.train.optim.schedule import lr_multiplier
+from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
-from stages.train.validation import Evaluation
+from stages.train.validation import Validation
 
 
 class StopSignal:
@@ -64,63 +61,56 @@ class StepResult:
     """How many processes were asked to stop."""
 
 
-@dataclass
-class Trainer:
-    """Everything that a step needs."""
+@dataclass(frozen=True)
+class Setup:
+    """What a process trains and on what, before a checkpoint is loaded into it."""
 
     params: TrainParams
+    """With the precision that the hardware means."""
     accelerator: Accelerator
     store: TokenStore
     index: PackingIndex
-    model: nn.Module
-    """`CausalLoss`, compiled and wrapped as the hardware wants it."""
     eager: CausalLoss
-    """The same weights, neither compiled nor wrapped: what is saved and exported."""
+    """On the device; neither compiled nor wrapped: what is saved and exported."""
     optimizers: Optimizers
-    compiled: bool
     micro_batch_size: int
     """Sequences of one forward pass in one process."""
-    stop: StopSignal
     throughput: Throughput
+    stop: StopSignal
 
-    def micro_batches(self, first_step: int) -> Iterator[MicroBatch]:
-        """This process's micro-batches from `first_step` on."""
-        share = Share(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
-        return self.throughput.timed(micro_batches(self.store, self.index, self.params, share, first_step))
+
+@dataclass(frozen=True)
+class Trainer(Setup):
+    """What a step needs besides."""
+
+    model: nn.Module
+    """`eager`, compiled and wrapped as the hardware wants it."""
+    compiled: bool
+
+    def micro_batches(self, steps: range) -> Iterator[MicroBatch]:
+        """This process's micro-batches of some steps."""
+        share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
+        return self.throughput.timed(micro_batches(self.store, self.index, self.params, share, steps))
 
     def step(self, step: int, batches: Iterable[MicroBatch]) -> StepResult:
         """One optimizer step: forward and backward over this process's part of the global batch, clip, update."""
-        deterministic = self.params.deterministic_micro_batch_size is not None
-        trained = [parameter for parameter in self.eager.parameters() if parameter.requires_grad]
-        tree = DeterministicSum()
-        losses = torch.zeros(2, device=self.accelerator.device)
+        gradients = gradient_sum(self.params, self.model, self.accelerator)
         for batch in batches:
             torch.manual_seed(dropout_seed(self.params.seed, batch))
-            # Gradients are exchanged once per step, in the last backward pass.
-            with exchange_gradients(self.model, enabled=batch.is_last):
-                part = self.model(*self.on_device(batch)) / batch.step_targets
-                # DDP and FSDP average gradients over processes; the loss is a sum over the global batch.
-                (part.sum() if deterministic else part.sum() * self.accelerator.num_processes).backward()
-            losses += part.detach()
-            if deterministic:
-                tree.add([*(cast(Tensor, parameter.grad) for parameter in trained), part.detach()])
-                self.eager.zero_grad(set_to_none=True)
-        if deterministic:
-            *gradients, deterministic_losses = sum_over_processes(tree.result())
-            for parameter, gradient in zip(trained, gradients, strict=True):
-                parameter.grad = gradient
-        asked = torch.tensor([float(self.stop.is_set)], device=losses.device)
-        reduced = self.accelerator.reduce(torch.cat([losses, asked]), "sum")
+            gradients.add(partial(self.losses, batch), batch.is_last)
+        asked_to_stop = torch.tensor([float(self.stop.is_set)], device=self.accelerator.device)
+        (loss, router_loss), stop_votes = gradients.finish(asked_to_stop)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
-        self.optimizers.step(lr_multiplier(self.params.schedule, step, self.params.max_steps))
+        self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
         self.throughput.tokens += batch.step_targets
-        loss, router_loss = deterministic_losses if deterministic else reduced[:2]
-        return StepResult(loss, router_loss, gradient_norm, stop_votes=reduced[2])
+        return StepResult(loss, router_loss, gradient_norm, stop_votes)
 
-    def on_device(self, batch: MicroBatch) -> list[Tensor]:
-        """Inputs, targets and positions."""
+    def losses(self, batch: MicroBatch) -> Tensor:
+        """Both losses of `CausalLoss`, as this micro-batch's part of those of the global batch."""
         arrays = (batch.rows.inputs, batch.rows.targets, batch.rows.positions)
-        return [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
+        tensors = [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
+        part: Tensor = self.model(*tensors) / batch.step_targets
+        return part
 
 
 class StoppedError(Exception):
@@ -132,22 +122,30 @@ class StoppedError(Exception):
 
 
 def train(
-    trainer: Trainer, evaluation: Evaluation, checkpoints: Checkpoints, report: Report, progress: Progress
+    trainer: Trainer,
+    validation: Validation,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+    progress: Progress,
+    segment: Sequence[int] = (),
 ) -> Progress:
-    """Run the remaining steps. Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN."""
-    params, first_step = trainer.params, progress.step
+    """Run the steps that the reporter is told; where a `segment` names steps, with a checkpoint at each of them alone.
+
+    Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
+    """
+    params, steps = trainer.params, reporter.steps
     votes = torch.zeros(())
-    for step, batches in groupby(trainer.micro_batches(first_step), key=attrgetter("step")):
+    for step, batches in groupby(trainer.micro_batches(steps), key=attrgetter("step")):
         result = trainer.step(step, batches)
-        done, last = step + 1, step + 1 == params.max_steps
+        done, last = step + 1, step + 1 == steps.stop
         if done % params.log_every_steps == 0 or last:
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
             routers = result.router_loss if trainer.eager.router_loss else None
-            report.step(done, result.loss.item(), result.gradient_norm, routers, first_step)
-        if done % params.evaluate_every_steps == 0 or last:
-            with trainer.throughput.evaluation():
-                report.validation(done, evaluation.measure())
+            reporter.step(done, result.loss.item(), result.gradient_norm, routers)
+        if done % params.evaluate_every_steps == 0 or done == params.max_steps:
+            with trainer.throughput.aside("evaluation"):
+                reporter.validation(done, validation.measure())
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.item() > 0, result.stop_votes
         if done in params.export_steps:
@@ -155,20 +153,19 @@ def train(
             export_step(
                 trainer.eager, trainer.accelerator, params, trainer.store.manifest, checkpoints.export_path(done)
             )
-        if done % params.checkpoint_every_steps == 0 or last or stopping:
+        due = done in segment if segment else done % params.checkpoint_every_steps == 0 or last or stopping
+        if due:
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            progress = Progress(
-                done, result.loss.item(), params.max_steps, params.log_every_steps, params.evaluate_every_steps
-            )
-            with trainer.throughput.checkpoint():
+            progress = Progress.of(params, done, result.loss.item())
+            with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:
             # A checkpoint is one for all: what one process could not write is not saved.
             unsaved = count(trainer.accelerator, not checkpoints.wait())
-            raise StoppedError(saved=not unsaved)
-    with trainer.throughput.checkpoint():
+            raise StoppedError(saved=due and not unsaved)
+    with trainer.throughput.aside("checkpoint"):
         checkpoints.wait()
     return progress
 

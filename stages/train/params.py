@@ -1,48 +1,34 @@
 """The `train` section of params.yaml."""
 
+import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from stages.formats.model_folder import MODEL
 from stages.runtime.section import Section
+from stages.train.optim.adamw import AdamW
+from stages.train.optim.muon import Muon
+from stages.train.optim.settings import Fraction, Precision
+
+AnyOptimizer: TypeAlias = AdamW | Muon
+"""Each is a module of its own in `optim/`."""
 
 Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0, le=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Optimizer(Section):
-    """How gradients become updates."""
-
-    name: Literal["adamw", "muon"]
-    """adamw for everything, or muon for the hidden matrices and adamw for the rest (`stages.train.optim.roles`)."""
-    adamw_learning_rate: Rate
-    """Peak rate of AdamW."""
-    muon_learning_rate: Rate
-    """Peak rate of Muon, scaled so that AdamW's values carry over; unused by adamw."""
-    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
-    """AdamW's decay rates of the first and the second moment."""
-    epsilon: Annotated[float, Field(gt=0)]
-    """AdamW's denominator floor."""
-    momentum: Share
-    """Muon's momentum; unused by adamw."""
-    weight_decay: Annotated[float, Field(ge=0)]
-    """Decoupled, on what activations are multiplied with; embeddings, norms, biases and tables are not decayed."""
 
 
 class Schedule(Section):
-    """The learning rate as a share of its peak, a function of the step alone."""
+    """The learning rate as a share of its peak: a function of the step alone, so there is no state to save."""
 
     name: Literal["cosine", "linear", "constant", "wsd"]
     """wsd holds the peak until the last `decay_share` of all steps (warm-up, stable, decay)."""
     warmup_steps: Annotated[int, Field(ge=0)]
     """Steps of linear growth from 0 to the peak."""
-    final_share: Share
+    final_share: Fraction
     """Where the rate ends, as a share of the peak."""
-    decay_share: Share
+    decay_share: Fraction
     """Share of all steps, warm-up among them, in which wsd decays; unused by the others."""
 
     @property
@@ -53,6 +39,39 @@ class Schedule(Section):
     def decay_steps(self, max_steps: int) -> float:
         """The steps in which wsd decays, at the end of a run."""
         return self.decay_share * max_steps if self.name == "wsd" else 0.0
+
+    def plateau_end(self, max_steps: int) -> int:
+        """Up to this step the rates do not depend on `max_steps`.
+
+        Runs of other lengths are equal until then, bit for bit if both are compiled or neither is.
+        """
+        match self.name:
+            case "constant":
+                return max_steps
+            case "wsd":
+                return max(self.warmup_steps, int(max_steps - self.decay_steps(max_steps)))
+            case _:
+                return 0
+
+    def multiplier(self, step: int, max_steps: int) -> float:
+        """The share of the peak learning rate at `step` (from 0) of `max_steps`."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        return self.final_share + (1 - self.final_share) * self._shape(step, max_steps)
+
+    def _shape(self, step: int, max_steps: int) -> float:
+        """From 1 at the end of the warm-up towards 0 at the end of the run."""
+        progress = (step - self.warmup_steps) / max(1, max_steps - self.warmup_steps)
+        match self.name:
+            case "constant":
+                return 1.0
+            case "linear":
+                return 1 - progress
+            case "cosine":
+                return 0.5 * (1 + math.cos(math.pi * progress))
+            case "wsd":
+                decay = self.decay_steps(max_steps)
+                return min(1.0, (max_steps - step) / decay) if decay else 1.0
 
 
 class TrainParams(Section):
@@ -78,15 +97,15 @@ class TrainParams(Section):
     number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
     max_steps: Positive
     """Optimizer steps."""
-    optimizer: Optimizer
-    """How gradients become updates."""
+    optimizer: Annotated[AnyOptimizer, Field(discriminator="name")]
+    """How gradients become updates. What only other optimizers read may stay there, and has no effect."""
     schedule: Schedule
     """The learning rate over the steps."""
     batch_doublings: Annotated[list[Positive], Field(max_length=8)]
     """After these steps the global batch is twice as large as before: many small steps early, few large ones later."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
-    precision: Literal["auto", "bf16", "fp32"]
+    precision: Precision
     """Of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 where the hardware multiplies it fast
     (GPUs with bf16, CPUs with AMX), fp32 elsewhere."""
     gradient_checkpointing: bool
@@ -107,6 +126,18 @@ class TrainParams(Section):
     """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _without_what_others_read(cls, value: Any) -> Any:
+        """So that `name` can be changed alone."""
+        kinds = get_args(AnyOptimizer)
+        name = value.get("name") if isinstance(value, dict) else None
+        for kind in kinds:
+            if name in get_args(kind.model_fields["name"].annotation):
+                others = {key for other in kinds for key in other.model_fields} - set(kind.model_fields)
+                return {key: setting for key, setting in value.items() if key not in others}
+        return value
 
     @field_validator("schedule")
     @classmethod

@@ -23,7 +23,7 @@ class ValidationResult:
     """The loss by the store's bytes per token: comparable between tokenizers."""
 
 
-class Evaluation:
+class Validation:
     """Measures a model on `evaluation_sequences` held-out sequences, drawn once by the seed."""
 
     def __init__(

@@ -1,24 +1,20 @@
 """One training process, started by `accelerate launch`; `python -m stages.train` does that.
 
 The loop owns what must not depend on the hardware: the data order, the learning rate, the loss's normalisation, the
-random numbers and the checkpoints. Accelerate owns the process group and the device.
+random numbers and the checkpoints. Accelerate owns the process group and the device. Started by itself it trains in one
+process, which is the way to debug it.
 """
 
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from torch import nn
-from torch.utils import deterministic
 from transformers.utils import logging
 
 from stages.formats.checkpoints import CHECKPOINTS
-from stages.formats.revision.execution import Session
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
@@ -28,127 +24,110 @@ from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume
 from stages.train.data.packing import build_packing
-from stages.train.distributed.agreement import count, on_main
-from stages.train.distributed.compile import should_compile, stays_compiled
-from stages.train.distributed.micro_batch import VARIABLE as MICRO_BATCH
-from stages.train.distributed.micro_batch import micro_batch_size
-from stages.train.distributed.parallel import shard, spread, uses_fsdp
-from stages.train.launch.section import section_of_command
-from stages.train.loop import StoppedError, StopSignal, Trainer, train
+from stages.train.distributed.hardware import (
+    MICRO_BATCH,
+    micro_batch_size,
+    repeat_bits,
+    resolve_precision,
+    should_compile,
+    stays_compiled,
+)
+from stages.train.distributed.parallel import count, on_main, shard, spread, uses_fsdp
+from stages.train.launch.launcher import section_of_command
+from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
-from stages.train.model.precision import resolve_precision
-from stages.train.model.source import source_sha256
 from stages.train.monitoring.execution import describe_session
-from stages.train.monitoring.report import Report
+from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
-from stages.train.monitoring.trackers import TRACKERS, Trackers
-from stages.train.optim.optimizer import build_optimizers
+from stages.train.monitoring.trackers import TRACKERS, start_trackers
+from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
-from stages.train.validation import Evaluation
+from stages.train.validation import Validation
+
+SEGMENT = "PARROTFLOW_SEGMENT"
+"""Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
 
 
 def main() -> None:
     """What one process does."""
     follow_command()
     stop = StopSignal()
-    params = section_of_command()
-    accelerator = start_accelerator(params)
-    trainer = build_trainer(params, accelerator, stop)
-    params, validation = trainer.params, TokenStore(TOKENS / VALIDATION)
+    setup = set_up(section_of_command(), stop)
+    params, accelerator = setup.params, setup.accelerator
+    afresh = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
 
-    run = run_identity(params, accelerator, [trainer.store, validation])
+    held_out = TokenStore(TOKENS / VALIDATION)
+    run = run_identity(params, accelerator, [setup.store, held_out])
     name = fingerprint(run)
     checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
-    start = resume(checkpoints, params, trainer.eager, trainer.optimizers, run)
-    progress = start.progress
-    trainer = compile_and_spread(trainer, checkpoints.history.sessions)
-    checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1, start.continued_from))
-    trackers = Trackers(params, accelerator, name, progress.step)
+    start = resume(checkpoints, setup.eager, setup.optimizers, run)
+    sessions = checkpoints.history.sessions
+    trainer = compile_and_spread(setup, stays_compiled(afresh, sessions, accelerator.device))
+    sessions.append(describe_session(trainer, start.progress.step + 1, start.continued_from))
 
+    segment = [int(step) for step in os.environ.get(SEGMENT, "").split(",") if step]
+    steps = range(start.progress.step, segment[-1] if segment else params.max_steps)
+    if segment and steps.start != segment[0]:
+        raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
+    start_trackers(params, accelerator, name, steps.start)
     trainer.throughput.restart()
-    report = Report(params, trainer.throughput, checkpoints.curves, trackers, accelerator.is_main_process)
-    evaluation = Evaluation(params, accelerator, validation, trainer.eager, rows_at_once=trainer.micro_batch_size)
+    reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
+    validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
-        progress = train(trainer, evaluation, checkpoints, report, progress)
+        progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
-    write_results(trainer, progress, evaluation.measure(), checkpoints)
-    trackers.finish()
+    if progress.step == params.max_steps:
+        write_results(trainer, progress, validation.measure(), checkpoints)
+    for tracker in accelerator.trackers:
+        tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)
 
 
-def start_accelerator(params: TrainParams) -> Accelerator:
-    """Join the other processes, if there are any."""
+def set_up(params: TrainParams, stop: StopSignal) -> Setup:
+    """Join the other processes, if there are any; then data, model and optimizers. Every process calls this."""
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
-    return Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
-
-
-def build_trainer(params: TrainParams, accelerator: Accelerator, stop: StopSignal) -> Trainer:
-    """Data, model and optimizers, before anything is loaded. Every process calls this; `compile_and_spread` follows."""
+    accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
     # Decided by the main process's hardware: machines may differ, the computation may not.
     precision = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type).precision)
     params = params.model_copy(update={"precision": precision})
-    fixed_order = params.deterministic_micro_batch_size is not None
-    repeat_bits(accelerator.device, asked_for=fixed_order)
-    training = TokenStore(TOKENS / TRAIN)
-    index = build_packing(training, params.sequence_length, params.packing)
+    repeat_bits(accelerator.device, asked_for=params.deterministic_micro_batch_size is not None)
+    store = TokenStore(TOKENS / TRAIN)
+    index = build_packing(store, params.sequence_length, params.packing)
 
-    eager = CausalLoss(build_model(params, training.manifest), params)
+    eager = CausalLoss(build_model(params, store.manifest), params)
     flops, peak = flops_per_token(eager.model, params.sequence_length), peak_flops(accelerator.device)
     throughput = Throughput(flops, peak and peak * accelerator.num_processes)
-    compiled = should_compile(params, flops, accelerator.device)
     eager.to(accelerator.device)
     if uses_fsdp():
         shard(eager, accelerator)
     micro_batch = micro_batch_size(params, accelerator, eager)
-    optimizers = build_optimizers(eager.model, params)
-    return Trainer(
-        params, accelerator, training, index, eager, eager, optimizers, compiled, micro_batch, stop, throughput
-    )
+    optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
+    return Setup(params, accelerator, store, index, eager, optimizers, micro_batch, throughput, stop)
 
 
-def compile_and_spread(trainer: Trainer, sessions: list[Session]) -> Trainer:
-    """The trainer with its model compiled, if it is to be, and data parallel; `sessions`: those that it continues.
-
-    Every process calls this.
-    """
-    fixed_order = trainer.params.deterministic_micro_batch_size is not None
-    compiled = stays_compiled(trainer.compiled, sessions, trainer.accelerator.device)
+def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
+    """The model as the hardware wants it: compiled, data parallel. Every process calls this."""
+    fixed_order = setup.params.deterministic_micro_batch_size is not None
     # Else kernels may be chosen by their times on the device, which differ from run to run.
     options: dict[str, Any] = {"deterministic": fixed_order}
-    eager = trainer.eager
     # Each size of a micro-batch is compiled. Beyond torch's limit of 8 it would run one eagerly, with other last bits.
-    torch._dynamo.config.recompile_limit = 8 + 2 * len(trainer.params.batch_doublings)
+    torch._dynamo.config.recompile_limit = 8 + 2 * len(setup.params.batch_doublings)
+    eager = setup.eager
     model = cast(nn.Module, torch.compile(eager, dynamic=False, options=options)) if compiled else eager
     if not uses_fsdp() and not fixed_order:
-        model = spread(model, trainer.accelerator)
-    return replace(trainer, model=model, compiled=compiled)
-
-
-def repeat_bits(device: torch.device, asked_for: bool = False) -> None:
-    """Make the same run give the same bits: compiled code on a CPU otherwise adds gradients in the order of threads.
-
-    On GPUs the fast kernels add in the order of their blocks, so there it is done only if the parameters ask for
-    deterministic sums; a kernel that has no such variant then ends the run with torch's own message.
-    """
-    if device.type == "cpu" or asked_for:
-        # Read when cuBLAS is first used (its documentation, "Results reproducibility").
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        # A search for bugs of others, at a cost in each step.
-        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        model = spread(model, setup.accelerator)
+    return Trainer(**vars(setup), model=model, compiled=compiled)
 
 
 def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[TokenStore]) -> dict[str, Any]:
     """What the weights depend on. Raises UserError where another machine has other data, parameters or code."""
     own = identity(params, stores)
-    if params.start_from is not None:
-        own["start_from"] = source_sha256(params.start_from)
     run = on_main(accelerator, lambda: own)
     if others := accelerator.num_processes - count(accelerator, fingerprint(own) == fingerprint(run)):
         raise UserError(
@@ -158,30 +137,29 @@ def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[Tok
     return run
 
 
-def run_worker(main: Callable[[], None]) -> None:
-    """Run what a worker does, and tell the command how it ended."""
+def run_worker() -> None:
+    """Run the worker, and tell the command how it ended.
+
+    What one worker cannot do the others cannot either: the first says so, the others exit silently.
+    """
+
+    def with_one_message() -> None:
+        try:
+            try:
+                main()
+            except torch.OutOfMemoryError as error:
+                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
+                raise UserError(f"train: {said}") from None
+        except UserError as error:
+            if is_first_to_fail():
+                raise
+            raise SystemExit(error.exit_code) from None
+
     try:
-        run_stage(partial(_with_one_message, main))
+        run_stage(with_one_message)
     except SystemExit as ended:
         leave(ended.code if isinstance(ended.code, int) else 0)
 
 
-def _with_one_message(main: Callable[[], None]) -> None:
-    """What one worker cannot do the others cannot either: the first says so, the others exit silently."""
-    try:
-        main()
-    except torch.OutOfMemoryError as error:
-        message = f"train: out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
-        raise SystemExit(_say_once(UserError(message))) from None
-    except UserError as error:
-        raise SystemExit(_say_once(error)) from None
-
-
-def _say_once(error: UserError) -> int:
-    if is_first_to_fail():
-        raise error
-    return error.exit_code
-
-
 if __name__ == "__main__":
-    run_worker(main)
+    run_worker()

@@ -80,3 +80,41 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
 def test_a_missing_file_says_where_to_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not found; run this from the project's root"):
         read_section("toy", Toy, tmp_path / "params.yaml")
+
+
+class Files(Section):
+    kind: Literal["files"]
+    """Which kind of source."""
+    limits: list[Annotated[int, Field(ge=1)]]
+    """Bytes."""
+
+
+class Hub(Section):
+    kind: Literal["hub"]
+    """Which kind of source."""
+
+
+class Sources(Section):
+    sources: list[Annotated[Files | Hub, Field(discriminator="kind")]]
+    """Of several kinds."""
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (
+            "[{kind: hub}, {kind: files, limits: [1, 0]}]",
+            "sources.1.limits.1 = 0: Input should be greater than or equal",
+        ),
+        ("[{kind: files}]", "sources.0.limits: missing"),
+        ("[{kind: s3}]", "sources.0.kind = 's3': expected one of 'files', 'hub'"),
+        ("[{limits: [1]}]", "sources.0.kind: missing"),
+    ],
+)
+def test_a_value_of_one_of_several_kinds_is_named_by_the_keys_that_lead_to_it(
+    tmp_path: Path, sources: str, message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        read_section("toy", Sources, write(tmp_path, f"toy: {{sources: {sources}}}"))
+
+    assert f"toy.{message}" in str(refused.value)

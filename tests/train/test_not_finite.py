@@ -10,7 +10,7 @@ import pytest
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
-from stages.train.checkpoint.checkpoints import read_progress
+from stages.train.checkpoint.manifest import read_manifest
 from stages.train.commands.trace import DataOrder, origins
 from tests.train.small_run import params, run, run_workers, write_project
 
@@ -37,7 +37,7 @@ def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_befor
     assert set(documents) <= trained_on
 
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
-    assert read_progress(newest).step < step
+    assert read_manifest(newest).step < step
 
 
 def test_weights_that_the_step_before_a_checkpoint_spoiled_are_not_saved(

@@ -1,5 +1,7 @@
 """Values of the `train` section that cannot go together are refused, with the numbers."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.train.params import TrainParams
+from tests.small_project import ROOT
 from tests.train.small_run import params
 
 
@@ -32,9 +35,21 @@ from tests.train.small_run import params
             "params.yaml: train.batch_doublings = [12]: no step follows 12 (train.max_steps = 12); "
             "remove it or train longer",
         ),
+        (
+            {"optimizer__name": "lion"},
+            "params.yaml: train.optimizer.name = 'lion': expected one of 'adamw', 'muon'",
+        ),
+        (
+            {"optimizer__betas": [0.9, 2]},
+            "params.yaml: train.optimizer.betas.1 = 2: Input should be less than 1",
+        ),
+        (
+            {"optimizer__name": "adamw", "optimizer__beta": 0.9},
+            "params.yaml: train.optimizer.beta: unknown parameter (value 0.9); correct its name or remove it",
+        ),
     ],
 )
-def test_what_cannot_happen_within_the_steps_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused_by_its_key(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError) as caught:
         check_section("train", params(**changes), TrainParams)
     assert str(caught.value) == said
@@ -50,3 +65,15 @@ def test_what_cannot_happen_within_the_steps_is_refused(changes: dict[str, Any],
 )
 def test_warm_up_and_decay_may_fill_all_steps(changes: dict[str, Any]) -> None:
     check_section("train", params(**changes), TrainParams)
+
+
+def test_the_name_of_the_optimizer_is_changed_alone() -> None:
+    values = check_section("train", params(optimizer__name="adamw"), TrainParams)
+    assert values.optimizer.peaks == {"adamw": 0.003}
+    assert "muon_learning_rate" not in values.optimizer.model_dump()
+
+
+def test_params_are_read_without_torch() -> None:
+    """`parrotflow run` checks them also where there is nothing to do."""
+    code = "import sys, stages.train.params; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.checkpoint.fingerprint import plateau_end
 from stages.train.data.batches import IGNORED, batch_size, read_rows, rows_before, rows_of_step
-from stages.train.data.packing import Segment, build_packing, fill_gaps
-from stages.train.distributed.deterministic import DeterministicSum
-from stages.train.optim.schedule import lr_multiplier
+from stages.train.data.packing import Span, build_packing, fill_gaps
+from stages.train.distributed.gradients import BinaryTree
 from stages.train.params import Schedule
 from tests.train.small_run import write_project
 
@@ -83,10 +81,10 @@ def test_best_fit_trains_on_every_token_once_and_pads_one_row_at_most(store: Tok
 
 
 def test_the_worked_example_of_filling_gaps() -> None:
-    rows = [[Segment(0, 3)], [Segment(10, 4)], [Segment(20, 2)]]
+    rows = [[Span(0, 3)], [Span(10, 4)], [Span(20, 2)]]
     assert fill_gaps(rows, 5) == [
-        [Segment(10, 4), Segment(20, 1)],
-        [Segment(0, 3), Segment(21, 1)],
+        [Span(10, 4), Span(20, 1)],
+        [Span(0, 3), Span(21, 1)],
     ]
 
 
@@ -118,7 +116,7 @@ def test_a_rate_grows_to_its_peak_and_never_leaves_its_bounds(
     schedule = Schedule.model_validate(
         {"name": name, "warmup_steps": warmup, "final_share": final, "decay_share": decay}
     )
-    shares = [lr_multiplier(schedule, step, steps) for step in range(steps)]
+    shares = [schedule.multiplier(step, steps) for step in range(steps)]
     assert all(0 <= share <= 1 + 1e-12 for share in shares)
     assert shares[:warmup] == sorted(shares[:warmup])
     assert shares[warmup:] == sorted(shares[warmup:], reverse=True)
@@ -126,10 +124,10 @@ def test_a_rate_grows_to_its_peak_and_never_leaves_its_bounds(
 
 def test_wsd_decays_in_its_share_of_all_steps() -> None:
     schedule = Schedule(name="wsd", warmup_steps=20, final_share=0.0, decay_share=0.2)
-    shares = [lr_multiplier(schedule, step, 1000) for step in range(1000)]
+    shares = [schedule.multiplier(step, 1000) for step in range(1000)]
     assert shares[20:801] == [1.0] * 781
     assert shares[801:] == [(1000 - step) / 200 for step in range(801, 1000)]
-    assert plateau_end(schedule, 1000) == 800
+    assert schedule.plateau_end(1000) == 800
 
 
 @given(decay=st.floats(0, 1), steps=st.integers(2, 200), more=st.integers(0, 200), warmup=st.integers(0, 50))
@@ -139,19 +137,19 @@ def test_up_to_the_end_of_the_plateau_a_longer_run_has_the_same_rates(
     schedule = Schedule.model_validate(
         {"name": "wsd", "warmup_steps": warmup, "final_share": 0.0, "decay_share": decay}
     )
-    for step in range(min(steps, plateau_end(schedule, steps))):
-        assert lr_multiplier(schedule, step, steps) == lr_multiplier(schedule, step, steps + more)
+    for step in range(min(steps, schedule.plateau_end(steps))):
+        assert schedule.multiplier(step, steps) == schedule.multiplier(step, steps + more)
 
 
 @given(height=st.integers(0, 5), split=st.integers(0, 5), seed=st.integers(0, 100))
 def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: int, seed: int) -> None:
     parts = torch.randn(2**height, 7, generator=torch.Generator().manual_seed(seed))
-    alone = DeterministicSum()
+    alone = BinaryTree()
     for part in parts:
         alone.add([part.clone()])
-    upper = DeterministicSum()
+    upper = BinaryTree()
     for block in parts.chunk(2 ** min(split, height)):
-        own = DeterministicSum()
+        own = BinaryTree()
         for part in block:
             own.add([part.clone()])
         upper.add(own.result())

@@ -17,7 +17,7 @@ from accelerate.commands.config.config_args import default_json_config_file, def
 
 from stages.runtime.entry import UserError
 
-VARIABLE = "PARROTFLOW_LAUNCH"
+LAUNCH = "PARROTFLOW_LAUNCH"
 PRESETS = Path("launch")
 
 USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
@@ -92,12 +92,12 @@ def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _config_path() -> Path:
-    if name := os.environ.get(VARIABLE):
+    if name := os.environ.get(LAUNCH):
         for path in (PRESETS / f"{name}.yaml", Path(name)):
             if path.is_file():
                 return path
         presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
-        raise UserError(f"{VARIABLE}={name}: no such file, and no preset (there are {presets})")
+        raise UserError(f"{LAUNCH}={name}: no such file, and no preset (there are {presets})")
     for path in (Path(default_yaml_config_file), Path(default_json_config_file)):
         if path.is_file():
             return path

@@ -1,12 +1,24 @@
-"""The command and the environment that start workers by `accelerate launch`."""
+"""The command and the environment that start workers by `accelerate launch`.
 
+`python -m stages.runtime.launch.workers` is `accelerate launch`, silent where another machine has left torchrun's exit
+barrier first. The barrier's store lives in the main machine's agent. The last machine to arrive lets that agent go, and
+then reads the store once more, which may be gone by then (torch 2.13, torch/distributed/elastic/utils/store.py,
+`barrier`). All workers have ended and nothing is lost, but torchrun logs a traceback.
+"""
+
+import logging
 import os
 import sys
 
 import torch
 
-from stages.runtime.launch import agent
 from stages.runtime.launch.config import LaunchConfig
+
+ACCELERATE_LAUNCH = "stages.runtime.launch.workers"
+"""This module."""
+
+AGENT_LOGGER = "torch.distributed.elastic.agent.server.api"
+BARRIER_MESSAGE = "Error waiting on exit barrier"
 
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
 """What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
@@ -20,7 +32,7 @@ once, torchrun after 30 s. So it ignores the signal; the workers handle it, and 
 
 def command(config: LaunchConfig, module: str, *options: str) -> list[str]:
     """The command line that starts `python -m module` in each worker; `options` take precedence over the file."""
-    result = [*IGNORING_SIGTERM, sys.executable, "-m", agent.__name__]
+    result = [*IGNORING_SIGTERM, sys.executable, "-m", ACCELERATE_LAUNCH]
     result += ["--config_file", str(config.path), "--quiet"]
     # The loop sets both itself; accelerate would obey the file's in some launches and not in others.
     result += ["--mixed_precision", "no", "--dynamo_backend", "no"]
@@ -48,3 +60,23 @@ def environment(config: LaunchConfig) -> dict[str, str]:
         own = max(1, torch.get_num_threads() * config.machines // config.processes)
         values.setdefault("OMP_NUM_THREADS", str(own))
     return values
+
+
+def main() -> None:
+    """Run `accelerate launch` with the arguments of this command."""
+    from accelerate.commands.launch import main as accelerate_launch
+
+    logging.getLogger(AGENT_LOGGER).addFilter(is_not_the_store_of_a_barrier_that_was_left)
+    accelerate_launch()
+
+
+def is_not_the_store_of_a_barrier_that_was_left(record: logging.LogRecord) -> bool:
+    """Whether a record of torchrun's agent is to be shown."""
+    from torch.distributed import DistNetworkError
+
+    gone = record.exc_info is not None and isinstance(record.exc_info[1], DistNetworkError)
+    return not (gone and record.msg.startswith(BARRIER_MESSAGE))
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -37,16 +36,19 @@ from stages.formats.checkpoints import export_path
 from stages.runtime.atomic import flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.content import content_sha256
-from stages.train.checkpoint.fingerprint import plateau_end
-from stages.train.checkpoint.history import History
-from stages.train.checkpoint.manifest import Progress, fault, read_history, read_progress, write_manifest
-from stages.train.checkpoint.mirror import VARIABLE as MIRROR
-from stages.train.checkpoint.mirror import Mirror
-from stages.train.checkpoint.restricted import DataOnlyPlanner
-from stages.train.distributed.agreement import count, on_main
-from stages.train.monitoring.curves import Curves
-from stages.train.optim.optimizer import Optimizers
+from stages.train.checkpoint.manifest import (
+    DataOnlyPlanner,
+    History,
+    Progress,
+    content_sha256,
+    fault,
+    read_manifest,
+    write_manifest,
+)
+from stages.train.checkpoint.mirror import MIRROR, Mirror
+from stages.train.distributed.parallel import count, on_main
+from stages.train.monitoring.report import Curves
+from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
 
 SHARED_WITHIN_SECONDS = 10.0
@@ -66,7 +68,7 @@ class Checkpoints:
         self._lock: IO[str] | None = None
         on_main(accelerator, self._prepare)
         self._check_shared()
-        self.curves = Curves(self.folder / "curves")
+        self.curves = Curves(self.folder / "curves", params.optimizer.peaks)
         self._alone = accelerator.num_processes == 1
         # A group of its own: its messages must not meet those of the training.
         self._group = None if self._alone else dist.new_group(backend="gloo")
@@ -85,7 +87,13 @@ class Checkpoints:
         processes = self.accelerator.num_processes
         if processes == 1:
             return
-        probe = on_main(self.accelerator, partial(_touch, self.folder / f"seen-{uuid.uuid4().hex}"))
+
+        def touch() -> Path:
+            path = self.folder / f"seen-{uuid.uuid4().hex}"
+            path.touch()
+            return path
+
+        probe = on_main(self.accelerator, touch)
         deadline = time.monotonic() + SHARED_WITHIN_SECONDS
         while not probe.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -159,10 +167,10 @@ class Checkpoints:
         return None
 
     def shared_steps(self, max_steps: int) -> int:
-        """Up to which step a run of `max_steps` computes the same as this one (see `plateau_end`)."""
+        """Up to which step a run of `max_steps` computes the same as this one (see `Schedule.plateau_end`)."""
         if max_steps == self.params.max_steps:
             return max_steps
-        return min(plateau_end(self.params.schedule, steps) for steps in (max_steps, self.params.max_steps))
+        return min(self.params.schedule.plateau_end(steps) for steps in (max_steps, self.params.max_steps))
 
     def _is_milestone(self, path: Path) -> bool:
         every = self.params.milestone_every_steps
@@ -199,7 +207,7 @@ class Checkpoints:
             if name in here:
                 if problem := fault(path):
                     print(f"warning: {path} is skipped: {problem}", flush=True)
-                elif fits(read_progress(path)):
+                elif fits(read_manifest(path)):
                     return path
             if name in mirrored and self.mirror.pull(path, fits):
                 return path
@@ -210,18 +218,14 @@ class Checkpoints:
         state = _state(model, optimizers)
         load(state, storage_reader=FileSystemReader(path), planner=DataOnlyPlanner(), no_dist=self._alone)
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
-        self.history = read_history(path)
-        return read_progress(path)
+        manifest = read_manifest(path)
+        self.history = History(manifest.sessions, manifest.contents)
+        return manifest
 
 
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     weights, optimizer_state = get_state_dict(model, list(optimizers))
     return {"model": weights, "optimizers": optimizer_state}
-
-
-def _touch(path: Path) -> Path:
-    path.touch()
-    return path
 
 
 def _locked(path: Path) -> IO[str]:

@@ -2,9 +2,9 @@
 
 It covers the parameters, the data, the tokenizer, the libraries and the code of a worker (`stages.runtime.code`, so
 that a comment or a docstring does not throw away a night's work) without what only launches and shows a run, and
-nothing of the machine. Where the schedule's
-plateau does not depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made
-longer. How often points of the curves are written is left out too: a run can continue with fewer of them.
+nothing of the machine. Where the schedule's plateau does not depend on how many steps follow (constant, wsd), the
+number of steps is left out: a run can be made longer. How often points of the curves are written is left out too: a run
+can continue with fewer of them.
 """
 
 import hashlib
@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.atomic import atomic_write
 from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.dotted import flatten
 from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import pinned
-from stages.train.params import Schedule, TrainParams
+from stages.train.model.build import source_sha256
+from stages.train.params import TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 WORKER = "stages.train.worker"
 IDENTITY = "identity.json"
+"""In the folder of a run's checkpoints: what they belong to."""
 
-WITHOUT_EFFECT = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
-WITHOUT_EFFECT |= {"log_every_steps", "evaluate_every_steps"}
+KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
+KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps"}
 """Parameters that change what is kept or shown, not what is computed. Resuming makes sure that the curves are those of
 an undisturbed run."""
 
@@ -45,10 +46,11 @@ def training_code(root: Path = ROOT) -> str:
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     """Everything that the weights depend on, by name."""
     pins = pinned()
-    values = params.model_dump(mode="json", exclude=WITHOUT_EFFECT)
+    values = params.model_dump(mode="json", exclude=KEPT_OR_SHOWN)
     if params.schedule.is_extensible:
         del values["max_steps"]
-    return {
+    start = {} if params.start_from is None else {"start_from": source_sha256(params.start_from)}
+    return start | {
         "train": values,
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
         "library": {name: pins[name][1] for name in LIBRARIES},
@@ -59,25 +61,6 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
 def fingerprint(values: dict[str, Any]) -> str:
     """16 hex digits that name an identity."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def plateau_end(schedule: Schedule, max_steps: int) -> int:
-    """Up to this step the learning rates do not depend on `max_steps`.
-
-    Runs of other lengths are equal until then, bit for bit if both are compiled or neither is.
-    """
-    match schedule.name:
-        case "constant":
-            return max_steps
-        case "wsd":
-            return max(schedule.warmup_steps, int(max_steps - schedule.decay_steps(max_steps)))
-        case _:
-            return 0
-
-
-def record_identity(folder: Path, values: dict[str, Any]) -> None:
-    """Keep with the checkpoints what they belong to."""
-    atomic_write(folder / IDENTITY, json.dumps(values, indent=1, sort_keys=True))
 
 
 def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:

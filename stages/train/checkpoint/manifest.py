@@ -1,24 +1,52 @@
-"""A checkpoint's manifest: which step it is, how it came about, and the sha256 of each of its files."""
+"""What a checkpoint is: its manifest (which step, how it came about, the sha256 of each file), and what its files hold.
 
+A checkpoint's files depend on how many processes wrote them; its tensors do not. So the tensors are hashed, whole, in
+the order of their names. They are put together one at a time from the finished files: no process ever holds the model,
+and a training that continues meanwhile is not asked for anything.
+
+A checkpoint may come from a bucket that others can write to. torch reads `.metadata`, and each value that is no tensor,
+by pickle, which can call any function. Both are kept here to what a checkpoint consists of. A changed number is not
+noticed (the hashes come from the same bucket), changed code is.
+"""
+
+import hashlib
+import io
 import json
-from dataclasses import asdict, dataclass, fields
+import pickle
+from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
+from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 
 from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.history import History
-from stages.train.checkpoint.restricted import METADATA, check_metadata
+from stages.train.params import TrainParams
 
 MANIFEST = "manifest.json"
+METADATA = ".metadata"
+
+ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+ALLOWED = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("builtins", "set"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "Path"),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(BaseModel):
     """How far a run is: what is neither in the weights nor in the optimizer's state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     step: int
     """Optimizer steps done."""
@@ -31,17 +59,37 @@ class Progress:
     evaluate_every_steps: int
     """Steps between the points of its validation curves."""
 
+    @classmethod
+    def of(cls, params: TrainParams, step: int, training_loss: float) -> "Progress":
+        """Of a run with these parameters."""
+        names = ("max_steps", "log_every_steps", "evaluate_every_steps")
+        return cls(step=step, training_loss=training_loss, **{name: getattr(params, name) for name in names})
 
-class Manifest(BaseModel):
+
+@dataclass(frozen=True)
+class History:
+    """The sessions of a run, and the content of its checkpoints, also of those that are deleted by now.
+
+    Every checkpoint carries it, as it carries the curves. So a run that continues takes up the history of the
+    checkpoint that it continues from: what a killed run did after that is computed again and never counted.
+    """
+
+    sessions: list[Session] = field(default_factory=list)
+    contents: dict[int, str] = field(default_factory=dict)
+    """Step -> `content_sha256` of its checkpoint. Steps are missing where no checkpoint could be written."""
+
+    def sessions_until(self, step: int) -> list[Session]:
+        """The sessions that computed the steps 1 to `step`, the last one cut there; none that computed no step."""
+        return [
+            session.model_copy(update={"last_step": min(session.last_step, step)})
+            for session in self.sessions
+            if session.first_step <= step
+        ]
+
+
+class CheckpointManifest(Progress):
     """The content of manifest.json."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    step: int
-    training_loss: float
-    max_steps: int
-    log_every_steps: int
-    evaluate_every_steps: int
     sha256: dict[str, str]
     """File name -> hash, in hex."""
     sessions: list[Session] = []
@@ -52,31 +100,20 @@ class Manifest(BaseModel):
 
 def write_manifest(checkpoint: Path, progress: Progress, history: History, sha256: dict[str, str]) -> None:
     """Write it: the last of a checkpoint's files."""
-    manifest = Manifest(
-        **asdict(progress),
-        sha256=sha256,
-        sessions=history.sessions_until(progress.step),
-        contents=history.contents,
-    )
+    sessions = history.sessions_until(progress.step)
+    manifest = CheckpointManifest(**progress.model_dump(), sha256=sha256, sessions=sessions, contents=history.contents)
     atomic_write(checkpoint / MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
 
 
-def read_progress(checkpoint: Path) -> Progress:
-    """How far a checkpoint without a fault is."""
-    manifest = _read(checkpoint)
-    return Progress(**{field.name: getattr(manifest, field.name) for field in fields(Progress)})
-
-
-def read_history(checkpoint: Path) -> History:
-    """How a checkpoint without a fault came about."""
-    manifest = _read(checkpoint)
-    return History(manifest.sessions, manifest.contents)
+def read_manifest(checkpoint: Path) -> CheckpointManifest:
+    """How far a checkpoint is, and how it came about. Raises OSError or ValidationError where it has no manifest."""
+    return CheckpointManifest.model_validate_json((checkpoint / MANIFEST).read_bytes())
 
 
 def fault(checkpoint: Path) -> str:
     """Why a checkpoint cannot be used; empty where its files are those of its manifest."""
     try:
-        manifest = _read(checkpoint)
+        manifest = read_manifest(checkpoint)
     except (OSError, ValidationError):
         return f"it has no complete {MANIFEST}"
     for name in sorted({METADATA, *manifest.sha256}):
@@ -85,10 +122,64 @@ def fault(checkpoint: Path) -> str:
             return f"{name} is missing or damaged"
     try:
         check_metadata(checkpoint / METADATA)
-    except UnpicklingError as error:
+    except pickle.UnpicklingError as error:
         return f"{METADATA} is not torch's: {error}"
     return ""
 
 
-def _read(checkpoint: Path) -> Manifest:
-    return Manifest.model_validate_json((checkpoint / MANIFEST).read_bytes())
+def content_sha256(checkpoint: Path) -> str:
+    """The sha256 over name, dtype, shape and bytes of every tensor: weights and optimizer state, sorted by name.
+
+    The optimizers' settings, which are no tensors, follow from the parameters and the step. Reads `.metadata` by
+    pickle: of a checkpoint from elsewhere check it first (`fault`).
+    """
+    reader = FileSystemReader(checkpoint)
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    digest = hashlib.sha256()
+    for name, stored in sorted(metadata.state_dict_metadata.items()):
+        if isinstance(stored, TensorStorageMetadata):
+            tensor = _whole_tensor(name, stored, reader, metadata)
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _whole_tensor(
+    name: str, stored: TensorStorageMetadata, reader: FileSystemReader, metadata: Metadata
+) -> torch.Tensor:
+    """One tensor, from the parts that the processes wrote."""
+    tensor = torch.empty(stored.size, dtype=stored.properties.dtype)
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner({name: tensor}, metadata, is_coordinator=True)
+    reader.read_data(planner.create_local_plan(), planner).wait()
+    return tensor
+
+
+class DataOnlyPlanner(DefaultLoadPlanner):
+    """Loads values that are no tensors (an optimizer's settings) as plain data."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Raises pickle.UnpicklingError for anything else, before torch's own planner reads it."""
+        torch.load(value, weights_only=True)
+        value.seek(0)
+        super().load_bytes(read_item, value)
+
+
+def check_metadata(file: Path) -> None:
+    """Raise pickle.UnpicklingError where `.metadata` needs anything beyond what torch writes there."""
+    try:
+        with file.open("rb") as stream:
+            _DataUnpickler(stream).load()
+    except (EOFError, AttributeError, IndexError, ValueError) as error:
+        raise pickle.UnpicklingError(f"damaged ({error})") from None
+
+
+class _DataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if module not in ALLOWED_MODULES and (module, name) not in ALLOWED and not is_dtype:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        if "." in name:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)

@@ -1,45 +1,42 @@
 """A second copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
 
 Files are uploaded first and the manifest last, so that a checkpoint with a manifest is complete. fsspec is imported
-only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.restricted).
+only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.manifest).
 """
 
 import errno
 import importlib
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
 from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UnavailableError, UserError
-from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_progress
+from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_manifest
 
-VARIABLE = "PARROTFLOW_MIRROR"
+MIRROR = "PARROTFLOW_MIRROR"
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 """Of botocore and google.auth, which are not imported here."""
-
-Result = TypeVar("Result")
 
 
 class Mirror:
     """Copies of the newest checkpoint of one run; does nothing where no URL is set."""
 
     def __init__(self, fingerprint: str) -> None:
-        self.url = os.environ.get(VARIABLE, "").rstrip("/")
+        self.url = os.environ.get(MIRROR, "").rstrip("/")
         self._files: Any = None
-        refuse_credentials(VARIABLE, self.url)
+        refuse_credentials(MIRROR, self.url)
         if self.url:
             try:
                 fsspec = importlib.import_module("fsspec")
                 self._files, root = fsspec.core.url_to_fs(self.url)
             except (ImportError, ValueError) as error:
-                raise UserError(f"{VARIABLE}={self.url}: cannot be used: {error}") from None
+                raise UserError(f"{MIRROR}={self.url}: cannot be used: {error}") from None
             self._run = f"{root}/{fingerprint}"
 
     def push(self, path: Path) -> None:
@@ -50,51 +47,49 @@ class Mirror:
         if self._files is None:
             return
         try:
-            self._push(path)
+            self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
+            for file in sorted(path.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
+                self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
+            for old in self._names():
+                if old < path.name:
+                    self._files.rm(f"{self._run}/{old}", recursive=True)
         except Exception as error:  # each file system fails in its own way
             print(
-                f"warning: {VARIABLE}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True
+                f"warning: {MIRROR}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True
             )
-
-    def _push(self, path: Path) -> None:
-        self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
-        for file in sorted(path.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
-            self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
-        for old in self._names():
-            if old < path.name:
-                self._files.rm(f"{self._run}/{old}", recursive=True)
 
     def names(self) -> list[str]:
         """The names of the checkpoints there, complete or not. Raises as `pull` does."""
-        return [] if self._files is None else self._reading(self._names)
+        if self._files is None:
+            return []
+        with self._reading():
+            return self._names()
 
     def pull(self, path: Path, fits: Callable[[Progress], bool]) -> bool:
         """Download the checkpoint of this name to `path` if it is intact and fits, in place of what is there.
 
         Raises UserError where the credentials are refused, UnavailableError where the mirror cannot be read otherwise.
         """
-        return self._reading(partial(self._pull, path, fits))
-
-    def _pull(self, path: Path, fits: Callable[[Progress], bool]) -> bool:
         there, fetched = f"{self._run}/{path.name}", path.with_name(f"{path.name}.partial")
-        if not self._files.exists(f"{there}/{MANIFEST}"):
-            return False
-        fetched.mkdir(parents=True, exist_ok=True)
-        try:
-            self._files.get_file(f"{there}/{MANIFEST}", str(fetched / MANIFEST))
-            with suppress(ValidationError):  # which `fault` names
-                if not fits(read_progress(fetched)):
-                    return False  # before the rest is downloaded, which may be large
-                for file in self._files.ls(there, detail=False):
-                    self._files.get_file(file, str(fetched / file.rsplit("/", 1)[-1]))
-            if problem := fault(fetched):
-                print(f"warning: {there} is skipped: {problem}", flush=True)
+        with self._reading():
+            if not self._files.exists(f"{there}/{MANIFEST}"):
                 return False
-            shutil.rmtree(path, ignore_errors=True)
-            fetched.rename(path)
-            return True
-        finally:
-            shutil.rmtree(fetched, ignore_errors=True)
+            fetched.mkdir(parents=True, exist_ok=True)
+            try:
+                self._files.get_file(f"{there}/{MANIFEST}", str(fetched / MANIFEST))
+                with suppress(ValidationError):  # which `fault` names
+                    if not fits(read_manifest(fetched)):
+                        return False  # before the rest is downloaded, which may be large
+                    for file in self._files.ls(there, detail=False):
+                        self._files.get_file(file, str(fetched / file.rsplit("/", 1)[-1]))
+                if problem := fault(fetched):
+                    print(f"warning: {there} is skipped: {problem}", flush=True)
+                    return False
+                shutil.rmtree(path, ignore_errors=True)
+                fetched.rename(path)
+                return True
+            finally:
+                shutil.rmtree(fetched, ignore_errors=True)
 
     def _names(self) -> list[str]:
         self._files.invalidate_cache()
@@ -103,12 +98,13 @@ class Mirror:
         names = (path.rstrip("/").rsplit("/", 1)[-1] for path in self._files.ls(self._run, detail=False))
         return sorted(name for name in names if name.startswith("step-"))
 
-    def _reading(self, read: Callable[[], Result]) -> Result:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            return read()
+            yield
         except Exception as error:  # each file system fails in its own way
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             if isinstance(error, PermissionError) or type(error).__name__ in CREDENTIAL_ERRORS:
-                raise UserError(f"{VARIABLE}={self.url}: the credentials are refused: {error}") from None
-            raise UnavailableError(f"{VARIABLE}={self.url}: cannot be read: {error}") from None
+                raise UserError(f"{MIRROR}={self.url}: the credentials are refused: {error}") from None
+            raise UnavailableError(f"{MIRROR}={self.url}: cannot be read: {error}") from None

@@ -1,18 +1,28 @@
-"""Where a run starts: at its newest checkpoint that fits, or at step 0."""
+"""Where a run starts: at its newest checkpoint that fits, or at step 0.
 
+`PARROTFLOW_CONTINUE=FINGERPRINT` continues a training after a change of its code. Its weights then are those of no one
+code, so this is never done unasked. The session that does it names the earlier run, in the record of the execution and
+on the card.
+"""
+
+import json
 import math
+import os
+import shutil
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.continuation import earlier_run, take_exports
-from stages.train.checkpoint.fingerprint import CONTINUE, record_identity, why_afresh
+from stages.train.checkpoint.fingerprint import CONTINUE, IDENTITY, changes_since, why_afresh
 from stages.train.checkpoint.manifest import Progress
+from stages.train.checkpoint.mirror import Mirror
+from stages.train.distributed.parallel import on_main
 from stages.train.model.loss import CausalLoss
-from stages.train.optim.optimizer import Optimizers
-from stages.train.params import TrainParams
+from stages.train.optim.optimizers import Optimizers
 
 
 @dataclass(frozen=True)
@@ -27,61 +37,102 @@ class Start:
 POINTS = ("log_every_steps", "evaluate_every_steps")
 
 
-def resume(
-    checkpoints: Checkpoints, params: TrainParams, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]
-) -> Start:
+def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]) -> Start:
     """Load the newest checkpoint that this run may continue, or start at step 0 and say why. Every process calls it.
 
     Raises UserError where a run with other code is to be continued and has no checkpoint for it.
     """
+    params, accelerator = checkpoints.params, checkpoints.accelerator
     refused: list[str] = []
 
     def fits(progress: Progress, of: Checkpoints = checkpoints) -> bool:
-        shared = checkpoints.shared_steps(progress.max_steps)
-        # Points at other steps are only taken out again; those that were never measured cannot be added.
-        finer = [f"train.{name}" for name in POINTS if getattr(params, name) % getattr(progress, name)]
-        missing = [step for step in params.export_steps if step <= progress.step and not of.exported(step)]
-        if progress.step > shared:
-            refused.append(
-                f"not from the checkpoints of the run of {progress.max_steps} steps: a run of {params.max_steps} has "
-                f"the same learning rates up to step {shared}, and the earliest checkpoint is of step {progress.step} "
-                "(train.milestone_every_steps keeps earlier ones)"
-            )
-        elif missing:
-            refused.append(
-                f"not from the checkpoint of step {progress.step}: the model of step {missing[0]} "
-                "(train.export_steps) was not kept then"
-            )
-        elif finer:
-            refused.append(
-                f"not from the checkpoint of step {progress.step}: its curves lack points that {finer[0]} asks for; "
-                f"a multiple of {getattr(progress, finer[0].removeprefix('train.'))} continues from it"
-            )
-        return progress.step <= shared and not missing and not finer
+        if reason := why_not(progress, checkpoints, of):
+            refused.append(reason)
+        return not reason
 
     path, earlier = checkpoints.latest(fits), earlier_run(checkpoints, run)
     found = earlier.latest(partial(fits, of=earlier)) if earlier else None
     if earlier and not found and not path:
         raise UserError(f"{CONTINUE}={earlier.folder.name}: {(refused or ['it has no intact checkpoint'])[-1]}")
-    crosses = found is not None and (path is None or found.name > path.name)
-    path = found if crosses else path
-    is_main, printed = checkpoints.accelerator.is_main_process, checkpoints.accelerator.print
-    if is_main:
-        record_identity(checkpoints.folder, run)
+    crossed = earlier if found is not None and (path is None or found.name > path.name) else None
+    path = found if crossed else path
+    if accelerator.is_main_process:
+        atomic_write(checkpoints.folder / IDENTITY, json.dumps(run, indent=1, sort_keys=True))
     if path is None:
-        reasons = refused[-1:] or [
-            f"not from another run's checkpoints: {line}" for line in why_afresh(checkpoints.folder, run)
-        ]
-        for reason in reasons:
-            printed(f"starting afresh, {reason}")
-        if is_main:
+        others = [f"not from another run's checkpoints: {line}" for line in why_afresh(checkpoints.folder, run)]
+        for reason in refused[-1:] or others:
+            accelerator.print(f"starting afresh, {reason}")
+        if accelerator.is_main_process:
             checkpoints.curves.restart()
-        return Start(Progress(0, math.nan, params.max_steps, params.log_every_steps, params.evaluate_every_steps))
+        return Start(Progress.of(params, 0, math.nan))
     progress = checkpoints.load(path, model, optimizers)
-    printed(f"continuing at step {progress.step} of {params.max_steps}, from {path}")
-    if crosses and earlier is not None:
-        printed("the steps before were computed by other code, which the record of the training and the card say")
-        take_exports(earlier, checkpoints, progress.step)
-    if is_main:
+    accelerator.print(f"continuing at step {progress.step} of {params.max_steps}, from {path}")
+    if crossed:
+        accelerator.print(
+            "the steps before were computed by other code, which the record of the training and the card say"
+        )
+        take_exports(crossed, checkpoints, progress.step)
+    if accelerator.is_main_process:
         checkpoints.curves.restore(path, progress.step, params)
-    return Start(progress, earlier.folder.name if crosses and earlier is not None else None)
+    return Start(progress, crossed.folder.name if crossed else None)
+
+
+def why_not(progress: Progress, own: Checkpoints, of: Checkpoints) -> str:
+    """Why a run cannot continue from a checkpoint `of` another one or of its own; empty where it can."""
+    params, shared = own.params, own.shared_steps(progress.max_steps)
+    if progress.step > shared:
+        return (
+            f"not from the checkpoints of the run of {progress.max_steps} steps: a run of {params.max_steps} has "
+            f"the same learning rates up to step {shared}, and the earliest checkpoint is of step {progress.step} "
+            "(train.milestone_every_steps keeps earlier ones)"
+        )
+    this = f"not from the checkpoint of step {progress.step}"
+    for step in params.export_steps:
+        if step <= progress.step and not of.exported(step):
+            return f"{this}: the model of step {step} (train.export_steps) was not kept then"
+    for name in POINTS:
+        # Points at other steps are only taken out again; those that were never measured cannot be added.
+        if getattr(params, name) % (kept := getattr(progress, name)):
+            return f"{this}: its curves lack points that train.{name} asks for; a multiple of {kept} continues from it"
+    return ""
+
+
+def earlier_run(checkpoints: Checkpoints, run: dict[str, Any]) -> Checkpoints | None:
+    """The checkpoints of the run that the variable names; None where it names none, or this one.
+
+    Raises UserError where there is no such run here, or where more than the code differs. Every process calls this.
+    """
+    name = os.environ.get(CONTINUE, "")
+    if name in ("", checkpoints.folder.name):
+        return None
+    folder = checkpoints.folder.parent / Path(name).name
+    on_main(checkpoints.accelerator, lambda: _check_only_code_differs(folder, name, run))
+    return Checkpoints(folder, checkpoints.accelerator, checkpoints.params, Mirror(folder.name))
+
+
+def _check_only_code_differs(folder: Path, name: str, run: dict[str, Any]) -> None:
+    try:
+        recorded = json.loads((folder / IDENTITY).read_bytes())
+        same = recorded | {"code": None} == json.loads(json.dumps(run)) | {"code": None}
+    except (OSError, ValueError, TypeError):
+        known = sorted(path.parent.name for path in folder.parent.glob(f"*/{IDENTITY}"))
+        raise UserError(
+            f"{CONTINUE}={name}: no such training in {folder.parent}; there are {', '.join(known) or 'none'}"
+        ) from None
+    if not same:
+        raise UserError(
+            f"{CONTINUE}={name}: more than the code differs from that training "
+            f"({'; '.join(changes_since(folder / IDENTITY, run))}); unset it to start afresh, or undo these changes"
+        )
+
+
+def take_exports(earlier: Checkpoints, checkpoints: Checkpoints, step: int) -> None:
+    """Copy the models of `export_steps` up to `step`: this run does not compute them. Every process calls this."""
+
+    def copy() -> None:
+        for wanted in checkpoints.params.export_steps:
+            path = earlier.exported(wanted)
+            if wanted <= step and path is not None:
+                shutil.copytree(path, checkpoints.export_path(wanted), dirs_exist_ok=True)
+
+    on_main(checkpoints.accelerator, copy)

@@ -6,34 +6,24 @@ optimizer was chosen.
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.model.build import build_config, check_model, padded_vocabulary
-from stages.train.model.source import source_folder
-from stages.train.optim.optimizer import is_by_muon
-from stages.train.optim.roles import DECAYED, Role, weights
+from stages.train.model.build import build_config, check_model, padded_vocabulary, source_folder
+from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
 
 NOMINAL_VOCABULARY = 4096
 """Where params.yaml does not say how large it is."""
-
-
-@dataclass
-class Group:
-    """The tensors of one role whose names differ in their numbers alone."""
-
-    role: Role
-    name: str
-    tensors: int = 0
-    parameters: int = 0
 
 
 def main() -> None:
@@ -48,17 +38,34 @@ def main() -> None:
 
 
 def lines(params: TrainParams, vocabulary: Manifest) -> Iterator[str]:
-    """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name."""
+    """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name.
+
+    A group is of tensors of one role whose names differ in their numbers alone; groups of one role come together, in
+    the model's order.
+    """
+    trained = list(weights(model_without_weights(params, vocabulary)))
+    # torch fuses no optimizer over tensors without values, so each is built over a number in place of a tensor.
+    numbers = [replace(weight, parameter=nn.Parameter(torch.zeros(()))) for weight in trained]
+    taken = {
+        id(number): (column, float(group.get("weight_decay", 0)))
+        for column, optimizer in params.optimizer.build(numbers, params.precision).items()
+        for group in optimizer.param_groups
+        for number in group["params"]
+    }
+    tensors, parameters = Counter[tuple[str, float, Role, str]](), Counter[tuple[str, float, Role, str]]()
+    for weight, number in zip(trained, numbers, strict=True):
+        group = (*taken[id(number.parameter)], weight.role, re.sub(r"\.\d+\.", ".*.", weight.name))
+        tensors[group] += 1
+        parameters[group] += weight.parameter.numel()
+    roles = [role for _, _, role, _ in tensors]
     yield f"{'optimizer':10}{'decay':>6}  {'role':10}{'tensors':>8}{'parameters':>14}  name"
-    for group in groups(params, vocabulary):
-        optimizer = "muon" if is_by_muon(group.role, params.optimizer) else "adamw"
-        decay = params.optimizer.weight_decay if group.role in DECAYED else 0
-        counts = f"{group.tensors:8,}{group.parameters:14,}"
-        yield f"{optimizer:10}{decay:6g}  {group.role:10}{counts}  {group.name}"
+    for group in sorted(tensors, key=lambda group: roles.index(group[2])):
+        column, decay, role, name = group
+        yield f"{column:10}{decay:6g}  {role:10}{tensors[group]:8,}{parameters[group]:14,}  {name}"
 
 
-def groups(params: TrainParams, vocabulary: Manifest) -> list[Group]:
-    """The model's groups, those of one role together, in the model's order. Raises UserError as training would."""
+def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
+    """The model that training builds, whatever its size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
     if params.start_from is None:
         check_model(config)
@@ -66,15 +73,8 @@ def groups(params: TrainParams, vocabulary: Manifest) -> list[Group]:
         config = AutoConfig.from_pretrained(source_folder(params.start_from))
     with torch.device("meta"):
         config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    found: dict[tuple[Role, str], Group] = {}
-    for weight in weights(model):
-        name = re.sub(r"\.\d+\.", ".*.", weight.name)
-        group = found.setdefault((weight.role, name), Group(weight.role, name))
-        group.tensors += 1
-        group.parameters += weight.parameter.numel()
-    roles = list(dict.fromkeys(role for role, _ in found))
-    return sorted(found.values(), key=lambda group: roles.index(group.role))
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return model
 
 
 if __name__ == "__main__":

@@ -2,17 +2,23 @@
 
 The permutations of the rows in all epochs, one after the other, are cut into global batches. Processes take slices of
 the global batch, so the order does not depend on how many there are. How many rows a step takes is a function of the
-step as well: the global batch doubles after the steps that `train.batch_doublings` names.
+step as well: the global batch doubles after the steps that `train.batch_doublings` names. A process takes its slice in
+micro-batches, each read ahead in a thread.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from functools import lru_cache, partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from stages.formats.tokens import TokenStore
 from stages.train.data.packing import Integers, PackingIndex
+from stages.train.params import TrainParams
+
+Item = TypeVar("Item")
 
 IGNORED = -100
 """The target of a padded position (torch's cross_entropy leaves it out)."""
@@ -103,3 +109,69 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_l
     # Each column minus the last column at or before it where something begins.
     columns = np.arange(sequence_length)
     return Rows(inputs, targets, columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some rows of a step's global batch, and what a step must know of them."""
+
+    rows: Rows
+    step: int
+    """From 0."""
+    first_row: int
+    """Index of its first row in the global batch."""
+    is_last: bool
+    """Whether it is this process's last one of the step."""
+    step_targets: int
+    """Targets of the whole global batch, by which the loss is divided."""
+
+
+@dataclass(frozen=True)
+class ProcessShare:
+    """Which contiguous part of each global batch a process takes, and in pieces of how many sequences."""
+
+    process: int
+    processes: int
+    micro_batch_size: int
+
+
+def micro_batches(
+    store: TokenStore, index: PackingIndex, params: TrainParams, share: ProcessShare, steps: range
+) -> Iterator[MicroBatch]:
+    """A process's micro-batches of some steps."""
+
+    def reads() -> Iterator[Callable[[], MicroBatch]]:
+        for step in steps:
+            rows = rows_of_step(params.seed, step, params, index.rows)
+            targets, each = index.target_count(rows), len(rows) // share.processes
+            own = range(share.process * each, (share.process + 1) * each)
+            for first in own[:: share.micro_batch_size]:
+                stop = min(first + share.micro_batch_size, own.stop)
+                yield partial(read, rows[first:stop], step, first, stop == own.stop, targets)
+
+    def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
+        read = read_rows(store, index, rows, params.sequence_length)
+        return MicroBatch(read, step, first_row, is_last, step_targets)
+
+    return read_ahead(reads())
+
+
+def read_ahead(reads: Iterable[Callable[[], Item]]) -> Iterator[Item]:
+    """What each call returns, in order; the next one runs in a thread while the one before is in use."""
+    with ThreadPoolExecutor(1, "batches") as thread:
+        coming = None
+        for read in reads:
+            current, coming = coming, thread.submit(read)
+            if current is not None:
+                yield current.result()
+        if coming is not None:
+            yield coming.result()
+
+
+def dropout_seed(seed: int, batch: MicroBatch) -> int:
+    """The seed of a micro-batch's dropout: numpy's SeedSequence of (seed, step, index of its first row).
+
+    It depends neither on the process nor on what ran before, but on where micro-batches begin: dropout masks are the
+    same on other numbers of processes only where the micro-batches are (`deterministic_micro_batch_size`).
+    """
+    return int(np.random.SeedSequence([seed, batch.step, batch.first_row]).generate_state(1, np.uint64)[0])

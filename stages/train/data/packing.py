@@ -23,7 +23,7 @@ from stages.formats.tokens import TokenStore
 Integers = npt.NDArray[np.int64]
 
 
-class Segment(NamedTuple):
+class Span(NamedTuple):
     """A span of targets in the store."""
 
     start: int
@@ -49,11 +49,11 @@ class PackingIndex:
         """Targets in the given rows together."""
         return sum(int(self.lengths[self.offsets[row] : self.offsets[row + 1]].sum()) for row in rows)
 
-    def segments(self, row: int) -> list[Segment]:
+    def segments(self, row: int) -> list[Span]:
         """The spans of the store that make up a row."""
         here = slice(self.offsets[row], self.offsets[row + 1])
         pairs = zip(self.starts[here].tolist(), self.lengths[here].tolist(), strict=True)
-        return [Segment(start, length) for start, length in pairs]
+        return [Span(start, length) for start, length in pairs]
 
 
 def build_packing(
@@ -82,7 +82,7 @@ def build_packing(
     )
 
 
-def cut_documents(starts: Integers, lengths: Integers, sequence_length: int) -> tuple[Integers, list[Segment]]:
+def cut_documents(starts: Integers, lengths: Integers, sequence_length: int) -> tuple[Integers, list[Span]]:
     """The starts of whole rows within documents, and what is left of each document."""
     whole = lengths // sequence_length
     first = np.repeat(starts, whole)
@@ -90,19 +90,19 @@ def cut_documents(starts: Integers, lengths: Integers, sequence_length: int) -> 
     remainder_starts = starts + whole * sequence_length
     remainder_lengths = lengths % sequence_length
     remainders = [
-        Segment(start, length)
+        Span(start, length)
         for start, length in zip(remainder_starts.tolist(), remainder_lengths.tolist(), strict=True)
         if length
     ]
     return first + within * sequence_length, remainders
 
 
-def pack_remainders(remainders: list[Segment], sequence_length: int) -> list[list[Segment]]:
+def pack_remainders(remainders: list[Span], sequence_length: int) -> list[list[Span]]:
     """Best-fit decreasing: each remainder, longest first, into the row that it leaves least space in."""
-    rows: list[list[Segment]] = []
+    rows: list[list[Span]] = []
     rows_by_space: dict[int, list[int]] = {}
     spaces: list[int] = []
-    for remainder in sorted(remainders, key=lambda segment: (-segment.length, segment.start)):
+    for remainder in sorted(remainders, key=lambda span: (-span.length, span.start)):
         # The spaces left in rows, ascending: the first that is large enough is the one that fits best.
         best = bisect_left(spaces, remainder.length)
         if best == len(spaces):
@@ -122,7 +122,7 @@ def pack_remainders(remainders: list[Segment], sequence_length: int) -> list[lis
     return rows
 
 
-def fill_gaps(rows: list[list[Segment]], sequence_length: int) -> list[list[Segment]]:
+def fill_gaps(rows: list[list[Span]], sequence_length: int) -> list[list[Span]]:
     """Fill the rows that have space with pieces of the emptiest ones; all but the last become full.
 
     An example with 5 targets in a row, a letter per target: the rows are `aaa`, `bbbb` and `cc`. Fullest first, `bbbb`
@@ -130,8 +130,8 @@ def fill_gaps(rows: list[list[Segment]], sequence_length: int) -> list[list[Segm
     remains one short, as nothing is left to take apart. The result is `bbbbc`, `aaac`.
     """
     waiting = deque(sorted(rows, key=lambda row: -sum(segment.length for segment in row)))
-    pieces: list[Segment] = []
-    filled: list[list[Segment]] = []
+    pieces: list[Span] = []
+    filled: list[list[Span]] = []
     while waiting or pieces:
         row = waiting.popleft() if waiting else []
         space = sequence_length - sum(segment.length for segment in row)
@@ -139,11 +139,11 @@ def fill_gaps(rows: list[list[Segment]], sequence_length: int) -> list[list[Segm
             if not pieces:
                 pieces = waiting.pop()
             piece = pieces.pop()
-            taken = Segment(piece.start, min(piece.length, space))
+            taken = Span(piece.start, min(piece.length, space))
             row = [*row, taken]
             space -= taken.length
             if taken.length < piece.length:
                 # What remains of the piece is the first to fill the next row.
-                pieces.append(Segment(piece.start + taken.length, piece.length - taken.length))
+                pieces.append(Span(piece.start + taken.length, piece.length - taken.length))
         filled.append(row)
     return filled

@@ -1,16 +1,18 @@
-"""How the model is spread over processes: not at all, data parallel (DDP), or sharded (FSDP2).
+"""How processes train one model: what they must decide alike, and how the model is spread over them.
 
-Accelerate's launcher says which, and its process group carries it. FSDP2 is applied here by torch's `fully_shard`:
-accelerate would quietly use DDP where there is no GPU, and takes one optimizer only.
+It is spread not at all, data parallel (DDP), or sharded (FSDP2). Accelerate's launcher says which, and its process
+group carries it. FSDP2 is applied here by torch's `fully_shard`: accelerate would quietly use DDP where there is no
+GPU, and takes one optimizer only.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -18,7 +20,34 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from stages.runtime.entry import UserError
 from stages.train.model.loss import CausalLoss
+
+Result = TypeVar("Result")
+
+
+def on_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+    """What `work` returns on the main process, on every process; a UserError there is raised on each.
+
+    Every process calls this.
+    """
+    outcome: list[Result | UserError | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            outcome = [work()]
+        except UserError as error:
+            outcome = [error]
+    if accelerator.num_processes > 1:
+        broadcast_object_list(outcome)
+    if isinstance(outcome[0], UserError):
+        raise outcome[0]
+    return outcome[0]  # type: ignore[return-value]
+
+
+def count(accelerator: Accelerator, vote: bool) -> int:
+    """How many processes vote yes. Every process calls this."""
+    votes = torch.tensor(float(vote), device=accelerator.device)
+    return int(accelerator.reduce(votes, "sum").item())
 
 
 def uses_fsdp() -> bool:

@@ -1,6 +1,8 @@
 """Runs the training's workers to their end, and starts those that die again.
 
 Workers that die are started again, `PARROTFLOW_RESTARTS` times (3 if unset), and continue from the last checkpoint.
+They are told the `train` section as the command read it, once: an edit of params.yaml during a run changes nothing that
+is computed, also not in workers that are started again.
 """
 
 import math
@@ -13,15 +15,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+import yaml
+
 from stages.runtime.entry import EXIT_TERMINATED, UserError, whole_number
 from stages.runtime.launch import supervision
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import command, environment
-from stages.train.launch.section import pass_on
+from stages.runtime.section import read_section
+from stages.train.checkpoint.fingerprint import WORKER
 from stages.train.params import TrainParams
 
 RESTARTS = "PARROTFLOW_RESTARTS"
 GRACE = "PARROTFLOW_GRACE_SECONDS"
+SECTION = "PARROTFLOW_TRAIN_SECTION"
+LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
+
+RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
+RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
+"""Keys of an accelerate config that go on record: none with addresses, and none that has no effect."""
 
 
 class Stop(threading.Event):
@@ -38,11 +49,8 @@ class Stop(threading.Event):
         self.on_stop()
 
 
-WORKER = "stages.train.worker"
-
-
-def launch(config: LaunchConfig, params: TrainParams, module: str = WORKER) -> int:
-    """Run the workers to their end (each is `python -m module`) and return the exit code for this command.
+def launch(config: LaunchConfig, params: TrainParams) -> int:
+    """Run the workers to their end and return the exit code for this command.
 
     0; 75 after a stop that saved everything; 143 after one that did not. Raises UserError where workers keep dying.
     """
@@ -51,7 +59,7 @@ def launch(config: LaunchConfig, params: TrainParams, module: str = WORKER) -> i
     for start in range(restarts + 1):
         if start:
             print(f"a worker died; starting again from the last checkpoint ({start} of {restarts})", flush=True)
-        outcome, died_with = _run_workers(config, params, module, stop)
+        outcome, died_with = _run_workers(config, params, stop)
         if outcome is not None:
             return outcome
         if stop.is_set():
@@ -84,13 +92,13 @@ def grace_seconds() -> float | None:
     return seconds
 
 
-def _run_workers(config: LaunchConfig, params: TrainParams, module: str, stop: Stop) -> tuple[int | None, int]:
+def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple[int | None, int]:
     """The workers' own exit code, or None where they died; and the launcher's."""
     line = supervision.Supervision()
     values = environment(config) | pass_on(params, config) | {supervision.VARIABLE: str(line.folder)}
     try:
         # In its own session: a terminal's Ctrl-C reaches this command alone.
-        process = subprocess.Popen(command(config, module), env=values, start_new_session=True)
+        process = subprocess.Popen(command(config, WORKER), env=values, start_new_session=True)
         stop.on_stop = line.ask_to_stop
         if stop.is_set():
             line.ask_to_stop()
@@ -117,3 +125,17 @@ def _wait(process: "subprocess.Popen[bytes]", stop: Stop, line: supervision.Supe
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
     return process.returncode
+
+
+def pass_on(params: TrainParams, config: LaunchConfig) -> dict[str, str]:
+    """The environment variables that hand the section to workers, and what of the launch goes on record (as YAML)."""
+    settings = yaml.safe_load(config.path.read_text(encoding="utf-8"))
+    kept = {name: value for name, value in settings.items() if name in RECORDED}
+    return {SECTION: params.model_dump_json(), LAUNCH_SETTINGS: yaml.safe_dump(kept)}
+
+
+def section_of_command() -> TrainParams:
+    """The section that the command read; from params.yaml where a worker was started without the command."""
+    if given := os.environ.get(SECTION):
+        return TrainParams.model_validate_json(given)
+    return read_section("train", TrainParams)

@@ -1,20 +1,38 @@
-"""The model: any causal language model that transformers can build from a config."""
+"""The model: any causal language model that transformers can build from a config, from scratch or from `start_from`.
 
+And the way back: from weights as they are trained to a model that `from_pretrained` loads.
+
+`start_from` names a local folder, or a commit of a Hub repository (`owner/name@COMMIT`): a branch can move, so only a
+commit says which weights were continued. Weights are read from safetensors alone, and no code of the model's is run.
+"""
+
+import errno
+import hashlib
 import math
+import re
+from pathlib import Path
 
 import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.formats.tokens import Manifest
+from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
+from stages.runtime.hashes import file_sha256
+from stages.runtime.hub import snapshot
+from stages.train.distributed.parallel import full_weights
 from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask, one_line
-from stages.train.model.router_loss import check_fields
-from stages.train.model.source import source_folder
+from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64
 """The embedding's rows are padded to this in training (matrix units like it) and cut off at export."""
+
+HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
+SOURCE_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
 
 
 def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
@@ -26,7 +44,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
             f"params.yaml: train.model.model_type = {model_type!r}: no such architecture in transformers; "
             "e.g. gpt2, llama, qwen3, gpt_neox"
         )
-    check_fields(fields)
+    check_router_fields(fields)
     try:
         known = AutoConfig.for_model(model_type)
         if unknown := sorted(name for name in fields if not hasattr(known, name)):
@@ -128,6 +146,33 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
     return model
 
 
+def source_folder(start_from: str, download: bool = False) -> Path:
+    """The folder with the model's files; a Hub commit is downloaded first, or must have been.
+
+    Raises UserError where there is no such model or access is refused, UnavailableError where the Hub does not answer.
+    """
+    folder, what = Path(start_from), f"params.yaml: train.start_from = {start_from!r}"
+    if commit := HUB_COMMIT.fullmatch(start_from):
+        folder = snapshot(what, commit["repository"], commit["commit"], SOURCE_FILES, download=download)
+    elif not folder.is_dir():
+        raise UserError(
+            f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
+        )
+    if not list(folder.glob("*.safetensors")):
+        raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
+    return folder
+
+
+def source_sha256(start_from: str) -> str:
+    """What identifies the model's content: a Hub commit, or the sha256 of the folder's files."""
+    if commit := HUB_COMMIT.fullmatch(start_from):
+        return commit["commit"]
+    folder = source_folder(start_from)
+    files = sorted(file for pattern in SOURCE_FILES for file in folder.glob(pattern))
+    lines = [f"{file.name} {file_sha256(file)}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 def padded_vocabulary(size: int) -> int:
     """The vocabulary's size in training."""
     return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -153,3 +198,41 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
     head_size = (getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
     attention = 12 * int(config.num_hidden_layers) * heads * head_size * sequence_length
     return int(6 * sum(multiplied.values()) + attention)
+
+
+def full_model(
+    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest
+) -> PreTrainedModel | None:
+    """The model on the CPU of the main process, without the padding of the vocabulary; None on the others.
+
+    Every process calls this: a sharded model is put together.
+    """
+    weights = full_weights(trained)
+    if not accelerator.is_main_process:
+        return None
+    plain = CausalLoss(build_model(params, vocabulary), params)
+    plain.load_state_dict(weights)
+    plain.model.resize_token_embeddings(vocabulary.vocab_size)
+    plain.model.config.use_cache = True
+    return plain.model
+
+
+def export_step(
+    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest, place: Path
+) -> None:
+    """Write the model as it is at one of `export_steps`. Every process calls this."""
+    model = full_model(trained, accelerator, params, vocabulary)
+    if model is not None:
+        with atomic_folder(place) as folder:
+            save_model(model, folder)
+    accelerator.wait_for_everyone()
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model into an existing folder; a full disk is an OSError here as anywhere."""
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        if "No space left" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, str(error), str(folder)) from error

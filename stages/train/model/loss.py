@@ -1,5 +1,19 @@
-"""Model and loss as one module, so that DDP, FSDP and the compiler see the whole of a forward pass."""
+"""Model and loss as one module, so that DDP, FSDP and the compiler see the whole of a forward pass.
 
+To it belongs the auxiliary loss by which the routers of a mixture of experts learn to spread tokens over the experts.
+
+transformers adds it to the loss where a model's config has `output_router_logits`: `router_aux_loss_coef` times the
+experts' number, times the sum over the experts of (choices per token) * (mean probability), both over all layers and
+tokens of a batch (Fedus et al. 2021, "Switch Transformers", equations 4 to 6).
+
+It is no sum over tokens, so its value depends on which tokens are taken together. Here it is that of each sequence, and
+the sequences are weighted by their targets, as the cross-entropy weights them: so it depends neither on micro-batches
+nor on the number of processes. For one sequence it is transformers' own. It asks for more than that of a batch: each
+sequence is to be spread (DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2 does so too, with a coefficient of 0.0001).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,10 +22,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
+from stages.runtime.entry import UserError
 from stages.train.data.batches import IGNORED
 from stages.train.model.linear_cross_entropy import linear_cross_entropy
-from stages.train.model.router_loss import router_loss
 from stages.train.params import TrainParams
+
+SWITCH = "output_router_logits"
+COEFFICIENT = "router_aux_loss_coef"
 
 
 class CausalLoss(nn.Module):
@@ -25,7 +42,7 @@ class CausalLoss(nn.Module):
         self.dtype = torch.bfloat16 if params.precision == "bf16" else torch.float32
         self.by_document = params.attention == "document"
         self.plain_head = has_plain_head(model)
-        self.router_loss = router_loss(model)
+        self.router_loss = router_loss_of(model)
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
         """(2,): both losses, each summed over all targets that are not `IGNORED`, in nats. Their sum is trained on.
@@ -47,3 +64,75 @@ class CausalLoss(nn.Module):
             head = self.model.get_output_embeddings().weight
             return linear_cross_entropy(output, head, targets, self.dtype)
         return functional.cross_entropy(output.float(), targets, ignore_index=IGNORED, reduction="sum")
+
+
+@dataclass(frozen=True)
+class RouterLoss:
+    """Computes it from the routers' logits."""
+
+    coefficient: float
+    experts_per_token: int
+
+    def __call__(self, router_logits: Sequence[Tensor], targets: Tensor) -> Tensor:
+        """The loss of each row times its number of targets, summed, in nats; inputs without a target do not count.
+
+        `router_logits`: of each layer, (rows * sequence_length, experts). `targets`: (rows, sequence_length).
+        """
+        counted = (targets != IGNORED).float()
+        chosen = probability = torch.zeros((), device=targets.device)  # each (rows, experts)
+        for logits in router_logits:
+            of_token = functional.softmax(logits, dim=-1).float().view(*targets.shape, -1)
+            choices = torch.topk(of_token, self.experts_per_token, dim=-1).indices
+            # No scatter: under deterministic algorithms it would fall out of compiled code.
+            is_chosen = (choices[..., None] == torch.arange(of_token.shape[-1], device=logits.device)).any(-2)
+            chosen = chosen + (is_chosen * counted[..., None]).sum(1)
+            probability = probability + (of_token * counted[..., None]).sum(1)
+        tokens = counted.sum(1, keepdim=True)
+        total = (tokens * len(router_logits)).clamp(min=1)
+        of_row = chosen.shape[-1] * ((chosen / total) * (probability / total)).sum(-1)
+        return self.coefficient * (of_row * tokens.squeeze(1)).sum()
+
+
+def router_loss_of(model: PreTrainedModel) -> RouterLoss | None:
+    """The auxiliary loss of a model that asks for it; None for others.
+
+    Raises UserError where it is not, for a trial sequence, what transformers adds to the loss.
+    """
+    config = model.config.get_text_config()
+    if not getattr(config, SWITCH, False):
+        return None
+    coefficient, choices = getattr(config, COEFFICIENT, None), getattr(config, "num_experts_per_tok", None)
+    if coefficient and choices and _is_what_is_added(found := RouterLoss(float(coefficient), int(choices)), model):
+        return found
+    raise UserError(
+        f"params.yaml: train.model.{SWITCH}: the auxiliary loss of `{config.model_type}` is not one that this training "
+        f"can add ({COEFFICIENT} * the load balancing loss of Switch Transformers); leave it out, or use another "
+        "model_type, e.g. mixtral, qwen3_moe, gpt_oss, olmoe"
+    )
+
+
+@torch.no_grad()
+def _is_what_is_added(ours: RouterLoss, model: PreTrainedModel) -> bool:
+    training = model.training
+    model.eval()
+    row = torch.arange(8)[None]
+    output = model(input_ids=row, labels=row, use_cache=False)
+    model.train(training)
+    if not getattr(output, "router_logits", None):
+        return False
+    cross_entropy = functional.cross_entropy(output.logits[0, :-1].float(), row[0, 1:])
+    own = ours(output.router_logits, row) / row.numel()
+    return torch.allclose(cross_entropy + own, output.loss, rtol=1e-5, atol=1e-6)
+
+
+def check_router_fields(fields: dict[str, object]) -> None:
+    """Raise UserError where `train.model` sets a coefficient of an auxiliary loss that would be without effect."""
+    for name, value in fields.items():
+        if ("aux_loss" not in name and "z_loss" not in name) or not value:
+            continue
+        if name != COEFFICIENT:
+            raise UserError(f"params.yaml: train.model.{name} = {value}: this training adds no such loss; leave it out")
+        if not fields.get(SWITCH):
+            raise UserError(
+                f"params.yaml: train.model.{name} = {value}: without effect; set train.model.{SWITCH}: true as well"
+            )

@@ -6,9 +6,11 @@ arithmetic are taken, and of those no value that could be a path.
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import distribution
 
 import torch
@@ -17,15 +19,26 @@ from stages.formats.revision.execution import Session
 from stages.formats.revision.wheels import wheel_digest
 from stages.train.data.batches import batch_size
 from stages.train.distributed.parallel import uses_fsdp
-from stages.train.launch.facts import computing_variables, limits
-from stages.train.launch.section import LAUNCH_SETTINGS
+from stages.train.launch.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
-from stages.train.monitoring.throughput import processor_name
+from stages.train.monitoring.throughput import device_name
 
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")
 """How the names of flags begin that say how a CPU multiplies."""
 
-LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "safetensors")
+IMPORTED = ("torch", "transformers", "accelerate", "numpy", "safetensors")
+
+ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+"""Keep oneDNN, torch and MKL below an instruction set."""
+
+COMPUTING = re.compile(
+    "PARROTFLOW_COMPILE|PARROTFLOW_MICRO_BATCH|NVIDIA_TF32_OVERRIDE|"
+    "(OMP|GOMP|KMP|MKL|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|CUBLAS|CUDNN|NCCL)_.*"
+)
+PRIVATE = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
+"""What the names of variables hold that are about places, people or secrets."""
+HARMLESS = re.compile(r"[\w.,:;=+-]{1,200}")
+"""A value that is no path and no address with a password."""
 
 
 def describe_session(trainer: Trainer, first_step: int, continued_from: str | None = None) -> Session:
@@ -39,7 +52,7 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
     return Session(
         first_step=first_step,
         last_step=params.max_steps,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        device=device_name(device),
         device_type=device.type,
         cpu_flags=vector_flags(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
@@ -68,7 +81,7 @@ def vector_flags() -> list[str]:
 
 def imported_versions(compiled: bool) -> dict[str, str]:
     """The versions that this process runs, with their build tags; the C++ compiler's only where it is used."""
-    versions = {name: str(sys.modules[name].__version__) for name in LIBRARIES if name in sys.modules}
+    versions = {name: str(sys.modules[name].__version__) for name in IMPORTED if name in sys.modules}
     versions |= {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
     if torch.cuda.is_available():
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -82,5 +95,24 @@ def imported_versions(compiled: bool) -> dict[str, str]:
 
 def installed_wheels() -> dict[str, str]:
     """Which wheels the libraries were installed from, of those whose installation lists its files."""
-    digests = {name: wheel_digest(distribution(name)) for name in LIBRARIES if name in sys.modules}
+    digests = {name: wheel_digest(distribution(name)) for name in IMPORTED if name in sys.modules}
     return {name: digest for name, digest in digests.items() if digest}
+
+
+def is_computing(name: str) -> bool:
+    """Whether a variable can change the computation."""
+    return bool(COMPUTING.fullmatch(name)) and not PRIVATE.search(name)
+
+
+def limits(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those of `ISA_LIMITS` that are set."""
+    return {name: environment[name] for name in ISA_LIMITS if environment.get(name)}
+
+
+def computing_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The other variables that can change the computation; never a path, a name or a secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if is_computing(name) and name not in ISA_LIMITS and HARMLESS.fullmatch(value)
+    }

@@ -1,67 +1,170 @@
-"""Reports a run while it goes: the curves, the trackers, the progress line."""
+"""Reports a run while it goes: the curves, the trackers, the progress line.
 
+The curves are tab-separated files that `dvc plots` reads, append-only. Each checkpoint has a copy. A run that continues
+takes the copy of its checkpoint, whose bytes were verified: the live files may have lost their ends in a power failure,
+or hold points of a run of another length.
+
+Why not DVCLive: it rewrites its whole summary at every point, so its cost grows with the square of the run's length,
+and a run that continues from a checkpoint writes points twice.
+"""
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from accelerate import Accelerator
 from torch import Tensor
 
+from stages.runtime.atomic import atomic_write
 from stages.train.data.batches import rows_before
-from stages.train.monitoring.curves import Curves
-from stages.train.monitoring.progress import ProgressLine
 from stages.train.monitoring.throughput import Throughput
-from stages.train.monitoring.trackers import Trackers
-from stages.train.optim.schedule import lr_multiplier
 from stages.train.params import TrainParams
 from stages.train.validation import ValidationResult
 
+LOG_SECONDS = 10.0
+"""Between two lines in a log."""
 
-class Report:
+LEARNING_RATE = "learning_rate"
+"""The one curve with a column for each of the optimizers; others have one, named as they are."""
+
+OF_TRAINING = ("training_loss", LEARNING_RATE, "gradient_norm", "router_loss")
+CURVE_NAMES = (*OF_TRAINING, "validation_loss", "validation_bits_per_byte")
+
+OPTIONAL = {"router_loss"}
+"""Begun with their first point: a model without routers has none."""
+
+
+class Reporter:
     """The main process shows and records; the others do nothing."""
 
     def __init__(
-        self, params: TrainParams, throughput: Throughput, curves: Curves, trackers: Trackers, enabled: bool
+        self, params: TrainParams, steps: range, throughput: Throughput, curves: "Curves", accelerator: Accelerator
     ) -> None:
         self.params = params
+        self.steps = steps  # of this start, from 0
         self.throughput = throughput
         self.curves = curves
-        self.trackers = trackers
-        self.enabled = enabled
-        self.line = ProgressLine(params.max_steps, enabled)
+        self.accelerator = accelerator
+        self.line = ProgressLine(steps.stop)
 
-    def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None, first_step: int) -> None:
-        """The state after `done` steps; this start did those from `first_step` on. Losses in nats per token."""
-        if not self.enabled:
+    def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None) -> None:
+        """The state after `done` steps. Losses in nats per token."""
+        if not self.accelerator.is_main_process:
             return
-        left = seconds_left(self.params, first_step, done, self.params.max_steps, self.throughput.seconds)
+        left = seconds_left(self.params, self.steps, done, self.throughput.seconds)
         self.line.show(done, loss, self.throughput.tokens_per_second, left)
-        multiplier = lr_multiplier(self.params.schedule, done - 1, self.params.max_steps)
-        rates = {name: peak * multiplier for name, peak in peak_learning_rates(self.params).items()}
-        losses = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
+        multiplier = self.params.schedule.multiplier(done - 1, self.params.max_steps)
+        rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
+        self.curves.append(LEARNING_RATE, done, *rates.values())
+        values = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
         if router_loss is not None:
-            losses["router_loss"] = router_loss.item()
-        for name, value in losses.items():
-            self.curves.append(name, done, value)
-        self.curves.append("learning_rate", done, *rates.values())
-        by_optimizer = {f"learning_rate/{name}": rate for name, rate in rates.items()}
-        self.trackers.log(done, losses | by_optimizer | self.throughput.metrics())
+            values["router_loss"] = router_loss.item()
+        by_optimizer = {f"{LEARNING_RATE}/{name}": rate for name, rate in rates.items()}
+        self._record(done, values, by_optimizer | self.throughput.metrics())
 
     def validation(self, done: int, measured: ValidationResult) -> None:
         """An evaluation after `done` steps."""
-        if not self.enabled:
-            return
-        values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
+        if self.accelerator.is_main_process:
+            values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
+            self._record(done, values, {})
+
+    def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
+        """Values go to the curves of their names and to the trackers, others to the trackers alone."""
         for name, value in values.items():
             self.curves.append(name, done, value)
-        self.trackers.log(done, values)
+        self.accelerator.log(values | others, step=done)
 
 
-def seconds_left(params: TrainParams, first_step: int, done: int, last: int, seconds: float) -> float:
-    """The time until `last` steps are done, where the steps from `first_step` to `done` took `seconds`.
+def seconds_left(params: TrainParams, steps: range, done: int, seconds: float) -> float:
+    """The time until all of `steps` are done, where those before `done` took `seconds`.
 
     It is counted in rows: steps take longer where the batch has grown.
     """
-    first, now, end = (rows_before(params, step) for step in (first_step, done, last))
+    first, now, end = (rows_before(params, step) for step in (steps.start, done, steps.stop))
     return seconds * (end - now) / (now - first)
 
 
-def peak_learning_rates(params: TrainParams) -> dict[str, float]:
-    """The peak rate of each optimizer, in the order of the columns of the curve; 0 for one that is not used."""
-    muon = params.optimizer.muon_learning_rate if params.optimizer.name == "muon" else 0.0
-    return {"adamw": params.optimizer.adamw_learning_rate, "muon": muon}
+class ProgressLine:
+    """Step, loss, speed and the time that remains."""
+
+    def __init__(self, last_step: int) -> None:
+        self.last_step = last_step
+        self.live = sys.stdout.isatty()
+        self._last = float("-inf")
+
+    def show(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """Show the state after `step` steps; in a log at most every `LOG_SECONDS`."""
+        now = time.monotonic()
+        is_last = step == self.last_step
+        if not self.live and now - self._last < LOG_SECONDS and not is_last:
+            return
+        self._last = now
+        remaining = time.strftime("%H:%M:%S", time.gmtime(seconds_left))
+        text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
+        end = "\n" if is_last or not self.live else ""
+        print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
+
+
+class Curves:
+    """`folder/NAME.tsv` for each of `CURVE_NAMES`."""
+
+    def __init__(self, folder: Path, optimizers: Iterable[str]) -> None:
+        self.folder = folder
+        self.optimizers = tuple(optimizers)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def restart(self) -> None:
+        """Begin empty curves."""
+        for name in CURVE_NAMES:
+            self._path(name).unlink(missing_ok=True)
+            if name not in OPTIONAL:
+                self._write(name, [])
+
+    def restore(self, checkpoint: Path, step: int, params: TrainParams) -> None:
+        """Take from a checkpoint's curves, up to its step, the points that an undisturbed run of `params` has.
+
+        Others are of a run that ended at another step, or that had points at more steps. What comes after the
+        checkpoint is computed again, to the same values.
+        """
+        self.restart()
+        for name in _curves_in(checkpoint):
+            every = params.log_every_steps if name in OF_TRAINING else params.evaluate_every_steps
+            rows = [row for row in _rows(checkpoint / f"{name}.tsv") if _step(row) <= step]
+            self._write(name, [row for row in rows if _step(row) % every == 0 or _step(row) == params.max_steps])
+
+    def append(self, name: str, step: int, *values: float) -> None:
+        """Add a point to a curve: a value for each of its columns."""
+        if name in OPTIONAL and not self._path(name).exists():
+            self._write(name, [])
+        cells = "\t".join(f"{value:.7g}" for value in values)
+        with self._path(name).open("a", encoding="utf-8") as file:
+            file.write(f"{step}\t{cells}\n")
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy all curves into an existing folder."""
+        for name in _curves_in(self.folder):
+            (folder / f"{name}.tsv").write_bytes(self._path(name).read_bytes())
+
+    def _write(self, name: str, rows: list[str]) -> None:
+        columns = self.optimizers if name == LEARNING_RATE else (name,)
+        header = "\t".join(("step", *columns))
+        atomic_write(self._path(name), "".join(f"{row}\n" for row in [header, *rows]))
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.tsv"
+
+
+def _curves_in(folder: Path) -> list[str]:
+    """The names of the curves that a folder has."""
+    return [name for name in CURVE_NAMES if name not in OPTIONAL or (folder / f"{name}.tsv").exists()]
+
+
+def _rows(file: Path) -> list[str]:
+    """The points of a curve; the last line counts only if it was written to its end."""
+    complete_lines = file.read_text(encoding="utf-8").rpartition("\n")[0]
+    return complete_lines.splitlines()[1:]
+
+
+def _step(row: str) -> int:
+    return int(row.split("\t", maxsplit=1)[0])

@@ -5,6 +5,7 @@ And, apart from them, how it was executed and how fast it was.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -20,10 +21,9 @@ from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
 from stages.train.data.batches import rows_before
-from stages.train.distributed.agreement import finish_together
 from stages.train.loop import Trainer
-from stages.train.model.export import full_model, save_model
-from stages.train.monitoring.throughput import processor_name
+from stages.train.model.build import full_model, save_model
+from stages.train.monitoring.throughput import device_name
 from stages.train.validation import ValidationResult
 
 METRICS = Path("reports/train.json")
@@ -58,7 +58,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
     Raises UserError where the model of one of `export_steps` is missing.
     """
     model = full_model(trainer.eager, trainer.accelerator, trainer.params, trainer.store.manifest)
-    finish_together(trainer.accelerator)
+    trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if model is None:
         return
     exports = {step: checkpoints.exported(step) for step in trainer.params.export_steps}
@@ -90,22 +90,14 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
     )
 
 
-def order_of_data(trainer: Trainer) -> dict[str, str | int | list[int]]:
+def order_of_data(trainer: Trainer) -> dict[str, Any]:
     """What leads from a step back to its documents, and the precision: it goes wherever the weights go.
 
     Nothing that the weights do not depend on: the same weights leave the same folder.
     """
-    params = trainer.params
-    return {
-        "seed": params.seed,
-        "max_steps": params.max_steps,
-        "global_batch_size": params.global_batch_size,
-        "batch_doublings": params.batch_doublings,
-        "sequence_length": params.sequence_length,
-        "packing": params.packing,
-        "precision": params.precision,
-        "tokens_sha256": file_sha256(trainer.store.folder / "manifest.json"),
-    }
+    names = {"seed", "max_steps", "global_batch_size", "batch_doublings", "sequence_length", "packing", "precision"}
+    tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}
+    return trainer.params.model_dump(include=names) | tokens
 
 
 def training_report(trainer: Trainer, progress: Progress, held_out: ValidationResult) -> TrainingReport:
@@ -123,14 +115,12 @@ def training_report(trainer: Trainer, progress: Progress, held_out: ValidationRe
     )
 
 
-def speed(trainer: Trainer) -> dict[str, float | int | str | bool | None]:
+def speed(trainer: Trainer) -> dict[str, Any]:
     """How it was computed: on which hardware, and how fast since the last start."""
-    device, processes = trainer.accelerator.device, trainer.accelerator.num_processes
-    on_gpu = device.type == "cuda"
     throughput = trainer.throughput
     return {
-        "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
-        "processes": processes,
+        "device": device_name(trainer.accelerator.device),
+        "processes": trainer.accelerator.num_processes,
         "threads_per_process": torch.get_num_threads(),
         "micro_batch_size": trainer.micro_batch_size,
         "precision": trainer.params.precision,

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-from stages.train.data.micro_batches import MicroBatch
+from stages.train.data.batches import MicroBatch
 
 GPU_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12, "V100": 125e12}
 """Dense bf16 (V100: fp16) peak by the vendors' data sheets, floating-point operations per second."""
@@ -26,8 +27,8 @@ class Throughput:
     """Of all processes' devices together, per second; None where it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
-    checkpoint_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
+    aside_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
+    """Not spent on training steps."""
     began: float = field(default_factory=time.perf_counter)
 
     def restart(self) -> None:
@@ -35,18 +36,11 @@ class Throughput:
         self.began = time.perf_counter()
 
     @contextmanager
-    def checkpoint(self) -> Iterator[None]:
-        """Time what happens within as checkpointing."""
+    def aside(self, what: Literal["checkpoint", "evaluation"]) -> Iterator[None]:
+        """Time what happens within as no part of the training steps."""
         began = time.perf_counter()
         yield
-        self.checkpoint_seconds += time.perf_counter() - began
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Time what happens within as evaluation."""
-        began = time.perf_counter()
-        yield
-        self.evaluation_seconds += time.perf_counter() - began
+        self.aside_seconds[what] += time.perf_counter() - began
 
     def timed(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """The same micro-batches; the time waited for each is counted."""
@@ -66,7 +60,7 @@ class Throughput:
     @property
     def tokens_per_second(self) -> float:
         """Trained tokens over all processes, evaluation and checkpoints left out of the time."""
-        return self.tokens / max(1e-9, self.seconds - self.evaluation_seconds - self.checkpoint_seconds)
+        return self.tokens / max(1e-9, self.seconds - sum(self.aside_seconds.values()))
 
     def metrics(self) -> dict[str, float]:
         """All of it by name, for reports and trackers."""
@@ -74,8 +68,7 @@ class Throughput:
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "data_seconds": self.data_seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "checkpoint_seconds": self.checkpoint_seconds,
+            **{f"{what}_seconds": seconds for what, seconds in self.aside_seconds.items()},
             "memory_bytes": float(peak_memory_bytes()),
         } | ({} if self.utilisation is None else {"model_flops_utilisation": self.utilisation})
 
@@ -93,8 +86,10 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def processor_name() -> str:
-    """The CPU's name."""
+def device_name(device: torch.device) -> str:
+    """The name of a GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -106,9 +101,5 @@ def peak_flops(device: torch.device) -> float | None:
 
     Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
     """
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for known, peak in GPU_PEAK_FLOPS.items():
-            if known in name:
-                return peak
-    return None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for known, peak in GPU_PEAK_FLOPS.items() if known in name), None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from stages.runtime.dotted import flatten
 from stages.runtime.entry import UserError
 from stages.train.params import TrainParams
 
@@ -21,45 +22,28 @@ TRACKERS = Path(".parrotflow/trackers")
 def check_trackers(params: TrainParams) -> None:
     """Raise UserError where a tracker's package is not installed."""
     for name in params.trackers:
-        if not any(find_spec(package) for package in _packages(name)):
+        packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
+        if not any(map(find_spec, packages)):
             raise UserError(
                 f"params.yaml: train.trackers: `{name}` is not installed; `pip install {name}`, or take it off the list"
             )
 
 
-def _packages(name: str) -> tuple[str, ...]:
-    return ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
-
-
-class Trackers:
-    """The trackers that the parameters name; none by default."""
-
-    def __init__(self, params: TrainParams, accelerator: Accelerator, run: str, step: int) -> None:
-        """Starts them for the run of that name, from `step` on."""
-        self.accelerator = accelerator
-        self.enabled = bool(params.trackers)
-        if not self.enabled:
-            return
-        # A folder per run: TensorBoard would show the points of two runs in one folder as one curve.
-        accelerator.project_configuration.logging_dir = str(TRACKERS / run)
-        # Where trackio keeps its database; by default it is in the user's home.
-        os.environ.setdefault("TRACKIO_DIR", str((TRACKERS / "trackio").resolve()))
-        settings = _settings(run, step)
-        try:
-            (TRACKERS / run).mkdir(parents=True, exist_ok=True)
-            accelerator.init_trackers(PROJECT, config=_flat(params.model_dump(mode="json")), init_kwargs=settings)
-        except Exception as error:  # each tracker fails to log in in its own way
-            raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        """Record values at a step."""
-        if self.enabled:
-            self.accelerator.log(values, step=step)
-
-    def finish(self) -> None:
-        """The run is complete. Not `end_training`, which also frees the process groups (see `supervision.leave`)."""
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+def start_trackers(params: TrainParams, accelerator: Accelerator, run: str, step: int) -> None:
+    """Start those that the parameters name for the run of that name, from `step` on; `accelerator.log` then records."""
+    if not params.trackers:
+        return
+    # A folder per run: TensorBoard would show the points of two runs in one folder as one curve.
+    accelerator.project_configuration.logging_dir = str(TRACKERS / run)
+    # Where trackio keeps its database; by default it is in the user's home.
+    os.environ.setdefault("TRACKIO_DIR", str((TRACKERS / "trackio").resolve()))
+    values = flatten(params.model_dump(mode="json"))
+    config = {name: one if isinstance(one, str | int | float) else str(one) for name, one in values.items()}
+    try:
+        (TRACKERS / run).mkdir(parents=True, exist_ok=True)
+        accelerator.init_trackers(PROJECT, config=config, init_kwargs=_settings(run, step))
+    except Exception as error:  # each tracker fails to log in in its own way
+        raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
 
 
 def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
@@ -72,13 +56,3 @@ def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
         "trackio": {"name": run, "resume": "allow"},
         "mlflow": {"run_name": run},
     }
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str | int | float | bool]:
-    flat: dict[str, str | int | float | bool] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value if isinstance(value, str | int | float | bool) else str(value)
-    return flat

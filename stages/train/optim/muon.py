@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024): momentum whose updates are orthogonalised, for matrices and stacks of them.
+"""Muon (Jordan et al. 2024): momentum whose updates are orthogonalised, for the hidden matrices; AdamW for the rest.
 
 torch's own `torch.optim.Muon` always orthogonalises in bf16. On CPUs without fast bf16 that takes longer than the rest
 of the step (GPT-2 of 4 layers, AVX2: 6 s against 0.16 s in fp32), so here the precision is a parameter. In bf16 the
@@ -6,11 +6,22 @@ updates have the same bits as torch's.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
+from stages.train.optim.adamw import WithAdamW
+from stages.train.optim.settings import Fraction, Precision, Rate
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from stages.train.optim.optimizers import Weight
+
+ROLES = ("matrix", "experts")
+"""Of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration: chosen for its slope at 0, so that small singular values grow fast."""
@@ -18,44 +29,72 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
 
-class Muon(torch.optim.Optimizer):
-    """SGD with Nesterov momentum and orthogonalised updates; weight decay is decoupled.
+class Muon(WithAdamW):
+    """Muon for the hidden matrices, AdamW for the rest."""
+
+    name: Literal["muon"]
+    """Muon for the hidden matrices and AdamW for the rest."""
+    muon_learning_rate: Rate
+    """Peak rate of Muon, scaled so that AdamW's values carry over."""
+    momentum: Fraction
+    """Muon's momentum."""
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """A column for each."""
+        return {"adamw": self.adamw_learning_rate, "muon": self.muon_learning_rate}
+
+    def build(self, weights: Sequence["Weight"], precision: Precision) -> dict[str, "Optimizer"]:
+        """Muon first, where a model has matrices for it."""
+        import torch
+
+        matrices = [weight.parameter for weight in weights if weight.role in ROLES]
+        rest = [weight for weight in weights if weight.role not in ROLES]
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        settings = {"lr": self.muon_learning_rate, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        muon = {"muon": muon_of(matrices, settings, dtype)} if matrices else {}
+        return muon | {"adamw": self.adamw(rest)}
+
+
+def muon_of(matrices: Iterable["Tensor"], settings: Mapping[str, float], dtype: "torch.dtype") -> "Optimizer":
+    """SGD with Nesterov momentum and orthogonalised updates over matrices, or stacks of them (experts, m, n).
+
+    `settings` are lr, momentum and weight_decay, which is decoupled; updates are orthogonalised in `dtype`.
+    """
+    from stages.train.optim.optimizers import ByRule
+
+    return ByRule(matrices, settings, partial(step, dtype=dtype))
+
+
+def step(group: dict[str, Any], state: dict["Tensor", dict[str, "Tensor"]], dtype: "torch.dtype") -> None:
+    """One update of every matrix of a group that has a gradient.
 
     The rate is scaled so that an update is as large as AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
     section 2.2).
     """
+    import torch
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, momentum: float, weight_decay: float, dtype: torch.dtype
-    ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self._dtype = dtype
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every matrix, or stack of matrices (experts, m, n), that has a gradient."""
-        for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._update(matrix, matrix.grad, group)
-
-    def _update(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[matrix]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        buffer = state["momentum_buffer"]
+    for matrix in group["params"]:
+        gradient: Tensor | None = matrix.grad
+        if gradient is None:
+            continue
+        if "momentum_buffer" not in state[matrix]:
+            state[matrix]["momentum_buffer"] = torch.zeros_like(gradient)
+        buffer = state[matrix]["momentum_buffer"]
         buffer.lerp_(gradient, 1 - group["momentum"])
-        update = orthogonalise(gradient.lerp(buffer, group["momentum"]), self._dtype)
+        update = orthogonalise(gradient.lerp(buffer, group["momentum"]), dtype)
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
         matrix.add_(update, alpha=-group["lr"] * (0.2 * math.sqrt(max(matrix.shape[-2:]))))
 
 
-def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+def orthogonalise(matrices: "Tensor", dtype: "torch.dtype") -> "Tensor":
     """Matrices (..., m, n) with their singular values moved towards 1, computed in `dtype`; each of a stack by itself.
 
     Five iterations do not reach values that are small next to the norm of all. Of Gaussian matrices of 20 x 40 and of
     128 x 384 all end between 0.68 and 1.14; of square ones the smallest stay near 0 (64 x 64: 0.01), none exceeds 1.21.
     """
+    import torch
+
     a, b, c = COEFFICIENTS
     wide = matrices.to(dtype)
     tall = wide.shape[-2] > wide.shape[-1]

@@ -13,7 +13,7 @@ from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import fingerprint
 from stages.train.checkpoint.fingerprint import CONTINUE
-from stages.train.segment.plan import plan
+from stages.train.segment import plan
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
 CONSTANT: dict[str, Any] = {"schedule__name": "constant", "export_steps": [2], "checkpoint_every_steps": 3}

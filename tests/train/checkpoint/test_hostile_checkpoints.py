@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.manifest import fault
-from stages.train.checkpoint.restricted import DataOnlyPlanner
+from stages.train.checkpoint.manifest import DataOnlyPlanner, fault
 from tests.train.small_run import run_workers, write_params, write_project
 
 CONSTANT = {"schedule__name": "constant", "checkpoint_every_steps": 3}

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import read_rows, rows_of_step
-from stages.train.data.micro_batches import MicroBatch, Share, dropout_seed, micro_batches
+from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
@@ -31,8 +30,8 @@ def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
 ) -> None:
     index = build_packing(store, 32, "best_fit")
     values = TrainParams.model_validate(params(sequence_length=32, max_steps=4, batch_doublings=doublings))
-    shares = [Share(process, processes, size) for process in range(processes)]
-    every = [list(micro_batches(store, index, values, share, first_step)) for share in shares]
+    shares = [ProcessShare(process, processes, size) for process in range(processes)]
+    every = [list(micro_batches(store, index, values, share, range(first_step, values.max_steps))) for share in shares]
     for step in range(first_step, 4):
         of_step = [[batch for batch in batches if batch.step == step] for batches in every]
         rows = rows_of_step(values.seed, step, values, index.rows)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stages.formats.revision.execution import Session
-from stages.train.distributed.compile import stays_compiled
+from stages.train.distributed.hardware import stays_compiled
 
 CPU = torch.device("cpu")
 

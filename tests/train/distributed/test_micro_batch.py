@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.train.distributed.micro_batch import balanced, sequences_that_fit
+from stages.train.distributed.hardware import balanced, sequences_that_fit
 
 
 @given(share=st.integers(1, 500), fitting=st.integers(1, 500))

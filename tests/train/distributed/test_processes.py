@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION
-from stages.train.checkpoint.content import content_sha256
+from stages.train.checkpoint.manifest import content_sha256
 from tests.train.small_run import copy_of, largest_difference, run_workers, write_params, write_project
 
 ROUNDING = 2e-6

@@ -16,7 +16,7 @@ from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch_config
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import __main__ as stage
-from stages.train.distributed.compile import REPAYS_FROM_FLOPS, should_compile
+from stages.train.distributed.hardware import REPAYS_FROM_FLOPS, should_compile
 from stages.train.launch import checks
 from stages.train.launch import launcher as launch
 from stages.train.model.build import build_config

@@ -10,7 +10,7 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_USER_ERROR
-from stages.runtime.launch import agent
+from stages.runtime.launch.workers import ACCELERATE_LAUNCH
 from tests.train.small_run import copy_of, fork, run_workers, write_project
 
 STEPS = {
@@ -44,7 +44,7 @@ def kill_a_worker(project: Path, process: "subprocess.Popen[str]") -> list[psuti
         time.sleep(0.002)
     family = psutil.Process(process.pid).children(recursive=True)
     workers = [child for child in family if child.cmdline()[-2:] == ["-m", "stages.train.worker"]]
-    workers = [worker for worker in workers if agent.__name__ not in worker.cmdline()]
+    workers = [worker for worker in workers if ACCELERATE_LAUNCH not in worker.cmdline()]
     assert len(workers) == 2
     workers[1].send_signal(signal.SIGKILL)
     return workers

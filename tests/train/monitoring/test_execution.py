@@ -10,7 +10,7 @@ import torch
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, read_execution
-from stages.train.launch.facts import computing_variables, limits
+from stages.train.monitoring.execution import computing_variables, limits
 from tests.train.small_run import run_workers, write_params, write_project
 
 

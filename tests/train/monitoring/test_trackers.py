@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from tensorboardX.proto import event_pb2
 
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.train.monitoring.trackers import PROJECT, TRACKERS, Trackers, check_trackers
+from stages.train.monitoring.trackers import PROJECT, TRACKERS, check_trackers, start_trackers
 from stages.train.params import TrainParams
 from tests.train.small_run import params, run, run_workers, write_params, write_project
 
@@ -78,7 +78,7 @@ def test_a_run_that_starts_again_within_a_second_writes_a_file_of_its_own(
     monkeypatch.setattr(time, "time", lambda: 1.7e9)
     section = TrainParams.model_validate(params(trackers=["tensorboard"]))
     for step in (0, 4):
-        Trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", step)
+        start_trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", step)
     assert len(list((TRACKERS / "run" / PROJECT).glob("events.out.tfevents.*"))) == 2
 
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from stages.train.optim.muon import Muon, orthogonalise
+from stages.train.optim.muon import muon_of, orthogonalise
+
+SETTINGS = {"lr": 0.01, "momentum": 0.95, "weight_decay": 0.1}
 
 
 @pytest.mark.parametrize("shape", [(16, 48), (48, 16), (16, 16)])
@@ -11,7 +13,7 @@ def test_muon_in_bf16_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     start, gradients = torch.randn(shape), torch.randn(3, *shape)
     ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    own = Muon([ours], 0.01, momentum=0.95, weight_decay=0.1, dtype=torch.bfloat16)
+    own = muon_of([ours], SETTINGS, torch.bfloat16)
     other = torch.optim.Muon([theirs], 0.01, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     for gradient in gradients:
         for parameter, optimizer in ((ours, own), (theirs, other)):
@@ -28,7 +30,7 @@ def test_a_stack_is_updated_as_its_matrices_are_one_by_one(shape: tuple[int, int
     gradients[:, -1] = 0
     stack = torch.nn.Parameter(start.clone())
     alone = [torch.nn.Parameter(matrix.clone()) for matrix in start]
-    both = [Muon(weights, 0.01, momentum=0.95, weight_decay=0.1, dtype=torch.float32) for weights in ([stack], alone)]
+    both = [muon_of(weights, SETTINGS, torch.float32) for weights in ([stack], alone)]
     for gradient in gradients:
         stack.grad = gradient.clone()
         for matrix, own in zip(alone, gradient, strict=True):

@@ -9,8 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from stages.train.model.build import build_model
-from stages.train.optim.optimizer import build_optimizers
-from stages.train.optim.roles import weights
+from stages.train.optim.optimizers import build_optimizers, weights
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params
@@ -66,7 +65,9 @@ def test_every_tensor_has_its_role(name: str) -> None:
 def test_decay_is_on_what_multiplies_activations_and_on_nothing_else(name: str, optimizer: str) -> None:
     """By what torch computes in a step, not by names. Embeddings that are the output matrix too stay without decay."""
     model, values = tiny(name, optimizer__name=optimizer)
-    groups = [group for one in build_optimizers(model, values) for group in one.param_groups]
+    groups = [
+        group for one in build_optimizers(model, values.optimizer, values.precision) for group in one.param_groups
+    ]
     decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
     trained = [parameter for group in groups for parameter in group["params"]]
     assert len(trained) == len({id(parameter) for parameter in trained}) == len(list(model.parameters()))
@@ -93,7 +94,7 @@ class Multiplied(TorchDispatchMode):
 
 def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
     model, values = tiny("jamba")
-    muon, adamw = build_optimizers(model, values)
+    muon, adamw = build_optimizers(model, values.optimizer, values.precision)
     by_muon = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
     roles = {weight.role for weight in weights(model) if id(weight.parameter) in by_muon}
     assert roles == {"matrix", "experts"}
@@ -102,6 +103,7 @@ def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
 
 def test_the_groups_of_a_tied_model_are_those_of_its_matrices_and_all_else() -> None:
     """Where no head and no router is, AdamW has one group: checkpoints and weights of such models stay the same."""
-    muon, adamw = build_optimizers(*tiny("qwen3"))
+    model, values = tiny("qwen3")
+    muon, adamw = build_optimizers(model, values.optimizer, values.precision)
     assert len(muon.param_groups) == len(adamw.param_groups) == 1
     assert all(parameter.ndim == 2 for parameter in muon.param_groups[0]["params"])

@@ -13,10 +13,9 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, read_execution, write_execution
 from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.launch.config import LaunchConfig
-from stages.train.launch.section import LAUNCH_SETTINGS, pass_on
+from stages.train import segment, worker
+from stages.train.launch.launcher import LAUNCH_SETTINGS, pass_on
 from stages.train.params import TrainParams
-from stages.train.segment import __main__ as segment
-from stages.train.segment import worker
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, start, write_params, write_project
 
@@ -43,8 +42,7 @@ def project(finished: Path, tmp_path: Path) -> Path:
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     """The command in a project, with its workers forked from this process instead of launched by accelerate."""
 
-    def launch(config: LaunchConfig, params: TrainParams, module: str) -> int:
-        assert module == worker.__name__
+    def launch(config: LaunchConfig, params: TrainParams) -> int:
         given = Path.cwd() / "code"
         given.unlink(missing_ok=True)
         run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **pass_on(params, config))
@@ -92,7 +90,6 @@ def test_the_segments_of_a_run_lead_to_its_checkpoints_and_weights_and_leave_it_
     assert [one.what for one in report.compared] == ["checkpoint of step 9", "checkpoint of step 12", "weights"]
     assert all(one.recorded == one.found for one in report.compared)
     assert report.differences == []
-    (project / "code").unlink()
     assert folder_bytes(project) == before
 
 

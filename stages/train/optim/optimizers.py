@@ -1,4 +1,4 @@
-"""Which optimizer trains a tensor and whether it is decayed, by what the tensor does in the model.
+"""The optimizers of a model: which trains a tensor and whether it is decayed, by what the tensor does in the model.
 
 | role       | what it is                                                              | with muon    | decay |
 |------------|-------------------------------------------------------------------------|--------------|-------|
@@ -15,21 +15,64 @@ that are compared with each other, which orthogonalising would make equally larg
 number of dimensions says nothing: `A_log` and the biases of GPT-OSS's experts are 2-D, and multiply nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from stages.train.optim.settings import OptimizerSettings, Precision
+
 Role = Literal["matrix", "experts", "head", "router", "embedding", "other"]
 
-BY_MUON: frozenset[Role] = frozenset({"matrix", "experts"})
 DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """How configs name the number of experts."""
+
+Rule: TypeAlias = Callable[[dict[str, Any], dict[Tensor, dict[str, Tensor]]], None]
+"""Updates the parameters of a group, of which it is given the settings and the state."""
+
+
+class Optimizers:
+    """The optimizers of one model, stepped together."""
+
+    def __init__(self, peaks: Iterable[tuple[torch.optim.Optimizer, float]]) -> None:
+        self._peaks = list(peaks)
+
+    def __iter__(self) -> Iterator[torch.optim.Optimizer]:
+        return (optimizer for optimizer, _ in self._peaks)
+
+    def step(self, lr_multiplier: float) -> None:
+        """One update at `lr_multiplier` of each peak learning rate, and the gradients are forgotten."""
+        for optimizer, peak in self._peaks:
+            for group in optimizer.param_groups:
+                group["lr"] = peak * lr_multiplier
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+def build_optimizers(model: PreTrainedModel, settings: OptimizerSettings, precision: Precision) -> Optimizers:
+    """Optimizers over all of the model's trained parameters; their roles say which takes which."""
+    built, peaks = settings.build(list(weights(model)), precision), settings.peaks
+    return Optimizers((optimizer, peaks[column]) for column, optimizer in built.items())
+
+
+class ByRule(torch.optim.Optimizer):
+    """An optimizer whose arithmetic is a function, which can be in a module that does not import torch."""
+
+    def __init__(self, params: Iterable[Tensor], settings: Mapping[str, float], rule: Rule) -> None:
+        super().__init__(params, dict(settings))
+        self._rule = rule
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every group."""
+        for group in self.param_groups:
+            self._rule(group, self.state)
 
 
 @dataclass(frozen=True)
@@ -39,6 +82,11 @@ class Weight:
     name: str
     parameter: nn.Parameter
     role: Role
+
+    @property
+    def is_decayed(self) -> bool:
+        """Whether weight decay is applied to it."""
+        return self.role in DECAYED
 
 
 def weights(model: PreTrainedModel) -> Iterator[Weight]:

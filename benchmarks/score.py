@@ -20,7 +20,7 @@ from stages.evaluate.commands.score import read_samples
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.scoring import judge_programs, program
 from stages.formats.evaluation.problems import Problem, read_problems
-from stages.runtime.shard_cache import cache_key
+from stages.runtime.cache import cache_key
 from stages.runtime.workers import worker_count
 
 PROBLEMS = "data/HumanEval.jsonl.gz"

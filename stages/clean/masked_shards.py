@@ -12,7 +12,7 @@ import pandas as pd
 from stages.clean.masking import mask
 from stages.clean.params import Masks
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 COUNTS = "counts.json"
 

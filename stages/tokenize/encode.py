@@ -12,8 +12,8 @@ import numpy as np
 
 from stages.formats.documents import read_shard, text_size
 from stages.formats.tokens import MANIFEST, Manifest, ShardEntry
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 from stages.tokenize.engines import Engine, open_engine
 from stages.tokenize.store import smallest_dtype, write_token_shard
 from stages.tokenize.vocabulary import Vocabulary

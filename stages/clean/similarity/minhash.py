@@ -12,7 +12,7 @@ from rensa import RMinHash
 
 from stages.clean.similarity.words import WordKind, word_sets
 from stages.formats.documents import read_shard
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 SEED = 0
 """Of the permutations. Another one gives other candidates, and after the exact check almost the same clusters."""

@@ -27,10 +27,10 @@ from stages.evaluate.harness.libraries import BARS
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
+from stages.runtime.cache import CACHE, cache_key, drop_unused
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError, first_line, whole_number
 from stages.runtime.hashes import file_sha256
-from stages.runtime.shard_cache import CACHE, cache_key, drop_unused
 
 BATCH_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
 DEFAULT_BATCH = {"cpu": 4, "cuda": 16}

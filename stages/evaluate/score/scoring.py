@@ -17,9 +17,9 @@ from stages.evaluate.score.params import Limits
 from stages.formats.evaluation.completions import Completion, completions_text
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.verdicts import Outcome, Verdict
+from stages.runtime.cache import CACHE, cache_key
 from stages.runtime.code import code_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE, cache_key
 from stages.runtime.workers import worker_count
 
 DEPENDS_ON_THE_MACHINE = ("timeout", "lost")

@@ -20,8 +20,8 @@ from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, read_score
+from stages.runtime.cache import cache_key
 from stages.runtime.entry import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from stages.runtime.shard_cache import cache_key
 from tests.small_project import ROOT, write_project
 
 PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]

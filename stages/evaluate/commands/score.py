@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import (
-    KNOWN_OF_THE_COMMAND,
-    drop_others,
+    OUTCOMES_OF_THE_COMMAND,
     known_outcomes,
     programs_of,
     verdicts_of,
@@ -27,6 +26,7 @@ from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
 from stages.formats.reports import parse_json
+from stages.runtime.cache import drop_others
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -40,7 +40,7 @@ def main() -> None:
     completions = read_samples(arguments.samples) if arguments.samples else reference_solutions(problems)
     require_enough_samples(problems, completions, params.k)
     programs = programs_of(problems, completions)
-    known = known_outcomes(completions, params.limits, KNOWN_OF_THE_COMMAND)
+    known = known_outcomes(completions, params.limits, OUTCOMES_OF_THE_COMMAND)
 
     verdicts = verdicts_of(completions, programs, params.limits, known)
 
@@ -48,7 +48,7 @@ def main() -> None:
     show(score_report(problems, completions, verdicts, len(set(programs)), "", params), what)
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
-    drop_others(known)
+    drop_others(OUTCOMES_OF_THE_COMMAND, known)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -6,11 +6,12 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import drop_others, known_outcomes, programs_of, verdicts_of
+from stages.evaluate.score.scoring import OUTCOMES, known_outcomes, programs_of, verdicts_of
 from stages.formats.evaluation.completions import read_completions
 from stages.formats.evaluation.generation import read_generation_receipts
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import Verdict, write_score, write_verdicts
+from stages.runtime.cache import drop_others
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
@@ -30,7 +31,7 @@ def main() -> None:
 
     write_verdicts(verdicts)
     write_score(score_report(problems, completions, verdicts, len(set(programs)), weights_sha256, params))
-    drop_others(known)
+    drop_others(OUTCOMES, known)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The model continues a prompt in the terminal: `python -m stages.evaluate.commands.sample "def fibonacci("`."""
 
-import stages.evaluate.threads  # noqa: F401 (before torch)
+import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.params import MOST_NEW_TOKENS
-from stages.evaluate.generator import Sampling, prompt_tokens, stream
+from stages.evaluate.generator import prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
+from stages.evaluate.sampling import Sampling
 from stages.formats.model_folder import MODEL
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail, run_stage
 

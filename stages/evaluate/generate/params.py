@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from stages.runtime.section import Section
 
 LanguageName: TypeAlias = Literal["python", "text"]
-"""The keys of stages/evaluate/generate/languages/known.py, where another language is added."""
+"""The keys of `LANGUAGES` in stages/evaluate/generate/languages.py, where another language is added."""
 
 Name = Annotated[str, Field(min_length=1)]
 Temperature = Annotated[float, Field(ge=0, le=10)]

@@ -1,15 +1,21 @@
-"""The generation report: measurements of the texts, and the settings that they were generated with."""
+"""What the model wrote: the report, with the settings that it was generated with; and all of it on one page."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from stages.evaluate.generate.asked import OpenSet
 from stages.evaluate.generate.looks import Look, mean, summed_up
 from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
-from stages.evaluate.generate.problem_sets import OpenSet
-from stages.formats.evaluation.figures import releases
+from stages.formats.evaluation.figures import SIGNIFICANT_DIGITS, releases
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.evaluation.samples import Sample
+from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weights_sha256
+
+TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 
 
 def generation(
@@ -50,3 +56,28 @@ def _settings(params: HeaderParams | ProblemParams) -> dict[str, int | float]:
         "top_p": params.top_p,
         "max_new_tokens": params.max_new_tokens,
     }
+
+
+def html_page(report: Generation, looks: Sequence[Look]) -> str:
+    """Everything that the model wrote on one page of HTML, for people."""
+    return filled_template(
+        TEMPLATE,
+        {"percent": "{:.0%}".format},
+        report=report,
+        parts=[
+            ("Held-out headers", report.headers, [look for look in looks if look.text.kind == "header"]),
+            ("Code problems", report.problems, [look for look in looks if look.text.kind == "problem"]),
+        ],
+    )
+
+
+def looks_csv(looks: Iterable[Look]) -> str:
+    """A row for each text, with a heading."""
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(("kind", "name", "sample", "ended", "tokens", "parses", "compiles", "repeated", "longest_shared"))
+    for one in looks:
+        text = one.text
+        row = (text.kind, text.name, text.sample, text.ended, one.tokens, one.parses, one.compiles)
+        writer.writerow((*row, f"{one.repeated:.{SIGNIFICANT_DIGITS}g}", one.longest_shared))
+    return output.getvalue()

@@ -19,8 +19,8 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.manager import TaskDict
 
-from stages.evaluate.harness.libraries import BARS
 from stages.evaluate.harness.params import HarnessParams
+from stages.evaluate.libraries import BARS
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.cache import ResultLog, cache_key, drop_unused

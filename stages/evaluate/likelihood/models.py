@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stages.evaluate.likelihood.held_out import HeldOutSet
-from stages.evaluate.likelihood.tokens import Tokens, encode, stored_tokens
+from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, encoded, stored_tokens
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.evaluate.model import open_config, open_tokenizer, position_limit_of
 from stages.evaluate.params import EvaluateParams
@@ -59,7 +58,7 @@ class ScoredModel:
         tokenizer = open_tokenizer(self.folder)
         # Our training begins each document after an end-of-sequence id; of others, what they know as a beginning.
         own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
-        tokens = encode(held_out.texts, tokenizer, tokenizer.eos_token_id if own_first_id is None else own_first_id)
+        tokens = encoded(held_out.texts, tokenizer, tokenizer.eos_token_id if own_first_id is None else own_first_id)
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
             raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model knows {self.vocabulary}")
         return tokens

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
+from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.bubblewrap import LEVEL
 from stages.evaluate.score.params import ScoreParams
 from stages.formats.evaluation.completions import Completion, completions_text

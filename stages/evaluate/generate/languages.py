@@ -1,16 +1,40 @@
-"""Plain text: the paragraphs of a document. There is no grammar that a completion could break."""
+"""The languages that samples may be in. Another one is an entry in `LANGUAGES`, and its name in `LanguageName` of
+params.py.
+
+Plain text is here: it has paragraphs, and no grammar that a completion could break.
+"""
 
 import re
 import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from stages.evaluate.generate.languages.headers import Header, last_whole_lines
-from stages.evaluate.stopping import End
+from stages.evaluate.generate import python
+from stages.evaluate.generate.headers import Find, Header, last_whole_lines
+from stages.evaluate.generate.params import LanguageName
+from stages.evaluate.sampling import End
 from stages.formats.documents import Document
+from stages.formats.evaluation.problems import Kind
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
 
 SHORTEST_WITHOUT_SPACES = 8
 """Characters of a paragraph that has a header though it has no white space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What the stage needs to know about a language."""
+
+    headers: Find
+    header_end: Callable[[Header], End]
+    """Where the completion of a header ends."""
+    parses: Callable[[str], bool] | None
+    """Whether a text parses; None for a language without a grammar."""
+    compiles: Callable[[str], bool] | None
+    """Whether a text compiles, without running it; None for a language without a compiler here."""
+    stops: Mapping[Kind, tuple[str, ...]]
+    """Strings before which the completion of a problem is cut."""
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
@@ -65,3 +89,26 @@ def blank_line(text: str) -> int | None:
     """Where the first blank line begins, with the end of the line before it; None without one."""
     found = BLANK_LINE.search(text)
     return found.start() if found else None
+
+
+LANGUAGES: dict[LanguageName, Language] = {
+    "python": Language(
+        headers=python.function_headers,
+        header_end=python.function_end,
+        parses=python.parses,
+        compiles=python.compiles,
+        stops={
+            # Chen et al. 2021, section 2.1; `@` begins a decorated definition.
+            "humaneval": ("\nclass", "\ndef", "\n#", "\n@", "\nif", "\nprint"),
+            # As bigcode-evaluation-harness: the completion itself begins with `def`.
+            "mbpp": ("\nclass", "\nassert", '\n"""', "\nprint", "\nif"),
+        },
+    ),
+    "text": Language(
+        headers=paragraph_headers,
+        header_end=paragraph_end,
+        parses=None,
+        compiles=None,
+        stops={"humaneval": ("\n\n",), "mbpp": ("\n\n",)},
+    ),
+}

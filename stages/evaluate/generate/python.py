@@ -8,8 +8,8 @@ import warnings
 from functools import partial
 from typing import TypeAlias
 
-from stages.evaluate.generate.languages.headers import Header, last_whole_lines
-from stages.evaluate.stopping import End
+from stages.evaluate.generate.headers import Header, last_whole_lines
+from stages.evaluate.sampling import End
 from stages.formats.documents import Document
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,7 +1,7 @@
 import pytest
 
-from stages.evaluate.generate.languages.headers import Header
-from stages.evaluate.generate.languages.python import compiles, function_end, indentation, parses
+from stages.evaluate.generate.headers import Header
+from stages.evaluate.generate.python import compiles, function_end, indentation, parses
 
 
 def end_of(signature: str, text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Confidence intervals of ratios of sums, by drawing documents with replacement (Efron 1979, percentile interval)."""
+"""Confidence intervals by drawing documents or problems with replacement (Efron 1979, percentile interval)."""
 
 import numpy as np
 import numpy.typing as npt

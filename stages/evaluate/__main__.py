@@ -25,13 +25,11 @@ from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
-HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
-
 
 def main() -> None:
     params = read_section("evaluate", EvaluateParams)
     require_locked("tokenizers")  # transformers reads tokenizers with it
-    sets = [validation_split(HELD_OUT_DOCUMENTS), *named_sets(params.sets)]
+    sets = [validation_split(CLEAN / VALIDATION), *named_sets(params.sets)]
     trained = trained_model(params)
     models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
 

@@ -128,7 +128,7 @@ def _work(
     requests: Sequence[Request],
     width: int,
 ) -> _Work:
-    limit = position_limit(model) or math.inf
+    limit = position_limit(model.config) or math.inf
     prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
 
     def cache_length(number: int) -> int:
@@ -150,7 +150,7 @@ def _cores_each_writer(model: PreTrainedModel, max_new_tokens: int, width: int) 
     """How many cores a thread that writes takes. It does not follow from the texts, of which a kill leaves fewer."""
     if cores_of(model) == 1:
         return 1
-    longest = min(position_limit(model) or math.inf, max(PLANNED_POSITIONS, 2 * max_new_tokens))
+    longest = min(position_limit(model.config) or math.inf, max(PLANNED_POSITIONS, 2 * max_new_tokens))
     return cores_for(model, width * int(longest) * bytes_per_position(model))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stages.evaluate.bootstrap import Floats
 from stages.runtime.entry import UserError
 
 CANDIDATES = 256
@@ -20,8 +21,6 @@ CANDIDATES = 256
 
 COLDEST = 1e-6
 """Of temperatures below it the logits' quotients would exceed float32; they take the most likely token, as 0 does."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def run_in_processes(work: Callable[[int, int], None]) -> None:
     workers: list[SpawnProcess] = []
     try:
         for rank in range(processes):
-            workers.append(context.Process(target=_work, args=(work, rank, processes, errors), daemon=True))
+            workers.append(context.Process(target=_in_process, args=(work, rank, processes, errors), daemon=True))
             workers[-1].start()
         while running := [worker for worker in workers if worker.exitcode is None]:
             wait([worker.sentinel for worker in running])
@@ -158,7 +158,7 @@ def _failure(code: int, error: Exception | None) -> Exception:
     )
 
 
-def _work(work: Callable[[int, int], None], rank: int, processes: int, errors: Any) -> None:
+def _in_process(work: Callable[[int, int], None], rank: int, processes: int, errors: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the command too, which ends this process
     Thread(target=_end_with_the_command, daemon=True).start()
     torch.set_num_threads(max(1, worker_count() // processes))

@@ -16,17 +16,11 @@ from pydantic import ValidationError
 
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import (
-    OUTCOMES_OF_THE_COMMAND,
-    known_outcomes,
-    programs_of,
-    verdicts_of,
-)
+from stages.evaluate.score.scoring import OUTCOMES_OF_THE_COMMAND, judged
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
 from stages.formats.reports import parse_json
-from stages.runtime.cache import drop_others
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -39,16 +33,12 @@ def main() -> None:
     problems = read_problems(arguments.problems)
     completions = read_samples(arguments.samples) if arguments.samples else reference_solutions(problems)
     require_enough_samples(problems, completions, params.k)
-    programs = programs_of(problems, completions)
-    known = known_outcomes(completions, params.limits, OUTCOMES_OF_THE_COMMAND)
-
-    verdicts = verdicts_of(completions, programs, params.limits, known)
+    verdicts, programs = judged(problems, completions, params.limits, OUTCOMES_OF_THE_COMMAND)
 
     what = "samples" if arguments.samples else "reference solutions"
-    show(score_report(problems, completions, verdicts, len(set(programs)), "", params), what)
+    show(score_report(problems, completions, verdicts, programs, "", params), what)
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
-    drop_others(OUTCOMES_OF_THE_COMMAND, known)
 
 
 def parse_arguments() -> argparse.Namespace:

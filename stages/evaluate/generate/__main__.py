@@ -36,17 +36,16 @@ from stages.runtime.cache import drop_others
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
-HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
-
 
 def main() -> None:
     params = read_section("generate", GenerateParams)
-    require_documents(HELD_OUT_DOCUMENTS)
+    held_out = CLEAN / VALIDATION
+    require_documents(held_out)
     weight_files(MODEL)
     store = TokenStore(TOKENS / TRAIN)
     sets = open_sets(params.problems.sets)
     headers = choose_headers(
-        read_documents(HELD_OUT_DOCUMENTS),
+        read_documents(held_out),
         LANGUAGES[params.language].headers,
         params.headers.count,
         params.headers.header_bytes,

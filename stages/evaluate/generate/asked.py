@@ -9,16 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.headers import Header
 from stages.evaluate.generate.languages import LANGUAGES
-from stages.evaluate.generate.params import (
-    FileSet,
-    GenerateParams,
-    HeaderParams,
-    HubSet,
-    LanguageName,
-    ProblemParams,
-)
+from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet, LanguageName, SamplingParams
 from stages.evaluate.generator import Request, prompt_tokens
-from stages.evaluate.model import open_config, position_limit_of
+from stages.evaluate.model import open_config, position_limit
 from stages.evaluate.sampling import Sampling, after, stop_at
 from stages.formats.evaluation.problems import Problem, as_problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
@@ -110,7 +103,7 @@ def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
     return stripped if prompt_tokens(tokenizer, prompt)[: len(ids)] == ids else prompt
 
 
-def sampling_of(params: HeaderParams | ProblemParams) -> Sampling:
+def sampling_of(params: SamplingParams) -> Sampling:
     """How tokens are drawn."""
     return Sampling(params.temperature, params.top_p, params.max_new_tokens)
 
@@ -122,7 +115,7 @@ def own_seed(seed: int, name: str) -> int:
 
 def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Request]) -> int:
     """How many of the requests have a prompt of more tokens than the model reads."""
-    limit = position_limit_of(open_config(MODEL))
+    limit = position_limit(open_config(MODEL))
     prompts = {request.prompt for request in requests}
     long = {prompt for prompt in prompts if limit is not None and len(prompt_tokens(tokenizer, prompt)) > limit}
     return sum(request.prompt in long for request in requests)

@@ -3,11 +3,12 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from stages.evaluate.generate.asked import OpenSet
+from stages.evaluate.generate.asked import OpenSet, sampling_of
 from stages.evaluate.generate.looks import Look, mean, summed_up
-from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
+from stages.evaluate.generate.params import GenerateParams
 from stages.formats.evaluation.figures import SIGNIFICANT_DIGITS, releases
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
@@ -44,18 +45,10 @@ def generation(
             seed=params.seed,
             width=params.width,
             prompts_cut=prompts_cut,
-            sampling={"headers": _settings(params.headers), "problems": _settings(params.problems)},
+            sampling={"headers": asdict(sampling_of(params.headers)), "problems": asdict(sampling_of(params.problems))},
             versions=releases(),
         ),
     )
-
-
-def _settings(params: HeaderParams | ProblemParams) -> dict[str, int | float]:
-    return {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "max_new_tokens": params.max_new_tokens,
-    }
 
 
 def html_page(report: Generation, looks: Sequence[Look]) -> str:

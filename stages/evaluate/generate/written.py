@@ -12,7 +12,7 @@ from stages.evaluate.generate.languages import LANGUAGES
 from stages.evaluate.generate.looks import Text
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generator import Generated, Request, generate
-from stages.evaluate.model import open_model, open_tokenizer
+from stages.evaluate.model import content_key, open_model, open_tokenizer
 from stages.evaluate.side_by_side import run_in_processes
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import problems_sha256
@@ -20,7 +20,6 @@ from stages.formats.evaluation.samples import Sample
 from stages.formats.model_folder import MODEL
 from stages.runtime.cache import ResultLog, cache_key
 from stages.runtime.code import code_key
-from stages.runtime.hashes import file_sha256
 
 TEXTS = "generate"
 """Their kind in the cache, until the stage's outputs are written."""
@@ -33,12 +32,11 @@ def written_texts(
 
     Each text is stored as soon as it has ended, so that a kill loses none.
     """
-    model_files = [f"{path.name} {file_sha256(path)}" for path in sorted(MODEL.iterdir()) if path.is_file()]
     asked = [repr((request.prompt, request.seed, request.sampling)) for request in requests]
     # Where a text ends follows from the parameters, the problems, the headers and from this code.
     ends = [params.model_dump_json(), problems_sha256(problem for one in sets for problem in one.problems)]
     ends += [*(header.signature for header in headers), code_key(problem_requests)]
-    log = ResultLog(TEXTS, cache_key(*model_files, *asked, *ends))
+    log = ResultLog(TEXTS, cache_key(content_key(MODEL), *asked, *ends))
     finished = log.read()
     missing = [number for number in range(len(requests)) if str(number) not in finished]
     if missing:

@@ -21,14 +21,13 @@ from lm_eval.tasks.manager import TaskDict
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.libraries import BARS
-from stages.evaluate.model import open_model, open_tokenizer
+from stages.evaluate.model import content_key, open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.cache import ResultLog, cache_key, drop_unused
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError, first_line, whole_number
-from stages.runtime.hashes import file_sha256
 
-BATCH_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
+REQUESTS_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
 DEFAULT_BATCH = {"cpu": 4, "cuda": 16}
 """Requests at once. On 2 cores lm-eval's rolling windows with 4 and 16: a GPT-2 of 4.3M 2.9 and 3.3 s (windows of 256),
 one of 124M 22 and 25 s (1,024), the default model 1.6 s with both.
@@ -73,17 +72,14 @@ def open_language_model(folder: Path = MODEL) -> LanguageModel:
         tokenizer=tokenizer,
         prefix_token_id=tokenizer.eos_token_id,
         add_bos_token=False,
-        batch_size=whole_number(BATCH_VARIABLE, DEFAULT_BATCH.get(model.device.type, 16)),
+        batch_size=whole_number(REQUESTS_VARIABLE, DEFAULT_BATCH.get(model.device.type, 16)),
     )
     if not BARS:
         for name in DRAWING_BARS:
             setattr(lm, name, without_bars(getattr(lm, name)))
-    sha256 = weights_sha256(folder)
-    # All but the weights, which have their own hash: generation_config.json and chat templates change answers too.
-    others = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".safetensors"]
-    files = [f"{path.name} {file_sha256(path)}" for path in others]
     versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
-    return LanguageModel(lm, sha256, cache_key(sha256, *files, code_key(open_language_model), *versions))
+    key = cache_key(content_key(folder), code_key(open_language_model), *versions)
+    return LanguageModel(lm, weights_sha256(folder), key)
 
 
 def without_bars(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,7 +111,7 @@ def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scor
     return Scored(loaded["tasks"], hashes, results or {})
 
 
-class _Answering(CachingLM):
+class _Answering(CachingLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's model with stored answers, which are in a log instead of its SQLite file."""
 
     def __init__(self, lm: HFLM, log: ResultLog) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, encoded, stored_tokens
 from stages.evaluate.likelihood.windows import WindowSizes
-from stages.evaluate.model import open_config, open_tokenizer, position_limit_of
+from stages.evaluate.model import open_config, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
 from stages.formats.splits import VALIDATION
@@ -78,7 +78,7 @@ class ScoredModel:
 def trained_model(params: EvaluateParams) -> ScoredModel:
     """The model that was trained. Raises UserError where the parameters exceed its positions or skip text."""
     config = open_config(MODEL)
-    limit = position_limit_of(config)
+    limit = position_limit(config)
     context_length = params.context_length or limit
     if context_length is None:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
@@ -138,7 +138,7 @@ def _model(name: str, parameter: str, sizes: WindowSizes, may_move: bool = False
     if not list(folder.glob("model*.safetensors")):
         raise UserError(f"{what}: holds no model*.safetensors; pickled weights are not loaded, as they can run code")
     config = open_config(folder)
-    limit = position_limit_of(config)
+    limit = position_limit(config)
     if limit is not None and limit < sizes.context_length:
         sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
     return ScoredModel(name, folder, sizes, config.vocab_size, revision)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from stages.evaluate.bootstrap import interval_95, resampled_sums
+from stages.evaluate.bootstrap import Floats, interval_95, resampled_sums
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.score import ScoredSet, Scores
 from stages.formats.evaluation.figures import releases, significant
@@ -40,7 +39,7 @@ class Bootstrap:
     resamples: int
     seed: int
 
-    def intervals(self, columns: npt.NDArray[np.float64]) -> dict[str, Interval | None]:
+    def intervals(self, columns: Floats) -> dict[str, Interval | None]:
         """Of the loss, perplexity and bits per byte of these documents (their nats, tokens and bytes).
 
         None of a single document, which cannot vary.
@@ -50,7 +49,7 @@ class Bootstrap:
         drawn = series(resampled_sums(columns, self.resamples, self.seed))
         return {name: rounded(interval_95(values)) for name, values in drawn.items()}
 
-    def interval(self, columns: npt.NDArray[np.float64]) -> Interval | None:
+    def interval(self, columns: Floats) -> Interval | None:
         """Of the bits per byte alone."""
         return self.intervals(columns)["bits_per_byte"]
 
@@ -99,25 +98,25 @@ def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
     )
 
 
-def parts(columns: npt.NDArray[np.float64], names: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+def parts(columns: Floats, names: Sequence[str]) -> dict[str, Floats]:
     """The rows of each name, in the order of the names."""
     of_row = np.asarray(names)
     return {str(name): columns[of_row == name] for name in np.unique(of_row)}
 
 
-def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
+def series(sums: Floats) -> dict[str, Floats]:
     """Sums of (nats, tokens, bytes) along the last axis -> loss, perplexity, bits per byte."""
     nats, tokens, text_bytes = np.moveaxis(sums, -1, 0)
     loss = nats / tokens
     return dict(zip(METRICS, (loss, np.exp(loss), nats / (math.log(2) * text_bytes)), strict=True))
 
 
-def metrics(columns: npt.NDArray[np.float64]) -> dict[str, Any]:
+def metrics(columns: Floats) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of all documents together, rounded."""
     return {name: significant(float(value)) for name, value in series(columns.sum(axis=0)).items()}
 
 
-def bits_per_byte(columns: npt.NDArray[np.float64]) -> float:
+def bits_per_byte(columns: Floats) -> float:
     """Of all documents together, rounded."""
     value: float = metrics(columns)["bits_per_byte"]
     return value
@@ -151,33 +150,31 @@ def evaluation_receipt(
     scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap
 ) -> EvaluationReceipt:
     """Of each set as the trained model has scored it, and of all models, the trained one first."""
+    sets = {
+        one.held_out.name: SetReceipt(
+            path=one.held_out.path.as_posix(),
+            documents_sha256=one.held_out.facts.sha256,
+            documents_per_source=dict(Counter(one.scores.sources)),
+            documents_per_length=dict(Counter(one.scores.lengths)),
+        )
+        for one in scored
+    }
+    receipts = {
+        model.name: ModelReceipt(
+            weights_sha256=model.sha256,
+            revision=model.revision,
+            context_length=model.sizes.context_length,
+            stride=model.sizes.stride,
+        )
+        for model in models
+    }
     return EvaluationReceipt(
         convention=convention(models[0], bootstrap.resamples),
-        sets={one.held_out.name: set_receipt(one) for one in scored},
-        models={model.name: model_receipt(model) for model in models},
+        sets=sets,
+        models=receipts,
         versions=releases(),
         bootstrap_resamples=bootstrap.resamples,
         bootstrap_seed=bootstrap.seed,
-    )
-
-
-def set_receipt(scored: ScoredSet) -> SetReceipt:
-    """A set, with the number of documents behind each of its metrics."""
-    return SetReceipt(
-        path=scored.held_out.path.as_posix(),
-        documents_sha256=scored.held_out.facts.sha256,
-        documents_per_source=dict(Counter(scored.scores.sources)),
-        documents_per_length=dict(Counter(scored.scores.lengths)),
-    )
-
-
-def model_receipt(model: ScoredModel) -> ModelReceipt:
-    """A model's content, and its windows."""
-    return ModelReceipt(
-        weights_sha256=model.sha256,
-        revision=model.revision,
-        context_length=model.sizes.context_length,
-        stride=model.sizes.stride,
     )
 
 

@@ -16,9 +16,10 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
-from stages.evaluate.likelihood.windows import Floats, Losses, Plan, Window, WindowSizes
+from stages.evaluate.likelihood.windows import Losses, Plan, Window, WindowSizes
 from stages.evaluate.model import open_model
 from stages.evaluate.side_by_side import (
     cores_each,
@@ -35,7 +36,7 @@ from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
 from stages.runtime.entry import UserError, whole_number
 
-BATCH_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
+WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 
 GPU_WINDOWS = 16
 
@@ -146,7 +147,7 @@ def _score_share(work: Sequence[tuple[int, Path, Plan, str]], folder: Path, rank
 def windows_at_once(sizes: WindowSizes) -> int:
     """How many full windows a GPU or a core scores at once, unless the environment says it."""
     default = GPU_WINDOWS if torch.cuda.is_available() else max(1, CORE_TOKENS // sizes.context_length)
-    return whole_number(BATCH_VARIABLE, default)
+    return whole_number(WINDOWS_VARIABLE, default)
 
 
 def require_finite(nats: Floats, model: ScoredModel) -> None:

@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import Tokens
-
-Floats = npt.NDArray[np.float64]
 
 SHORT_WINDOWS = 8
 """A batch of short windows has at most this many times `batch_size` windows."""

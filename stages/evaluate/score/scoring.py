@@ -10,12 +10,12 @@ from queue import SimpleQueue
 
 from rich.progress import track
 
-from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
+from stages.evaluate.score.sandbox import Judge
 from stages.formats.evaluation.completions import Completion, completions_text
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.verdicts import Outcome, Verdict
-from stages.runtime.cache import ResultLog, cache_key
+from stages.runtime.cache import ResultLog, cache_key, drop_others
 from stages.runtime.code import code_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.workers import worker_count
@@ -40,18 +40,18 @@ def python_program(problem: Problem, completion: str) -> str:
     return f"{completion}\n{problem.test}"
 
 
-LANGUAGES: dict[str, Callable[[Problem, str], str]] = {"python": python_program}
+PROGRAMS: dict[str, Callable[[Problem, str], str]] = {"python": python_program}
 """Language of a problem -> its programs. Another language needs its programs here, and a way to run them in inside/."""
 
 
 def program(problem: Problem, completion: str) -> str:
     """The program of a sample. Raises UserError for a language that cannot be run."""
-    if problem.language not in LANGUAGES:
+    if problem.language not in PROGRAMS:
         raise UserError(
-            f"{problem.task_id}: programs in {problem.language} cannot be run (known: {', '.join(LANGUAGES)}); leave "
+            f"{problem.task_id}: programs in {problem.language} cannot be run (known: {', '.join(PROGRAMS)}); leave "
             "its problems out, or set score.run_generated_code to false"
         )
-    return LANGUAGES[problem.language](problem, completion)
+    return PROGRAMS[problem.language](problem, completion)
 
 
 def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[str]:
@@ -63,22 +63,25 @@ def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) 
     return [program(known[completion.task_id], completion.completion) for completion in completions]
 
 
-def known_outcomes(completions: Sequence[Completion], limits: Limits, kind: str = OUTCOMES) -> ResultLog:
-    """The outcomes that hold for these completions, limits and code."""
-    parts = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
-    return ResultLog(kind, cache_key(*parts, platform.python_version()))
+def judged(
+    problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits, kind: str = OUTCOMES
+) -> tuple[list[Verdict], int]:
+    """The verdict on each completion, in their order, and how many programs they are: equal ones are judged once.
 
-
-def verdicts_of(
-    completions: Sequence[Completion], programs: Sequence[str], limits: Limits, known: ResultLog
-) -> list[Verdict]:
-    """The verdict on each completion, in their order; equal programs are judged once. Errors as of `judge_programs`."""
+    Outcomes that hold for these completions, limits and code are taken from the cache. Raises UserError for a
+    completion of an unknown problem, and as `judge_programs` does.
+    """
+    programs = programs_of(problems, completions)
     keys = [cache_key(program) for program in programs]
+    depends_on = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
+    known = ResultLog(kind, cache_key(*depends_on, platform.python_version()))
     outcomes = judge_programs(dict(zip(keys, programs, strict=True)), limits, known)
-    return [
+    drop_others(kind, known)
+    verdicts = [
         Verdict(task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception)
         for completion, found in zip(completions, map(outcomes.__getitem__, keys), strict=True)
     ]
+    return verdicts, len(outcomes)
 
 
 def judge_programs(programs: Mapping[str, str], limits: Limits, known: ResultLog) -> dict[str, Outcome]:

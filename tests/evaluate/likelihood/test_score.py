@@ -20,10 +20,11 @@ from transformers import (
 )
 
 from stages.evaluate import side_by_side
+from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood import score
 from stages.evaluate.likelihood.documents import Tokens, stored_tokens
 from stages.evaluate.likelihood.score import Scorer, score_batches
-from stages.evaluate.likelihood.windows import Floats, Plan, WindowSizes
+from stages.evaluate.likelihood.windows import Plan, WindowSizes
 from stages.evaluate.model import open_model
 from stages.formats.tokens import TokenStore
 

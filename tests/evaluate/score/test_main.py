@@ -14,7 +14,7 @@ import pytest
 
 from stages.evaluate.commands.score import main as score_files
 from stages.evaluate.score.__main__ import main
-from stages.evaluate.score.judge import Judge
+from stages.evaluate.score.sandbox import Judge
 from stages.evaluate.score.scoring import OUTCOMES
 from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation

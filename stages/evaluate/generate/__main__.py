@@ -8,18 +8,19 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
-from stages.evaluate.generate.asked import header_requests, open_sets, problem_requests, prompts_cut
-from stages.evaluate.generate.headers import choose_headers
-from stages.evaluate.generate.languages import LANGUAGES
-from stages.evaluate.generate.looks import look_at
+from stages.evaluate.generate.languages import LANGUAGES, choose_headers
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.report import generation, html_page, looks_csv
-from stages.evaluate.generate.written import (
+from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
+from stages.evaluate.generate.texts import (
     TEXTS,
     completion,
+    header_requests,
     header_sample,
     header_text,
+    open_sets,
+    problem_requests,
     problem_text,
+    prompts_cut,
     written_texts,
 )
 from stages.evaluate.model import open_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.evaluate.generate.__main__ import main
-from stages.evaluate.generate.asked import own_seed
+from stages.evaluate.generate.texts import own_seed
 from stages.evaluate.model import open_model
 from stages.formats.evaluation.completions import read_completions
 from stages.formats.evaluation.generation import ProblemSetReceipt, read_generation
@@ -60,7 +60,7 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
 def test_the_model_is_opened_once_for_headers_and_problems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
     monkeypatch.setattr(
-        "stages.evaluate.generate.written.open_model", lambda folder: opened.append(folder) or open_model(folder)
+        "stages.evaluate.generate.texts.open_model", lambda folder: opened.append(folder) or open_model(folder)
     )
 
     main()
@@ -176,7 +176,7 @@ def test_what_was_finished_is_read_and_not_written_again(project: Path, monkeypa
     def refuse(*_: object) -> None:
         raise AssertionError("written again")
 
-    monkeypatch.setattr("stages.evaluate.generate.written.generate", refuse)
+    monkeypatch.setattr("stages.evaluate.generate.texts.generate", refuse)
     main()
     assert outs(project) == first
 
@@ -239,7 +239,7 @@ def test_texts_of_problems_that_were_edited_are_written_again(project: Path, mon
     def refuse(*_: object) -> None:
         raise AssertionError("written again")
 
-    monkeypatch.setattr("stages.evaluate.generate.written.generate", refuse)
+    monkeypatch.setattr("stages.evaluate.generate.texts.generate", refuse)
     with pytest.raises(AssertionError, match="written again"):
         main()
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from stages.evaluate.generate.asked import Asked, OpenSet, problem_requests
-from stages.evaluate.generate.headers import Header
+from stages.evaluate.generate.languages import Header
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.written import completion, header_sample
+from stages.evaluate.generate.texts import Asked, OpenSet, completion, header_sample, problem_requests
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.sampling import Sampling, stop_at

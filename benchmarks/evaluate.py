@@ -9,8 +9,7 @@ its own default batch size, 1, with that of the stage `harness`, 4, and with 16.
 and the GPT-2 of the preset gpt2_mini, both with random weights: speed is the same.
 """
 
-import stages.evaluate.threads  # noqa: F401 (before torch)
-from stages.evaluate.harness import libraries  # noqa: F401 (before lm-eval)
+import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
@@ -35,10 +34,9 @@ from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.training import DEFAULT, MINI, default_section, mini_section
 from stages.evaluate.harness.scoring import open_language_model
-from stages.evaluate.likelihood.score import Plan, score_documents
-from stages.evaluate.likelihood.scored import windows_at_once
-from stages.evaluate.likelihood.tokens import stored_tokens
-from stages.evaluate.likelihood.windows import Window, WindowSizes, document_windows
+from stages.evaluate.likelihood.documents import stored_tokens
+from stages.evaluate.likelihood.score import score_batches, windows_at_once
+from stages.evaluate.likelihood.windows import Plan, Window, WindowSizes, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
@@ -156,14 +154,14 @@ class LmEvalWindows(Plan):
 
 def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of lm-eval's windows, by our scorer."""
-    plan = LmEvalWindows(stored_tokens(store), SAME_WINDOWS, windows_at_once(SAME_WINDOWS, "cpu"))
-    return float(score_documents(model, plan).sum())
+    plan = LmEvalWindows(stored_tokens(store), SAME_WINDOWS, windows_at_once(SAME_WINDOWS))
+    return float(plan.document_nats(score_batches(model, plan)).sum())
 
 
 def score_as_the_stage(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of the stage's own windows."""
-    plan = Plan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS, "cpu"))
-    return float(score_documents(model, plan).sum())
+    plan = Plan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS))
+    return float(plan.document_nats(score_batches(model, plan)).sum())
 
 
 def score_by_lm_eval(lm: HFLM, batch_size: int) -> float:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import stages.evaluate.threads  # noqa: F401 (before torch)
+import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
@@ -28,10 +28,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
 from benchmarks.runs.training import MINI, mini_section
-from stages.evaluate.generator import Request, Sampling, generate, prompt_tokens
+from stages.evaluate.generator import Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.nucleus import draw
-from stages.evaluate.stopping import stop_at
+from stages.evaluate.sampling import Sampling, draw, stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
 from stages.tokenizer.train import sample, save_trained, train_bpe

@@ -11,7 +11,6 @@ trivial completions of each problem, each with a text of its own, as nothing els
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,12 +19,13 @@ from stages.evaluate.commands.score import read_samples
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.scoring import judge_programs, program
 from stages.formats.evaluation.problems import Problem, read_problems
-from stages.runtime.shard_cache import cache_key
+from stages.runtime.cache import ResultLog, cache_key, drop_others
 from stages.runtime.workers import worker_count
 
 PROBLEMS = "data/HumanEval.jsonl.gz"
 EXAMPLE_PROBLEM, EXAMPLE_SAMPLES = "data/example_problem.jsonl", "data/example_samples.jsonl"
 EXAMPLE_PASS_AT_1 = 0.5
+OUTCOMES = "score_benchmark"
 LIMITS = Limits(cpu_seconds=3, wall_seconds=9.0, memory_megabytes=512)
 
 PEER = """
@@ -118,10 +118,13 @@ def trivial(problems: list[Problem], samples: int) -> Measurement:
 
 def score(programs: list[str]) -> tuple[float, int]:
     """Seconds, and how many pass."""
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        outcomes = judge_programs({cache_key(one): one for one in programs}, LIMITS, Path(folder) / "known.jsonl")
-        return time.perf_counter() - start, sum(outcome.result == "passed" for outcome in outcomes.values())
+    drop_others(OUTCOMES)
+    start = time.perf_counter()
+    programs_by_key = {cache_key(one): one for one in programs}
+    outcomes = judge_programs(programs_by_key, LIMITS, ResultLog(OUTCOMES, cache_key()))
+    seconds = time.perf_counter() - start
+    drop_others(OUTCOMES)
+    return seconds, sum(outcome.result == "passed" for outcome in outcomes.values())
 
 
 def require_all(passed: int, programs: int) -> None:

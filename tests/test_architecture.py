@@ -334,7 +334,7 @@ def test_every_command_that_runs_a_model_lets_its_threads_sleep_while_they_wait(
     assert {path.parent.name for path in running} >= {"evaluate", "generate", "commands"}
     for path in running:
         imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        assert ast.unparse(imports[0]) == "import stages.evaluate.threads", path
+        assert ast.unparse(imports[0]) == "import stages.evaluate.libraries", path
 
 
 def module_of(path: Path) -> str:

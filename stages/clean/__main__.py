@@ -19,9 +19,9 @@ from stages.formats.markdown import escape, table
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
-from stages.runtime.shard_cache import drop_unused
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.formats.reports import parse_json
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
 
 HITS = "hits.json"
 

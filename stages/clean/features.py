@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from stages.clean.filtering import DocumentText, Feature, filter_classes
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
-from stages.runtime.shard_cache import map_cached, shard_sha256
+from stages.runtime.cache import map_cached, shard_sha256
 
 FEATURES = "features.parquet"
 

@@ -20,7 +20,7 @@ import pandas as pd
 import regex
 
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 COUNTS = "counts.json"
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from stages.formats.documents import Document, documents_of, read_shard, write_shard
 from stages.formats.splits import SPLITS
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 ShardSplits = tuple[Path, list[str]]
 """One shard, and where each of its rows goes: `train`, `validation` or empty."""

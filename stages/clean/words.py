@@ -24,7 +24,7 @@ import regex
 from rensa import RMinHash
 
 from stages.formats.documents import read_shard
-from stages.runtime.shard_cache import cache_key, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 WordKind = Literal["unicode", "ascii"]
 

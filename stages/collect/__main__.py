@@ -14,9 +14,9 @@ from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS, read_shard, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.cache import drop_unused
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
-from stages.runtime.shard_cache import drop_unused
 from stages.runtime.stage_code import require_locked
 
 LEFT_OUT_TABLE = Path("data/left_out.csv")

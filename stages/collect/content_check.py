@@ -4,19 +4,17 @@ A file counts as unchanged while its size, its times (mtime and ctime) and its i
 changed less than two seconds before it was read is read again: a further change could have left the same times.
 """
 
-import hashlib
-import json
 import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from stages.formats.documents import Document, document_id, text_size
-from stages.runtime.atomic import atomic_write
+from stages.runtime.cache import ResultLog, drop_others
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE
 
-SEEN = CACHE / "files.json"
+SEEN = "files"
+"""The kind of the checks in the cache."""
 
 State = tuple[int, int, int, int]
 """Of a file: size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
@@ -79,15 +77,9 @@ class SeenFiles:
     """The checks of the files that the last run read, and of those that this one reads."""
 
     def __init__(self) -> None:
-        self._code = code_key(check_content)
-        self._before: dict[str, list[int | str]] = {}
+        self.log = ResultLog(SEEN, code_key(check_content))
+        self._before = self.log.read()
         self._now: dict[str, list[int | str]] = {}
-        try:
-            saved = json.loads(SEEN.read_text(encoding="utf-8"))
-            if saved["code"] == self._code and saved["sha256"] == _sha256(saved["files"]):
-                self._before = saved["files"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # Nothing seen yet, or damaged: everything is read.
 
     def known(self, name: str, state: State) -> ContentCheck | None:
         """The check of a file that has not changed since."""
@@ -108,9 +100,5 @@ class SeenFiles:
     def save(self) -> None:
         """Save the checks; those of files that are gone are dropped."""
         if self._now != self._before:
-            SEEN.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(SEEN, json.dumps({"code": self._code, "sha256": _sha256(self._now), "files": self._now}))
-
-
-def _sha256(files: dict[str, list[int | str]]) -> str:
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+            self.log.replace(self._now)
+        drop_others(SEEN, self.log)

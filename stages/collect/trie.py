@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
-from stages.runtime.shard_cache import cache_key, cached
+from stages.runtime.cache import cache_key, cached
 
 CACHE_NAME = "documents"
 SHARD = "shard.parquet"

@@ -1,21 +1,20 @@
 """Model + held-out data -> metrics: `python -m stages.evaluate`.
 
-`PARROTFLOW_LAUNCH` sets the number of processes, as for training, and `PARROTFLOW_EVALUATE_BATCH` how many windows a
-GPU or a core scores at once. Both change time and memory, not the result.
+`PARROTFLOW_EVALUATE_PROCESSES` is the number of processes (default: one for each GPU, else one), and
+`PARROTFLOW_EVALUATE_BATCH` how many windows a GPU or a core scores at once: they change time and memory, not the
+result.
 """
 
-import stages.evaluate.threads  # noqa: F401 (before torch)
+import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
 from collections.abc import Sequence
 
-from stages.evaluate.likelihood.compressors import compress
-from stages.evaluate.likelihood.held_out import named_sets, validation_split
+from stages.evaluate.likelihood.documents import named_sets, validation_split
 from stages.evaluate.likelihood.models import baseline_models, previous_model, trained_model
-from stages.evaluate.likelihood.receipt import evaluation_receipt
-from stages.evaluate.likelihood.report import Bootstrap, evaluation, held_out_metrics
-from stages.evaluate.likelihood.scored import ScoredSet, score_sets
+from stages.evaluate.likelihood.report import Bootstrap, compress, evaluation, evaluation_receipt, held_out_metrics
+from stages.evaluate.likelihood.score import ScoredSet, score_sets
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
 from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES, write_document_losses
@@ -23,23 +22,18 @@ from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, w
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
-from stages.runtime.launch.config import launch_config, require_devices
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
-
-HELD_OUT_DOCUMENTS = CLEAN / VALIDATION
 
 
 def main() -> None:
     params = read_section("evaluate", EvaluateParams)
     require_locked("tokenizers")  # transformers reads tokenizers with it
-    launch = launch_config()
-    require_devices(launch)
-    sets = [validation_split(HELD_OUT_DOCUMENTS), *named_sets(params.sets)]
+    sets = [validation_split(CLEAN / VALIDATION), *named_sets(params.sets)]
     trained = trained_model(params)
     models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
 
-    scored = score_sets(models, sets, launch)
+    scored = score_sets(models, sets)
     bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 

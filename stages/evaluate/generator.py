@@ -20,10 +20,9 @@ from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.model import position_limit
-from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import BatchedRows, SingleRows, attention_window, bytes_per_position, rows_of
-from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, twin
-from stages.evaluate.stopping import End, stop_at
+from stages.evaluate.sampling import End, Sampling, draw, stop_at
+from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, next_of, twin
 from stages.formats.evaluation.completions import Ended
 
 SHORTEST_CACHE = 64
@@ -34,17 +33,6 @@ PROMPT_TOKENS_SEEN = 8
 
 PLANNED_POSITIONS = 2048
 """That the prompts and continuations of most tasks do not exceed: memory is planned for as many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are drawn."""
-
-    temperature: float
-    """Divides the logits; 0 takes the most likely token."""
-    top_p: float
-    """Probability of the nucleus that is sampled from."""
-    max_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +128,7 @@ def _work(
     requests: Sequence[Request],
     width: int,
 ) -> _Work:
-    limit = position_limit(model) or math.inf
+    limit = position_limit(model.config) or math.inf
     prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
 
     def cache_length(number: int) -> int:
@@ -162,7 +150,7 @@ def _cores_each_writer(model: PreTrainedModel, max_new_tokens: int, width: int) 
     """How many cores a thread that writes takes. It does not follow from the texts, of which a kill leaves fewer."""
     if cores_of(model) == 1:
         return 1
-    longest = min(position_limit(model) or math.inf, max(PLANNED_POSITIONS, 2 * max_new_tokens))
+    longest = min(position_limit(model.config) or math.inf, max(PLANNED_POSITIONS, 2 * max_new_tokens))
     return cores_for(model, width * int(longest) * bytes_per_position(model))
 
 
@@ -216,7 +204,7 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
         writing: dict[int, _Row] = {}
         while True:
             for slot in range(work.width):
-                if slot not in writing and (number := _next(waiting)) is not None:
+                if slot not in writing and (number := next_of(waiting)) is not None:
                     request = work.requests[number]
                     ids = work.prompts[request.prompt][-length:]
                     rows.read(slot, ids)
@@ -259,14 +247,6 @@ def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, in
         uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
         drawn += zip(slots, draw(logits[slots], temperature, top_p, uniforms), strict=True)
     return drawn
-
-
-def _next(waiting: deque[int]) -> int | None:
-    """The next text that was not started yet; None if there is none."""
-    try:
-        return waiting.popleft()
-    except IndexError:
-        return None
 
 
 def _whole_texts(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:

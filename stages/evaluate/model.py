@@ -16,7 +16,9 @@ from transformers import (
 from transformers.utils import logging
 
 from stages.formats.model_folder import weight_files
+from stages.runtime.cache import cache_key
 from stages.runtime.entry import UserError, first_line
+from stages.runtime.hashes import file_sha256
 
 ROUNDING = 1e-4
 """Of the largest logit: two rows of a batch may differ by it without a reason."""
@@ -71,7 +73,7 @@ def open_model(folder: Path, device: str | None = None) -> PreTrainedModel:
 def _require_causal(folder: Path, model: PreTrainedModel) -> None:
     """Raise UserError for a model that reads what it is to predict, such as BERT, which transformers opens too."""
     ids = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]], device=model.device) % model.config.vocab_size
-    if (position_limit(model) or len(ids[0])) < len(ids[0]) or torch.equal(*ids):
+    if (position_limit(model.config) or len(ids[0])) < len(ids[0]) or torch.equal(*ids):
         return
     one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     if (one - other).abs().max() > ROUNDING * one.abs().max():
@@ -95,12 +97,12 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def position_limit(model: PreTrainedModel) -> int | None:
-    """Tokens that the model can read at once; None where its positions have no limit."""
-    return position_limit_of(model.config)
+def content_key(folder: Path) -> str:
+    """Changes with any file of a model folder: the weights, and all else that an answer may depend on."""
+    return cache_key(*(f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file()))
 
 
-def position_limit_of(config: PreTrainedConfig) -> int | None:
-    """The same from a model's configuration."""
+def position_limit(config: PreTrainedConfig) -> int | None:
+    """Tokens that a model can read at once; None where its positions have no limit."""
     limit: int | None = getattr(config, "max_position_embeddings", None)
     return limit

@@ -60,7 +60,7 @@ def bytes_per_position(model: PreTrainedModel) -> int:
     """Of what a model keeps of each token that it has read; 0 where that is not to be seen."""
     ids = list(PROBE[0])
     try:
-        layers = _read(model, ids).past_key_values.layers
+        layers = _read_alone(model, ids).past_key_values.layers
         return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers) // len(ids)
     except Exception:  # a model of another kind may fail anywhere
         return 0
@@ -84,7 +84,7 @@ class BatchedRows:
     def read(self, row: int, ids: list[int]) -> None:
         """Begin a row with these tokens, at most `length`."""
         if self.prompt is None or self.prompt[0] != ids:
-            self.prompt = (ids, _read(self.model, ids))
+            self.prompt = (ids, _read_alone(self.model, ids))
         output = self.prompt[1]
         if self.cache is None:
             self.layers = [_RowsLayer(layer, self) for layer in output.past_key_values.layers]
@@ -182,7 +182,7 @@ class SingleRows:
             self.logits[row] = output.logits[0, -1]
 
 
-def _read(model: PreTrainedModel, ids: list[int]) -> Any:
+def _read_alone(model: PreTrainedModel, ids: list[int]) -> Any:
     # A cache without the model's configuration keeps every position, also of layers that see only the last ones.
     return model(input_ids=_tensor(model, ids), past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
 

@@ -1,4 +1,4 @@
-"""A model at work in several threads of this process, each with whole batches or rows, and one core for its products.
+"""How work is shared: among threads of a process, each with whole batches or rows of its own, and among processes.
 
 Threads that share each product of a small model wait for each other after every operation; here they meet only where
 one needs the next piece of work. What is computed does not depend on how many there are: a product takes one core, or
@@ -11,21 +11,30 @@ threads of one core each, and 3.3 s where both cores shared every product.
 import copy
 import math
 import os
+import signal
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
-from threading import Event
-from typing import TypeVar
+from threading import Event, Thread
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from transformers import PreTrainedModel
 
+from stages.runtime.entry import EXIT_TERMINATED, UserError, whole_number
+from stages.runtime.workers import worker_count
+
+PROCESSES_VARIABLE = "PARROTFLOW_EVALUATE_PROCESSES"
+
 MEMORY_SHARE = 0.25
 """Of the machine's memory, for what the threads of all cores hold."""
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -60,37 +69,19 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, shared)
 
 
-def map_side_by_side(functions: Sequence[Callable[[Item], Result]], items: Sequence[Item]) -> Generator[Result]:
-    """Yield the result of each item, in the order of the items; each function works in one thread at a time.
-
-    Close it: a consumer that only stops leaves the threads at work.
-    """
-    if len(functions) == 1:
-        yield from map(functions[0], items)
-        return
-    idle: SimpleQueue[Callable[[Item], Result]] = SimpleQueue()
-    for function in functions:
-        idle.put(function)
-
-    def result(item: Item) -> Result:
-        function = idle.get()
-        try:
-            return function(item)
-        finally:
-            idle.put(function)
-
-    with ThreadPoolExecutor(len(functions)) as threads:
-        try:
-            yield from threads.map(result, items)
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+def next_of(waiting: deque[int]) -> int | None:
+    """Take the next piece of work that several threads share; None if there is none."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
 
 
 def merge_side_by_side(sources: Sequence[Iterable[Result | None]]) -> Generator[Result]:
-    """Yield what the sources yield, as it comes; each is read by a thread of its own. Close it, as above.
+    """Yield what the sources yield, as it comes; each is read by a thread of its own.
 
-    None is left out: a source yields it where it could stop, as an error in another one, or the consumer's, ends all.
+    Close it: a consumer that only stops leaves the threads at work. None is left out: a source yields it where it could
+    stop, as an error in another one, or the consumer's, ends all.
     """
     if len(sources) == 1:
         yield from (result for result in sources[0] if result is not None)
@@ -129,3 +120,59 @@ def merge_side_by_side(sources: Sequence[Iterable[Result | None]]) -> Generator[
 
 class _Ended:
     """A source has ended."""
+
+
+def run_in_processes(work: Callable[[int, int], None]) -> None:
+    """Call `work(rank, processes)` in `PARROTFLOW_EVALUATE_PROCESSES` processes; unset, in one for each GPU, or here.
+
+    They share the cores, and each takes the GPU of its rank. `work` is a `functools.partial` of a module's function,
+    and leaves its results in files. Raises the UserError or OSError of the first that fails, and UserError where one
+    dies; the others are killed. All end with this process, however it ends.
+    """
+    processes = whole_number(PROCESSES_VARIABLE, max(1, torch.cuda.device_count()))
+    if processes == 1:
+        work(0, 1)
+        return
+    context = get_context("spawn")  # a fork would leave the threads of torch and the tokenizers in the middle of a lock
+    errors = context.SimpleQueue()
+    workers: list[SpawnProcess] = []
+    try:
+        for rank in range(processes):
+            workers.append(context.Process(target=_in_process, args=(work, rank, processes, errors), daemon=True))
+            workers[-1].start()
+        while running := [worker for worker in workers if worker.exitcode is None]:
+            wait([worker.sentinel for worker in running])
+            for worker in workers:
+                if worker.exitcode:
+                    raise _failure(worker.exitcode, None if errors.empty() else errors.get())
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+
+def _failure(code: int, error: Exception | None) -> Exception:
+    return error or UserError(
+        f"a worker died with exit code {code}; its messages are above ({-signal.SIGKILL}: something killed it, as the "
+        f"system does where memory runs out). {PROCESSES_VARIABLE}=1 works in one process"
+    )
+
+
+def _in_process(work: Callable[[int, int], None], rank: int, processes: int, errors: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the command too, which ends this process
+    Thread(target=_end_with_the_command, daemon=True).start()
+    torch.set_num_threads(max(1, worker_count() // processes))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    try:
+        work(rank, processes)
+    except (UserError, OSError) as error:
+        errors.put(error)
+        raise SystemExit(1) from None
+
+
+def _end_with_the_command() -> None:
+    command = parent_process()
+    assert command is not None
+    command.join()
+    os._exit(EXIT_TERMINATED)

@@ -5,7 +5,7 @@ Two versions of a file are equal where their syntax trees without docstrings are
 formatter changes nothing (`stages.runtime.hashes`). Three things ask:
 
     the DVC stage `code`   stages/runtime/stage_code.py: the files and libraries of each stage, which it depends on
-    the shard cache        `code_key`: the code of the function that computes a shard, with its libraries
+    the cache of stages    `code_key`: the code of the function that computes a result, with its libraries
     the checkpoints        `code_sha256`: the code of the training
 """
 

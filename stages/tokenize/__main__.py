@@ -8,9 +8,9 @@ from stages.formats.splits import SPLITS, TRAIN
 from stages.formats.tokenizer_folder import TOKENIZER
 from stages.formats.tokens import TOKENS, Manifest
 from stages.runtime.atomic import atomic_folder
+from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
-from stages.runtime.shard_cache import drop_unused
 from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine

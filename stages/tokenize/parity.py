@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.formats.documents import read_shard
-from stages.runtime.shard_cache import cache_key, cached
+from stages.runtime.cache import cache_key, cached
 from stages.tokenize.engines import Engine, Fast, Reference
 
 OBJECTION = "objection.txt"

@@ -10,7 +10,9 @@ import pytest
 from stages.collect import content_check
 from stages.collect.__main__ import main
 from stages.collect.content_check import SEEN, SeenFiles, UnreadDocument, check_content
+from stages.collect.trie import CACHE_NAME
 from stages.formats.documents import Document, document_id, read_documents
+from stages.runtime.cache import CACHE, ResultLog, cache_key
 from stages.runtime.entry import UserError
 from tests.small_project import folder_bytes, write_corpus, write_project
 
@@ -67,7 +69,7 @@ def test_a_second_run_reads_nothing_and_gives_the_same_bytes(read: list[str]) ->
 def test_without_the_cache_of_shards_the_texts_are_read_again(read: list[str]) -> None:
     age(max(corpus(), key=lambda path: path.stat().st_ctime_ns))
     documents = collect()
-    shutil.rmtree(SEEN.parent / "documents")
+    shutil.rmtree(CACHE / CACHE_NAME)
 
     assert collect() == documents
 
@@ -100,15 +102,16 @@ def test_a_file_whose_name_is_no_unicode_is_read_each_time(read: list[str]) -> N
     Path(odd).write_text("x = 1  # an odd name\n")
     age(Path(odd))
     collect()
-    shutil.rmtree(SEEN.parent / "documents")
+    shutil.rmtree(CACHE / CACHE_NAME)
 
     assert "x = 1  # an odd name\n" in {document.text for document in collect()}
 
 
-@pytest.mark.parametrize("torn", ["", "{", '{"code": 1}', "[]"])
+@pytest.mark.parametrize("torn", ["", "{", '00000000 {"code": 1}', "[]"])
 def test_what_a_crash_left_of_the_notes_is_not_used(torn: str) -> None:
-    SEEN.parent.mkdir(parents=True)
-    SEEN.write_text(torn)
+    notes = SeenFiles().log.file
+    notes.parent.mkdir(parents=True)
+    notes.write_text(torn)
 
     assert SeenFiles().known("corpus/a.py", (1, 2, 3, 4)) is None
     assert len(collect()) == 12
@@ -119,12 +122,26 @@ def test_damaged_notes_are_not_used() -> None:
     notes.remember("corpus/a.py", state, check_content("x = 1\n"))
     notes.save()
     assert SeenFiles().known("corpus/a.py", state)
-    text = SEEN.read_text()
+    text = notes.log.file.read_text()
 
-    SEEN.write_text(text.replace(', 6, ""', ', 7, ""'))
+    notes.log.file.write_text(text.replace(', 6, ""', ', 7, ""'))
 
-    assert SEEN.read_text() != text
+    assert notes.log.file.read_text() != text
     assert SeenFiles().known("corpus/a.py", state) is None
+
+
+def test_notes_of_files_that_are_gone_and_of_other_code_are_dropped() -> None:
+    age(max(corpus(), key=lambda path: path.stat().st_ctime_ns))
+    ResultLog(SEEN, cache_key("other code")).append("corpus/a.py", [1])
+    collect()
+    gone = corpus()[0]
+    assert gone.as_posix() in SeenFiles().log.read()
+
+    gone.unlink()
+    collect()
+
+    assert SeenFiles().log.read().keys() == {path.as_posix() for path in corpus()}
+    assert len(list((CACHE / SEEN).glob("*/*"))) == 1
 
 
 def test_a_file_that_changes_while_it_is_collected_is_named() -> None:

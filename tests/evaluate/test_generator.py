@@ -38,11 +38,10 @@ from transformers import (
 )
 
 from stages.evaluate import generator, side_by_side
-from stages.evaluate.generator import Generated, Request, Sampling, generate, prompt_tokens, stream
+from stages.evaluate.generator import Generated, Request, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
-from stages.evaluate.stopping import after, stop_at
+from stages.evaluate.sampling import Sampling, after, draw, stop_at
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 

@@ -1,63 +1,28 @@
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from stages.evaluate.model import open_model
-from stages.evaluate.side_by_side import cores_each, map_side_by_side, merge_side_by_side, twin
+from stages.evaluate.side_by_side import cores_each, merge_side_by_side, next_of, twin
 
 
-def test_results_come_in_the_order_of_the_items_and_no_function_is_called_by_two_threads_at_once() -> None:
-    busy = [threading.Lock() for _ in range(3)]
-    worked: set[int] = set()
+def test_each_piece_of_shared_work_is_done_once() -> None:
+    waiting = deque(range(200))
 
-    def work(own: int, item: int) -> int:
-        assert busy[own].acquire(blocking=False)
-        time.sleep(0.002 * (item % 3))
-        worked.add(own)
-        busy[own].release()
-        return item * item
+    def work(own: int) -> Iterator[tuple[int, int]]:
+        while (piece := next_of(waiting)) is not None:
+            time.sleep(0.0001)
+            yield own, piece
 
-    functions = [lambda item, own=own: work(own, item) for own in range(3)]
+    done = list(merge_side_by_side([work(own) for own in range(3)]))
 
-    assert list(map_side_by_side(functions, range(60))) == [item * item for item in range(60)]
-    assert worked == {0, 1, 2}
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_ends_the_work_that_nobody_has_begun(threads: int) -> None:
-    begun: list[int] = []
-
-    def work(item: int) -> int:
-        begun.append(item)
-        time.sleep(0.01)
-        if item == 2:
-            raise OSError("disk")
-        return item
-
-    with pytest.raises(OSError, match="disk"):
-        list(map_side_by_side([work] * threads, range(200)))
-
-    assert len(begun) < 50
-
-
-def test_a_consumer_that_closes_leaves_what_nobody_has_begun() -> None:
-    begun: list[int] = []
-
-    def work(item: int) -> int:
-        begun.append(item)
-        time.sleep(0.01)
-        return item
-
-    with closing(map_side_by_side([work] * 2, range(200))) as results:
-        next(results)
-
-    time.sleep(0.1)
-    assert len(begun) < 50
+    assert sorted(piece for _, piece in done) == list(range(200))
+    assert {own for own, _ in done} == {0, 1, 2}
 
 
 def count_to(number: int, stopped: list[int], error_at: int | None = None) -> Iterator[int | None]:

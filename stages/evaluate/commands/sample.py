@@ -1,18 +1,20 @@
 """The model continues a prompt in the terminal: `python -m stages.evaluate.commands.sample "def fibonacci("`."""
 
-import stages.evaluate.threads  # noqa: F401 (before torch)
+import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.params import MOST_NEW_TOKENS
-from stages.evaluate.generator import Sampling, prompt_tokens, stream
+from stages.evaluate.generator import prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
+from stages.evaluate.sampling import Sampling
 from stages.formats.model_folder import MODEL
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail, run_stage
 
@@ -44,7 +46,7 @@ def require_text(prompt: str) -> None:
 
 def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str) -> None:
     """Say on standard error how much of the prompt the model reads, where that is not all."""
-    length, limit = len(prompt_tokens(tokenizer, prompt)), position_limit(model)
+    length, limit = len(prompt_tokens(tokenizer, prompt)), position_limit(model.config)
     if limit is not None and length > limit:
         print(
             f"warning: the prompt has {length} tokens, the model reads at most {limit}: it reads the last {limit}",
@@ -67,16 +69,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=0.95, help="probability of the nucleus that is sampled from")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text")
     arguments = parser.parse_args()
-    if not 1 <= arguments.max_new_tokens <= MOST_NEW_TOKENS:
-        raise UserError(
-            f"--max-new-tokens {arguments.max_new_tokens}: expected a whole number, 1 to {MOST_NEW_TOKENS:,}"
-        )
-    if not arguments.temperature >= 0:
-        raise UserError(f"--temperature {arguments.temperature}: expected 0 or more")
-    if not 0 < arguments.top_p <= 1:
-        raise UserError(f"--top-p {arguments.top_p}: expected more than 0 and at most 1")
-    if arguments.seed < 0:
-        raise UserError(f"--seed {arguments.seed}: expected 0 or more")
+    allowed: dict[str, tuple[Callable[[float], bool], str]] = {
+        "max_new_tokens": (lambda value: 1 <= value <= MOST_NEW_TOKENS, f"a whole number, 1 to {MOST_NEW_TOKENS:,}"),
+        "temperature": (lambda value: value >= 0, "0 or more"),
+        "top_p": (lambda value: 0 < value <= 1, "more than 0 and at most 1"),
+        "seed": (lambda value: value >= 0, "0 or more"),
+    }
+    for name, (is_allowed, expected) in allowed.items():
+        if not is_allowed(value := getattr(arguments, name)):
+            raise UserError(f"--{name.replace('_', '-')} {value}: expected {expected}")
     return arguments
 
 

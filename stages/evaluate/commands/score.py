@@ -16,13 +16,7 @@ from pydantic import ValidationError
 
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import (
-    KNOWN_OF_THE_COMMAND,
-    drop_others,
-    known_outcomes,
-    programs_of,
-    verdicts_of,
-)
+from stages.evaluate.score.scoring import OUTCOMES_OF_THE_COMMAND, judged
 from stages.formats.evaluation.completions import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
@@ -39,16 +33,12 @@ def main() -> None:
     problems = read_problems(arguments.problems)
     completions = read_samples(arguments.samples) if arguments.samples else reference_solutions(problems)
     require_enough_samples(problems, completions, params.k)
-    programs = programs_of(problems, completions)
-    known = known_outcomes(completions, params.limits, KNOWN_OF_THE_COMMAND)
-
-    verdicts = verdicts_of(completions, programs, params.limits, known)
+    verdicts, programs = judged(problems, completions, params.limits, OUTCOMES_OF_THE_COMMAND)
 
     what = "samples" if arguments.samples else "reference solutions"
-    show(score_report(problems, completions, verdicts, len(set(programs)), "", params), what)
+    show(score_report(problems, completions, verdicts, programs, "", params), what)
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
-    drop_others(known)
 
 
 def parse_arguments() -> argparse.Namespace:

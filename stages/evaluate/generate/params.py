@@ -9,11 +9,9 @@ from pydantic import Field, model_validator
 from stages.runtime.section import Section
 
 LanguageName: TypeAlias = Literal["python", "text"]
-"""The keys of stages/evaluate/generate/languages/known.py, where another language is added."""
+"""The keys of `LANGUAGES` in stages/evaluate/generate/languages.py, where another language is added."""
 
 Name = Annotated[str, Field(min_length=1)]
-Temperature = Annotated[float, Field(ge=0, le=10)]
-TopP = Annotated[float, Field(gt=0, le=1)]
 
 MOST_NEW_TOKENS = 1_000_000
 
@@ -21,18 +19,25 @@ PROBLEMS_FOLDER = Path("problems")
 """A dep of the stage in dvc.yaml, so an edited problem reruns the stage."""
 
 
-class HeaderParams(Section):
+class SamplingParams(Section):
+    """How the tokens of a text are drawn."""
+
+    temperature: Annotated[float, Field(ge=0, le=10)]
+    """Divides the logits: 0 takes the most likely token each time, 1 samples the model's own distribution. Choosing the
+    one with the best score is selection on the test set: say so where you report it."""
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
+    al. 2020)."""
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
+    """Of a header, a completion that has not ended by then is cut after its last whole line; of a problem, it is taken
+    as it is."""
+
+
+class HeaderParams(SamplingParams):
     """The completions of held-out headers."""
 
     count: Annotated[int, Field(ge=0, le=10_000)]
     """Headers to complete; one per document first. More give a more precise share that parses, and take longer."""
-    temperature: Temperature
-    """Divides the logits: 0 takes the most likely token each time, 1 samples the model's own distribution."""
-    top_p: TopP
-    """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
-    al. 2020)."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
-    """A completion that has not ended by then is cut after its last whole line."""
     header_bytes: Annotated[int, Field(ge=0)]
     """Bytes of the file before the header that the prompt holds at most, in whole lines."""
 
@@ -85,19 +90,13 @@ class HubSet(ProblemSet):
         return self
 
 
-class ProblemParams(Section):
+class ProblemParams(SamplingParams):
     """The completions of code problems, which `score` runs."""
 
     sets: list[Annotated[FileSet | HubSet, Field(discriminator="kind")]]
     """Where the problems come from; empty: none are completed."""
     samples: Annotated[int, Field(ge=1)]
     """Completions of each problem; pass@k needs at least k."""
-    temperature: Temperature
-    """As of headers. Choosing the best one by the score is selection on the test set: say so where you report it."""
-    top_p: TopP
-    """As of headers."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
-    """A completion that has not ended by then is taken as it is."""
 
 
 class GenerateParams(Section):

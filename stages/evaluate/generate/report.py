@@ -1,15 +1,155 @@
-"""The generation report: measurements of the texts, and the settings that they were generated with."""
+"""What the model wrote, measured without running it: does it parse, does it repeat itself or the training data.
 
-from collections.abc import Sequence
+The report, with the settings that the texts were generated with; a row for each text; and all of it on one page.
+"""
 
-from stages.evaluate.generate.looks import Look, mean, summed_up
-from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
-from stages.evaluate.generate.problem_sets import OpenSet
-from stages.formats.evaluation.figures import releases
-from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerFast
+
+from stages.evaluate.generate.languages import LANGUAGES
+from stages.evaluate.generate.params import GenerateParams
+from stages.evaluate.generate.texts import OpenSet, Text, sampling_of
+from stages.formats.evaluation.figures import SIGNIFICANT_DIGITS, releases, significant
+from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.evaluation.samples import Sample
+from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.tokens import TokenStore
+
+TEMPLATE = Path(__file__).with_name("samples.html.jinja")
+
+NGRAM = 4
+"""Tokens of the passages whose repetition is counted."""
+
+Integers = npt.NDArray[np.int64]
+
+TOKENS_AT_ONCE = 2**22
+"""How much of the store is in memory; at most 32 bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The measurements of a text."""
+
+    text: Text
+    tokens: int
+    """Of the text, tokenized again."""
+    parses: bool | None
+    """Whether the whole parses; None for a language without a grammar."""
+    compiles: bool | None
+    """Whether the whole compiles; None for a language without a compiler here."""
+    repeated: float
+    """Share of the text's 4-grams of tokens that occurred before in it."""
+    longest_shared: int
+    """Tokens of the text's longest passage that occurs in the training data."""
+
+
+def look_at(texts: Sequence[Text], tokenizer: PreTrainedTokenizerFast, store: TokenStore) -> list[Look]:
+    """Measure each text; `store` holds the training data."""
+    encoded = tokenizer.backend_tokenizer.encode_batch([one.text for one in texts], add_special_tokens=False)
+    ids = [encoding.ids for encoding in encoded]
+    return [
+        Look(
+            text=text,
+            tokens=len(own),
+            parses=_checked(LANGUAGES[text.language].parses, text),
+            compiles=_checked(LANGUAGES[text.language].compiles, text),
+            repeated=repeated_share(own),
+            longest_shared=shared,
+        )
+        for text, own, shared in zip(texts, ids, longest_shared(store, ids), strict=True)
+    ]
+
+
+def _checked(check: Callable[[str], bool] | None, text: Text) -> bool | None:
+    return check(text.whole) if check else None
+
+
+def repeated_share(ids: Sequence[int]) -> float:
+    """Of a text's 4-grams of tokens, the share that occurred before in it; 0 where it has none."""
+    ngrams = [tuple(ids[start : start + NGRAM]) for start in range(len(ids) - NGRAM + 1)]
+    return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
+
+
+def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[int]:
+    """For each text the tokens of its longest passage that occurs word for word in the store; 0 where it shares none.
+
+    Exact, no hashing: n-grams get numbers (Karp, Miller and Rosenberg 1972). A pass over the store finds where the
+    texts' 1-grams occur; of these positions, those where the next token continues some text's 2-gram, and so on. With
+    the texts `a b c` and `b d` and the store `x a b d`:
+
+        n = 1   a=0 b=1 c=2 d=3    store: a at 1, b at 2, d at 3
+        n = 2   ab=0 bc=1 bd=2     store: ab at 1, bd at 2
+        n = 3   abc=0              store: nothing is left; the longest are ab (2) and bd (2)
+
+    Each n reads only the positions that n - 1 left, which are soon few.
+    """
+    longest = np.zeros(len(texts), dtype=np.int64)
+    ids = np.array([token for text in texts for token in text], dtype=np.int64)
+    text_of = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    most = max(map(len, texts), default=0)
+    for start in range(0, store.manifest.tokens if most else 0, TOKENS_AT_ONCE):
+        # A passage that begins in this part may end after it.
+        stored = store.read(start, min(start + TOKENS_AT_ONCE + most - 1, store.manifest.tokens)).astype(np.int64)
+        _scan(stored, ids, text_of, store.manifest.vocab_size, longest)
+    lengths: list[int] = longest.tolist()
+    return lengths
+
+
+def _scan(stored: Integers, ids: Integers, text_of: Integers, vocabulary: int, longest: Integers) -> None:
+    """Raise `longest` of each text to its longest passage in these tokens of the store."""
+    texts_at, stored_at = np.arange(len(ids)), np.arange(len(stored))  # where n-grams begin that both have
+    texts_names, stored_names = np.zeros_like(texts_at), np.zeros_like(stored_at)  # the numbers of these n-grams
+    n = 0
+    while len(stored_at):
+        inside = stored_at + n < len(stored)
+        stored_at, stored_names = stored_at[inside], stored_names[inside]
+        inside = text_of[np.minimum(texts_at + n, len(ids) - 1)] == text_of[texts_at]
+        inside &= texts_at + n < len(ids)
+        texts_at, texts_names = texts_at[inside], texts_names[inside]
+        if not len(texts_at):
+            return
+        # An n-gram is the number of its first n - 1 tokens, and its last token.
+        keys, texts_names = np.unique(texts_names * vocabulary + ids[texts_at + n], return_inverse=True)
+        wanted = stored_names * vocabulary + stored[stored_at + n]
+        stored_names = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        found = keys[stored_names] == wanted
+        stored_at, stored_names = stored_at[found], stored_names[found]
+        shared = np.zeros(len(keys), dtype=bool)
+        shared[stored_names] = True
+        texts_at, texts_names = texts_at[shared[texts_names]], texts_names[shared[texts_names]]
+        n += 1
+        owners = text_of[texts_at]
+        longest[owners] = np.maximum(longest[owners], n)
+
+
+def summed_up(looks: Sequence[Look]) -> Looks:
+    """The report's figures: shares and medians over the texts."""
+    ends = [look.text.ended for look in looks]
+    return Looks(
+        texts=len(looks),
+        parsed_share=mean(look.parses for look in looks),
+        compiled_share=mean(look.compiles for look in looks),
+        repeated_share=mean(look.repeated for look in looks),
+        longest_shared_median=float(median(look.longest_shared for look in looks)) if looks else None,
+        longest_shared_maximum=max((look.longest_shared for look in looks), default=None),
+        ended={end: ends.count(end) for end in sorted(set(ends))},
+    )
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are not None, rounded; None if all are."""
+    known = [value for value in values if value is not None]
+    return significant(fmean(known)) if known else None
 
 
 def generation(
@@ -38,15 +178,32 @@ def generation(
             seed=params.seed,
             width=params.width,
             prompts_cut=prompts_cut,
-            sampling={"headers": _settings(params.headers), "problems": _settings(params.problems)},
+            sampling={"headers": asdict(sampling_of(params.headers)), "problems": asdict(sampling_of(params.problems))},
             versions=releases(),
         ),
     )
 
 
-def _settings(params: HeaderParams | ProblemParams) -> dict[str, int | float]:
-    return {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "max_new_tokens": params.max_new_tokens,
-    }
+def html_page(report: Generation, looks: Sequence[Look]) -> str:
+    """Everything that the model wrote on one page of HTML, for people."""
+    return filled_template(
+        TEMPLATE,
+        {"percent": "{:.0%}".format},
+        report=report,
+        parts=[
+            ("Held-out headers", report.headers, [look for look in looks if look.text.kind == "header"]),
+            ("Code problems", report.problems, [look for look in looks if look.text.kind == "problem"]),
+        ],
+    )
+
+
+def looks_csv(looks: Iterable[Look]) -> str:
+    """A row for each text, with a heading."""
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(("kind", "name", "sample", "ended", "tokens", "parses", "compiles", "repeated", "longest_shared"))
+    for one in looks:
+        text = one.text
+        row = (text.kind, text.name, text.sample, text.ended, one.tokens, one.parses, one.compiles)
+        writer.writerow((*row, f"{one.repeated:.{SIGNIFICANT_DIGITS}g}", one.longest_shared))
+    return output.getvalue()

@@ -4,8 +4,7 @@
 the time and the memory, and the result by float32 rounding only.
 """
 
-import stages.evaluate.threads  # noqa: F401 (before torch)
-from stages.evaluate.harness import libraries  # noqa: F401 (before lm-eval)
+import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 
 # isort: split
 

@@ -4,12 +4,8 @@ import hashlib
 import inspect
 import json
 import logging
-import os
 import random
-import shutil
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,23 +19,22 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.manager import TaskDict
 
-from stages.evaluate.harness.libraries import BARS
 from stages.evaluate.harness.params import HarnessParams
-from stages.evaluate.model import open_model, open_tokenizer
+from stages.evaluate.libraries import BARS
+from stages.evaluate.model import content_key, open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
+from stages.runtime.cache import ResultLog, cache_key, drop_unused
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError, first_line, whole_number
-from stages.runtime.hashes import file_sha256
-from stages.runtime.shard_cache import CACHE, cache_key, drop_unused
 
-BATCH_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
+REQUESTS_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
 DEFAULT_BATCH = {"cpu": 4, "cuda": 16}
 """Requests at once. On 2 cores lm-eval's rolling windows with 4 and 16: a GPT-2 of 4.3M 2.9 and 3.3 s (windows of 256),
 one of 124M 22 and 25 s (1,024), the default model 1.6 s with both.
 """
 
-STAGE = "harness"
-"""The folder of the answers in the cache."""
+ANSWERS = "harness"
+"""Their kind in the cache."""
 
 DRAWING_BARS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "_loglikelihood_tokens")
 """The model's methods that tell tqdm to draw a bar, against TQDM_DISABLE; the last one does so for each batch."""
@@ -77,17 +72,14 @@ def open_language_model(folder: Path = MODEL) -> LanguageModel:
         tokenizer=tokenizer,
         prefix_token_id=tokenizer.eos_token_id,
         add_bos_token=False,
-        batch_size=whole_number(BATCH_VARIABLE, DEFAULT_BATCH.get(model.device.type, 16)),
+        batch_size=whole_number(REQUESTS_VARIABLE, DEFAULT_BATCH.get(model.device.type, 16)),
     )
     if not BARS:
         for name in DRAWING_BARS:
             setattr(lm, name, without_bars(getattr(lm, name)))
-    sha256 = weights_sha256(folder)
-    # All but the weights, which have their own hash: generation_config.json and chat templates change answers too.
-    others = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".safetensors"]
-    files = [f"{path.name} {file_sha256(path)}" for path in others]
     versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
-    return LanguageModel(lm, sha256, cache_key(sha256, *files, code_key(open_language_model), *versions))
+    key = cache_key(content_key(folder), code_key(open_language_model), *versions)
+    return LanguageModel(lm, weights_sha256(folder), key)
 
 
 def without_bars(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,17 +94,12 @@ def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scor
     loses none, and answers of other weights at the same path are never read.
     """
     hashes = {name: config_sha256(task) for name, task in loaded["tasks"].items()}
-    key = cache_key(model.key, *(hashes[name] for name in sorted(hashes)))
-    folder = CACHE / STAGE / key[:2] / key
-    answers, sha256 = folder / "answers.db", folder / "sha256"
-    if is_damaged(answers, sha256):
-        shutil.rmtree(folder)
-    sha256.unlink(missing_ok=True)
     random.seed(params.seed)
     np.random.seed(params.seed)
     torch.manual_seed(params.seed)
-    answering = CachingLM(model.lm, str(answers))
+    key = cache_key(model.key, *(hashes[name] for name in sorted(hashes)))
     try:
+        answering = _Answering(model.lm, ResultLog(ANSWERS, key))
         results = evaluate(answering, loaded, limit=params.limit, bootstrap_iters=params.bootstrap_resamples)
     except Exception as error:  # a task's file may run any code, and lm-eval raises what it likes
         what = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
@@ -120,25 +107,32 @@ def score(model: LanguageModel, loaded: TaskDict, params: HarnessParams) -> Scor
             f"harness.tasks: {', '.join(sorted(hashes))}: lm-eval cannot score it ({what}); correct the task's file, "
             "its data or the parameters of `harness`, or remove it"
         ) from error
-    finally:
-        answering.dbdict.close()
-    sha256.write_text(file_sha256(answers))
-    os.utime(folder)
-    drop_unused(STAGE)
+    drop_unused(ANSWERS)
     return Scored(loaded["tasks"], hashes, results or {})
 
 
-def is_damaged(answers: Path, sha256: Path) -> bool:
-    """Whether stored answers are not those that were written. A run that was killed leaves no sha256."""
-    if sha256.is_file():
-        return not answers.is_file() or sha256.read_text() != file_sha256(answers)
-    if not answers.is_file():
-        return False
-    try:
-        with closing(sqlite3.connect(answers)) as database:
-            return bool(database.execute("PRAGMA quick_check").fetchone() != ("ok",))
-    except sqlite3.DatabaseError:
-        return True
+class _Answering(CachingLM):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's model with stored answers, which are in a log instead of its SQLite file."""
+
+    def __init__(self, lm: HFLM, log: ResultLog) -> None:
+        self.lm, self.cache_db, self.dbdict = lm, str(log.file), _Answers(log)
+        lm.set_cache_hook(self.get_cache_hook())
+
+
+class _Answers(dict[str, Any]):
+    """Answers by lm-eval's hash of the request: a text, a log-likelihood, or one with whether it is the likeliest."""
+
+    def __init__(self, log: ResultLog) -> None:
+        super().__init__((key, tuple(one) if isinstance(one, list) else one) for key, one in log.read().items())
+        self.log = log
+
+    def __setitem__(self, key: str, answer: Any) -> None:
+        if key not in self:  # lm-eval stores most answers twice
+            self.log.append(key, answer)
+        super().__setitem__(key, answer)
+
+    def commit(self) -> None:
+        """Nothing to do: each answer is written at once."""
 
 
 def config_sha256(task: Task) -> str:

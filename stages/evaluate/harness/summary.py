@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from lm_eval.api.metrics import mean
 
+from stages.evaluate.bootstrap import interval_95
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import LanguageModel, Scored
-from stages.evaluate.likelihood.bootstrap import interval_95
 from stages.formats.evaluation.figures import MODEL_LIBRARIES, releases, significant
 from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt
 

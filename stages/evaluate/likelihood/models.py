@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stages.evaluate.likelihood.held_out import HeldOutSet
-from stages.evaluate.likelihood.tokens import Tokens, encode, stored_tokens
+from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, encoded, stored_tokens
 from stages.evaluate.likelihood.windows import WindowSizes
-from stages.evaluate.model import open_config, open_tokenizer, position_limit_of
+from stages.evaluate.model import open_config, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
 from stages.formats.splits import VALIDATION
@@ -59,7 +58,7 @@ class ScoredModel:
         tokenizer = open_tokenizer(self.folder)
         # Our training begins each document after an end-of-sequence id; of others, what they know as a beginning.
         own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
-        tokens = encode(held_out.texts, tokenizer, tokenizer.eos_token_id if own_first_id is None else own_first_id)
+        tokens = encoded(held_out.texts, tokenizer, tokenizer.eos_token_id if own_first_id is None else own_first_id)
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
             raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model knows {self.vocabulary}")
         return tokens
@@ -79,7 +78,7 @@ class ScoredModel:
 def trained_model(params: EvaluateParams) -> ScoredModel:
     """The model that was trained. Raises UserError where the parameters exceed its positions or skip text."""
     config = open_config(MODEL)
-    limit = position_limit_of(config)
+    limit = position_limit(config)
     context_length = params.context_length or limit
     if context_length is None:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
@@ -139,7 +138,7 @@ def _model(name: str, parameter: str, sizes: WindowSizes, may_move: bool = False
     if not list(folder.glob("model*.safetensors")):
         raise UserError(f"{what}: holds no model*.safetensors; pickled weights are not loaded, as they can run code")
     config = open_config(folder)
-    limit = position_limit_of(config)
+    limit = position_limit(config)
     if limit is not None and limit < sizes.context_length:
         sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
     return ScoredModel(name, folder, sizes, config.vocab_size, revision)

@@ -1,45 +1,35 @@
-"""The metrics of an evaluation, each with its interval, the counts and the convention it follows."""
+"""The report: the metrics of each set, each with its interval. And the receipt: what these numbers belong to."""
 
+import lzma
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
-from stages.evaluate.likelihood.compressors import Compressed
-from stages.formats.evaluation.figures import significant
-from stages.formats.evaluation.report import Comparison, Evaluation, HeldOutMetrics, Interval, Intervals
+from stages.evaluate.bootstrap import Floats, interval_95, resampled_sums
+from stages.evaluate.likelihood.models import ScoredModel
+from stages.evaluate.likelihood.score import ScoredSet, Scores
+from stages.formats.evaluation.figures import releases, significant
+from stages.formats.evaluation.report import (
+    Comparison,
+    Evaluation,
+    EvaluationReceipt,
+    HeldOutMetrics,
+    Interval,
+    Intervals,
+    ModelReceipt,
+    SetReceipt,
+)
 from stages.formats.splits import VALIDATION
 
+GZIP = 31
+"""zlib's `wbits` for a gzip container with the largest window."""
+
 METRICS = ("loss", "perplexity", "bits_per_byte")
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The loss and size of each document; every array has shape (documents,)."""
-
-    nats: npt.NDArray[np.float64]
-    """Negative log-likelihood."""
-    tokens: npt.NDArray[np.int64]
-    """Tokens scored, the closing end-of-sequence id counted."""
-    bytes: npt.NDArray[np.int64]
-    """UTF-8 bytes of the text."""
-    sources: Sequence[str]
-    """The package, repository or data set of each document."""
-
-    @property
-    def columns(self) -> npt.NDArray[np.float64]:
-        """nats, tokens and bytes; shape (documents, 3)."""
-        return np.stack([self.nats, self.tokens, self.bytes], axis=1).astype(np.float64)
-
-    @property
-    def lengths(self) -> list[str]:
-        """The bucket of each document's length: powers of two of tokens, written so that they sort as numbers do."""
-        lower = [2 ** (int(tokens).bit_length() - 1) for tokens in self.tokens]
-        return [f"{first:06d}-{2 * first - 1:06d}" for first in lower]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class Bootstrap:
     resamples: int
     seed: int
 
-    def intervals(self, columns: npt.NDArray[np.float64]) -> dict[str, Interval | None]:
+    def intervals(self, columns: Floats) -> dict[str, Interval | None]:
         """Of the loss, perplexity and bits per byte of these documents (their nats, tokens and bytes).
 
         None of a single document, which cannot vary.
@@ -59,7 +49,7 @@ class Bootstrap:
         drawn = series(resampled_sums(columns, self.resamples, self.seed))
         return {name: rounded(interval_95(values)) for name, values in drawn.items()}
 
-    def interval(self, columns: npt.NDArray[np.float64]) -> Interval | None:
+    def interval(self, columns: Floats) -> Interval | None:
         """Of the bits per byte alone."""
         return self.intervals(columns)["bits_per_byte"]
 
@@ -71,7 +61,7 @@ def evaluation(measured: Mapping[str, HeldOutMetrics]) -> Evaluation:
 
 
 def held_out_metrics(
-    scores: Scores, compressed: Compressed, baselines: Mapping[str, Scores], bootstrap: Bootstrap
+    scores: Scores, compressed: Mapping[str, float], baselines: Mapping[str, Scores], bootstrap: Bootstrap
 ) -> HeldOutMetrics:
     """Sum up a set's losses; intervals by drawing documents with replacement."""
     columns = scores.columns
@@ -88,7 +78,7 @@ def held_out_metrics(
             bits_per_byte_per_source={name: bootstrap.interval(part) for name, part in by_source.items()},
             bits_per_byte_per_length={name: bootstrap.interval(part) for name, part in by_length.items()},
         ),
-        compressors_bits_per_byte={name: significant(value) for name, value in asdict(compressed).items()},
+        compressors_bits_per_byte={name: significant(value) for name, value in compressed.items()},
         compared={name: compare(scores, baseline, bootstrap) for name, baseline in baselines.items()},
     )
 
@@ -108,25 +98,25 @@ def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
     )
 
 
-def parts(columns: npt.NDArray[np.float64], names: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+def parts(columns: Floats, names: Sequence[str]) -> dict[str, Floats]:
     """The rows of each name, in the order of the names."""
     of_row = np.asarray(names)
     return {str(name): columns[of_row == name] for name in np.unique(of_row)}
 
 
-def series(sums: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
+def series(sums: Floats) -> dict[str, Floats]:
     """Sums of (nats, tokens, bytes) along the last axis -> loss, perplexity, bits per byte."""
     nats, tokens, text_bytes = np.moveaxis(sums, -1, 0)
     loss = nats / tokens
     return dict(zip(METRICS, (loss, np.exp(loss), nats / (math.log(2) * text_bytes)), strict=True))
 
 
-def metrics(columns: npt.NDArray[np.float64]) -> dict[str, Any]:
+def metrics(columns: Floats) -> dict[str, Any]:
     """Loss, perplexity and bits per byte of all documents together, rounded."""
     return {name: significant(float(value)) for name, value in series(columns.sum(axis=0)).items()}
 
 
-def bits_per_byte(columns: npt.NDArray[np.float64]) -> float:
+def bits_per_byte(columns: Floats) -> float:
     """Of all documents together, rounded."""
     value: float = metrics(columns)["bits_per_byte"]
     return value
@@ -138,9 +128,66 @@ def rounded(interval: Interval) -> Interval:
     return significant(low), significant(high)
 
 
-def mean_losses(
-    nats: npt.NDArray[np.float64], tokens: npt.NDArray[np.int64], first: npt.NDArray[np.int64]
-) -> list[tuple[int, int, float]]:
-    """First position, scored tokens and nats per token of each bucket of positions in which a token was scored."""
-    rows = zip(first.tolist(), tokens.tolist(), nats.tolist(), strict=True)
-    return [(position, count, significant(loss / count)) for position, count, loss in rows if count]
+def compress(texts: Iterable[str]) -> dict[str, float]:
+    """Bits per byte of the texts, one stream in the order given, as `gzip -9` and `xz -9` would compress them.
+
+    Headers and checksums are included. No model should need more.
+    """
+    gzip = zlib.compressobj(level=9, wbits=GZIP)
+    xz = lzma.LZMACompressor(preset=9)
+    text_bytes = gzip_bytes = xz_bytes = 0
+    for text in texts:
+        encoded = text.encode("utf-8")
+        text_bytes += len(encoded)
+        gzip_bytes += len(gzip.compress(encoded))
+        xz_bytes += len(xz.compress(encoded))
+    gzip_bytes += len(gzip.flush())
+    xz_bytes += len(xz.flush())
+    return {"gzip_9": 8 * gzip_bytes / text_bytes, "xz_9": 8 * xz_bytes / text_bytes}
+
+
+def evaluation_receipt(
+    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap
+) -> EvaluationReceipt:
+    """Of each set as the trained model has scored it, and of all models, the trained one first."""
+    sets = {
+        one.held_out.name: SetReceipt(
+            path=one.held_out.path.as_posix(),
+            documents_sha256=one.held_out.facts.sha256,
+            documents_per_source=dict(Counter(one.scores.sources)),
+            documents_per_length=dict(Counter(one.scores.lengths)),
+        )
+        for one in scored
+    }
+    receipts = {
+        model.name: ModelReceipt(
+            weights_sha256=model.sha256,
+            revision=model.revision,
+            context_length=model.sizes.context_length,
+            stride=model.sizes.stride,
+        )
+        for model in models
+    }
+    return EvaluationReceipt(
+        convention=convention(models[0], bootstrap.resamples),
+        sets=sets,
+        models=receipts,
+        versions=releases(),
+        bootstrap_resamples=bootstrap.resamples,
+        bootstrap_seed=bootstrap.seed,
+    )
+
+
+def convention(model: ScoredModel, resamples: int) -> str:
+    """How the metrics were computed, in prose."""
+    return (
+        "Every token of a held-out set is scored once. Each document is scored on its own, after an "
+        "end-of-sequence id (a baseline after its beginning-of-sequence id, if it has one), and the id that closes "
+        "it is scored too. "
+        f"Windows of {model.sizes.context_length} tokens advance by {model.sizes.stride}. "
+        "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
+        f"bytes of the text; float32. Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
+        "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
+        "by the whole context, so that tokens have less context on average (only the last window of a document reaches "
+        "back over tokens already scored, to be full), and it does not score the closing id."
+    )

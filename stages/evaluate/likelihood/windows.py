@@ -11,10 +11,19 @@ of its n positions predicts the token that follows. The first window scores all 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from stages.evaluate.bootstrap import Floats
+from stages.evaluate.likelihood.documents import Tokens
+
+SHORT_WINDOWS = 8
+"""A batch of short windows has at most this many times `batch_size` windows."""
 
 POSITION_BUCKETS = 64
 """Points of the curve of loss by position, at most."""
@@ -90,3 +99,76 @@ def scored_per_position(windows: Iterable[Window], context_length: int) -> npt.N
         changes[window.context] += 1
         changes[window.length] -= 1
     return np.cumsum(changes)[:-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which windows of a set are scored together. Who scores a batch changes nothing, so batches can be shared."""
+
+    tokens: Tokens
+    sizes: WindowSizes
+    batch_size: int
+    """Windows that the model reads at once where they are as long as the context; of shorter ones it reads more."""
+
+    @property
+    def most_windows(self) -> int:
+        """Of a batch."""
+        return SHORT_WINDOWS * self.batch_size
+
+    @cached_property
+    def batches(self) -> list[list[Window]]:
+        """Windows that the model reads at once."""
+        return batches(self.windows(), self.batch_size * self.sizes.context_length, self.most_windows)
+
+    def windows(self) -> Iterator[Window]:
+        """Those of all documents."""
+        lengths = enumerate(self.tokens.lengths.tolist())
+        cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
+        return chain.from_iterable(cut)
+
+    def document_nats(self, losses: "Losses") -> Floats:
+        """The negative log-likelihood of each document in nats; shape (documents,)."""
+        nats = np.zeros(len(self.tokens.lengths), dtype=np.float64)
+        for batch, row in zip(self.batches, losses.windows, strict=True):
+            for window, loss in zip(batch, row.tolist(), strict=False):
+                nats[window.document] += loss
+        return nats
+
+    def position_losses(self, losses: "Losses") -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Nats and number of the tokens that were scored in each bucket of positions; both of shape (buckets,)."""
+        scored = scored_per_position(chain.from_iterable(self.batches), self.sizes.context_length)
+        return losses.positions.sum(axis=0), np.add.reduceat(scored, self.sizes.buckets)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The negative log-likelihood in nats of each batch of a plan; of batches that were not scored 0.
+
+    Sums over batches are added later, in the order of the batches, so that they have the same bits however many threads
+    and processes have shared the batches.
+    """
+
+    windows: Floats
+    """Of each window of the batch, in its order; shape (batches, most_windows)."""
+    positions: Floats
+    """Of all its windows together, by bucket of positions; shape (batches, buckets)."""
+
+    @staticmethod
+    def of_nothing(plan: Plan) -> "Losses":
+        """Before any batch is scored."""
+        batches = len(plan.batches)
+        return Losses(np.zeros((batches, plan.most_windows)), np.zeros((batches, len(plan.sizes.buckets))))
+
+    @staticmethod
+    def read(plan: Plan, shares: Iterable[Path]) -> "Losses":
+        """Those of processes that have shared the batches: each has written a file with its own."""
+        losses = Losses.of_nothing(plan)
+        for path in shares:
+            with np.load(path) as share:
+                np.add(losses.windows, share["windows"], out=losses.windows)
+                np.add(losses.positions, share["positions"], out=losses.positions)
+        return losses
+
+    def write(self, path: Path) -> None:
+        """Write what `read` reads."""
+        np.savez(path, windows=self.windows, positions=self.positions)

@@ -6,7 +6,7 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import drop_others, known_outcomes, programs_of, verdicts_of
+from stages.evaluate.score.scoring import judged
 from stages.formats.evaluation.completions import read_completions
 from stages.formats.evaluation.generation import read_generation_receipts
 from stages.formats.evaluation.problems import read_written_problems
@@ -19,18 +19,13 @@ def main() -> None:
     params = read_section("score", ScoreParams)
     problems, completions = read_written_problems(), read_completions()
     weights_sha256 = read_generation_receipts().weights_sha256
-    known = known_outcomes(completions, params.limits)
-
-    programs: list[str] = []
     verdicts: list[Verdict] = []
+    programs = 0
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)
-        programs = programs_of(problems, completions)
-        verdicts = verdicts_of(completions, programs, params.limits, known)
-
+        verdicts, programs = judged(problems, completions, params.limits)
     write_verdicts(verdicts)
-    write_score(score_report(problems, completions, verdicts, len(set(programs)), weights_sha256, params))
-    drop_others(known)
+    write_score(score_report(problems, completions, verdicts, programs, weights_sha256, params))
 
 
 if __name__ == "__main__":

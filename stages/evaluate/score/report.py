@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
-from stages.evaluate.score.bubblewrap import LEVEL
+from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import ScoreParams
+from stages.evaluate.score.sandbox import LEVEL
 from stages.formats.evaluation.completions import Completion, completions_text
 from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.problems import Problem, problems_sha256

@@ -1,25 +1,23 @@
 """From completions to verdicts: programs, judged in parallel; each verdict is written at once, so a kill loses none."""
 
-import json
 import platform
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import astuple
-from pathlib import Path
 from queue import SimpleQueue
 
 from rich.progress import track
 
-from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
+from stages.evaluate.score.sandbox import Judge
 from stages.formats.evaluation.completions import Completion, completions_text
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.verdicts import Outcome, Verdict
+from stages.runtime.cache import ResultLog, cache_key, drop_others
 from stages.runtime.code import code_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE, cache_key
 from stages.runtime.workers import worker_count
 
 DEPENDS_ON_THE_MACHINE = ("timeout", "lost")
@@ -29,11 +27,9 @@ DESCRIPTORS_OF_A_JUDGE = 4
 """Open at most: the sandbox's socket and its messages, twice while it starts."""
 OTHER_DESCRIPTORS = 200
 
-KNOWN = CACHE / "score" / "verdicts"
-"""The verdicts of the last run, also of one that was killed: the next one continues with them."""
-
-KNOWN_OF_THE_COMMAND = CACHE / "score" / "verdicts_of_the_command"
-"""The same of `parrotflow score`, which scores other files."""
+OUTCOMES, OUTCOMES_OF_THE_COMMAND = "score", "score_command"
+"""Kinds of the cache: the outcomes of the last run, also of one that was killed, with which the next one continues; and
+those of `parrotflow score`, which scores other files."""
 
 
 def python_program(problem: Problem, completion: str) -> str:
@@ -44,18 +40,18 @@ def python_program(problem: Problem, completion: str) -> str:
     return f"{completion}\n{problem.test}"
 
 
-LANGUAGES: dict[str, Callable[[Problem, str], str]] = {"python": python_program}
+PROGRAMS: dict[str, Callable[[Problem, str], str]] = {"python": python_program}
 """Language of a problem -> its programs. Another language needs its programs here, and a way to run them in inside/."""
 
 
 def program(problem: Problem, completion: str) -> str:
     """The program of a sample. Raises UserError for a language that cannot be run."""
-    if problem.language not in LANGUAGES:
+    if problem.language not in PROGRAMS:
         raise UserError(
-            f"{problem.task_id}: programs in {problem.language} cannot be run (known: {', '.join(LANGUAGES)}); leave "
+            f"{problem.task_id}: programs in {problem.language} cannot be run (known: {', '.join(PROGRAMS)}); leave "
             "its problems out, or set score.run_generated_code to false"
         )
-    return LANGUAGES[problem.language](problem, completion)
+    return PROGRAMS[problem.language](problem, completion)
 
 
 def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[str]:
@@ -67,43 +63,42 @@ def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) 
     return [program(known[completion.task_id], completion.completion) for completion in completions]
 
 
-def known_outcomes(completions: Sequence[Completion], limits: Limits, folder: Path = KNOWN) -> Path:
-    """The file of outcomes that hold for these completions, limits and code."""
-    parts = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
-    return folder / f"{cache_key(*parts, platform.python_version())}.jsonl"
+def judged(
+    problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits, kind: str = OUTCOMES
+) -> tuple[list[Verdict], int]:
+    """The verdict on each completion, in their order, and how many programs they are: equal ones are judged once.
 
-
-def verdicts_of(
-    completions: Sequence[Completion], programs: Sequence[str], limits: Limits, known: Path
-) -> list[Verdict]:
-    """The verdict on each completion, in their order; equal programs are judged once. Errors as of `judge_programs`."""
+    Outcomes that hold for these completions, limits and code are taken from the cache. Raises UserError for a
+    completion of an unknown problem, and as `judge_programs` does.
+    """
+    programs = programs_of(problems, completions)
     keys = [cache_key(program) for program in programs]
+    depends_on = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
+    known = ResultLog(kind, cache_key(*depends_on, platform.python_version()))
     outcomes = judge_programs(dict(zip(keys, programs, strict=True)), limits, known)
-    return [
+    drop_others(kind, known)
+    verdicts = [
         Verdict(task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception)
         for completion, found in zip(completions, map(outcomes.__getitem__, keys), strict=True)
     ]
+    return verdicts, len(outcomes)
 
 
-def judge_programs(programs: Mapping[str, str], limits: Limits, known: Path) -> dict[str, Outcome]:
+def judge_programs(programs: Mapping[str, str], limits: Limits, known: ResultLog) -> dict[str, Outcome]:
     """The outcome of each program, by its key.
 
-    `known` is a file of outcomes by key: those are not judged again, unless a busy machine may have caused them, and
-    each new one is appended. One worker for each core, or `PARROTFLOW_WORKERS`; fewer where the limit of open files is
-    too low for them. Raises UserError where this machine cannot isolate.
+    Outcomes in `known` are not judged again, unless a busy machine may have caused them; each new one is appended. One
+    worker for each core, or `PARROTFLOW_WORKERS`; fewer where the limit of open files is too low for them. Raises
+    UserError where this machine cannot isolate.
     """
-    outcomes = {
-        key: outcome
-        for key, outcome in read_known(known)
-        if key in programs and outcome.result not in DEPENDS_ON_THE_MACHINE
-    }
+    read = {key: Outcome(*outcome) for key, outcome in known.read().items() if key in programs}
+    outcomes = {key: outcome for key, outcome in read.items() if outcome.result not in DEPENDS_ON_THE_MACHINE}
     to_do = {key: program for key, program in programs.items() if key not in outcomes}
     if not to_do:
         return outcomes
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = min(worker_count(), len(to_do), max(1, (open_files - OTHER_DESCRIPTORS) // DESCRIPTORS_OF_A_JUDGE))
-    known.parent.mkdir(parents=True, exist_ok=True)
-    with known.open("a", encoding="utf-8") as file, ExitStack() as stack:
+    with ExitStack() as stack:
         judges = [stack.enter_context(closing(Judge(limits))) for _ in range(workers)]  # they start in parallel
         idle: SimpleQueue[Judge] = SimpleQueue()
         for judge in judges:
@@ -122,28 +117,10 @@ def judge_programs(programs: Mapping[str, str], limits: Limits, known: Path) -> 
             try:
                 for done in track(as_completed(keys), description="scoring", total=len(keys)):
                     outcomes[keys[done]] = outcome = done.result()
-                    # The newline first, so that a line that a kill truncated does not spoil this one.
-                    file.write("\n" + json.dumps([keys[done], *astuple(outcome)]))
-                    file.flush()
+                    known.append(keys[done], astuple(outcome))
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 for judge in judges:
                     judge.kill()
                 raise
     return outcomes
-
-
-def drop_others(known: Path) -> None:
-    """Delete the outcomes of other completions, when the results are written."""
-    for file in known.parent.glob("*.jsonl"):
-        if file != known:
-            file.unlink(missing_ok=True)
-
-
-def read_known(path: Path) -> Iterator[tuple[str, Outcome]]:
-    """The outcomes that a run has written; a truncated line is skipped."""
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
-    for line in lines:
-        with suppress(ValueError, TypeError):
-            key, result, exception = json.loads(line)
-            yield key, Outcome(result, exception)

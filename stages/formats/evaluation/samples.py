@@ -7,7 +7,6 @@ from pathlib import Path
 from stages.formats.reports import read_json, write_json
 
 SAMPLES = Path("data/samples.json")
-SAMPLES_PAGE = Path("data/samples.md")
 SAMPLES_HTML = Path("data/samples.html")
 
 

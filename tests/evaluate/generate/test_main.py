@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.evaluate.generate.__main__ import main
-from stages.evaluate.generate.completion import own_seed
+from stages.evaluate.generate.texts import own_seed
 from stages.evaluate.model import open_model
 from stages.formats.evaluation.completions import read_completions
 from stages.formats.evaluation.generation import ProblemSetReceipt, read_generation
@@ -22,7 +22,6 @@ from tests.trained_project import write_sections
 
 OUTS = (
     "data/samples.json",
-    "data/samples.md",
     "data/samples.html",
     "data/looks.csv",
     "data/problems.jsonl",
@@ -55,28 +54,18 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     looks = list(csv.DictReader((project / "data/looks.csv").open(newline="")))
     assert [look["kind"] for look in looks] == ["header"] * 3 + ["problem"] * 24
     assert [int(look["longest_shared"]) <= int(look["tokens"]) for look in looks] == [True] * 27
-    assert not (project / ".parrotflow/generate").exists()
+    assert list(project.glob(".parrotflow/cache/generate/*/*")) == []
 
 
 def test_the_model_is_opened_once_for_headers_and_problems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
     monkeypatch.setattr(
-        "stages.evaluate.generate.kept.open_model", lambda folder: opened.append(folder) or open_model(folder)
+        "stages.evaluate.generate.texts.open_model", lambda folder: opened.append(folder) or open_model(folder)
     )
 
     main()
 
     assert opened == [MODEL]
-
-
-def test_the_samples_are_written_for_people_and_for_programs(project: Path) -> None:
-    main()
-
-    page = (project / "data/samples.md").read_text()
-    for entry in json.loads((project / "data/samples.json").read_text()):
-        assert entry["signature"] in page
-        assert entry["body"].strip() in page
-    assert re.findall(r"^## (\d)\.", page, re.MULTILINE) == ["1", "2", "3"]
 
 
 class Texts(HTMLParser):
@@ -130,11 +119,11 @@ def test_neither_the_number_of_processes_nor_other_samples_change_a_byte(
     main()
     first = outs(project)
 
-    monkeypatch.setenv("PARROTFLOW_GENERATE_PROCESSES", "2")
+    monkeypatch.setenv("PARROTFLOW_EVALUATE_PROCESSES", "2")
     main()
     assert outs(project) == first
 
-    monkeypatch.delenv("PARROTFLOW_GENERATE_PROCESSES")
+    monkeypatch.delenv("PARROTFLOW_EVALUATE_PROCESSES")
     write_sections(project, generate__problems__samples=1)
     main()
     fewer = set((project / "data/completions.jsonl").read_bytes().splitlines())
@@ -159,11 +148,11 @@ def test_a_kill_loses_no_finished_text_and_the_outputs_are_the_same_bytes(projec
     assert process.exitcode == -signal.SIGKILL
     before = kept_lines(project)
     assert 60 <= len(before) < 960
-    file = max(project.glob(".parrotflow/generate/*/*.jsonl"), key=lambda path: path.stat().st_size)
+    (file,) = project.glob(".parrotflow/cache/generate/*/*/log.jsonl")
     file.write_bytes(file.read_bytes()[:-5])  # as if it had come in the middle of a line
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("stages.evaluate.generate.__main__.drop_kept", lambda: None)
+        monkeypatch.setattr("stages.evaluate.generate.__main__.drop_others", lambda _: None)
         main()
     assert outs(project) == whole
     assert set(before[:-1]) <= set(kept_lines(project))
@@ -173,21 +162,21 @@ def test_a_kill_loses_no_finished_text_and_the_outputs_are_the_same_bytes(projec
 def kept_lines(project: Path) -> list[bytes]:
     return [
         line
-        for path in project.glob(".parrotflow/generate/*/*.jsonl")
+        for path in project.glob(".parrotflow/cache/generate/*/*/log.jsonl")
         for line in path.read_bytes().splitlines()
         if line
     ]
 
 
 def test_what_was_finished_is_read_and_not_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_kept", lambda: None)
+    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_others", lambda _: None)
     main()
     first = outs(project)
 
     def refuse(*_: object) -> None:
         raise AssertionError("written again")
 
-    monkeypatch.setattr("stages.evaluate.generate.kept.generate", refuse)
+    monkeypatch.setattr("stages.evaluate.generate.texts.generate", refuse)
     main()
     assert outs(project) == first
 
@@ -203,7 +192,6 @@ def test_nothing_need_be_asked(project: Path) -> None:
     main()
 
     report = read_generation()
-    assert "None were asked for" in (project / "data/samples.md").read_text()
     assert (report.samples.functions, report.samples.parsed_share, report.problems.texts) == (0, None, 0)
     assert read_completions() == []
 
@@ -243,7 +231,7 @@ def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str,
 
 
 def test_texts_of_problems_that_were_edited_are_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_kept", lambda: None)
+    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_others", lambda _: None)
     main()
     (problems,) = (project / "problems").glob("*.jsonl")
     problems.write_text(problems.read_text().replace("assert ", "assert  ", 1))
@@ -251,7 +239,7 @@ def test_texts_of_problems_that_were_edited_are_written_again(project: Path, mon
     def refuse(*_: object) -> None:
         raise AssertionError("written again")
 
-    monkeypatch.setattr("stages.evaluate.generate.kept.generate", refuse)
+    monkeypatch.setattr("stages.evaluate.generate.texts.generate", refuse)
     with pytest.raises(AssertionError, match="written again"):
         main()
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from stages.evaluate.generate.params import HubSet
-from stages.evaluate.generate.problem_sets import open_sets
+from stages.evaluate.generate.texts import open_sets
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 
 ROW = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "def check(c): pass"}

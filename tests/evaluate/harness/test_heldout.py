@@ -4,12 +4,13 @@ import math
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedModel
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import open_language_model, score
 from stages.evaluate.harness.tasks import index_tasks, loaded
+from stages.evaluate.likelihood.documents import stored_tokens
 from stages.evaluate.likelihood.score import Scorer
-from stages.evaluate.likelihood.tokens import stored_tokens
 from stages.evaluate.likelihood.windows import Window, document_windows
 from stages.evaluate.model import open_model
 from stages.formats.tokens import TokenStore
@@ -40,6 +41,11 @@ def lm_eval_windows(document: int, length: int) -> list[Window]:
     return [*disjoint, Window(document, max(0, length - CONTEXT_LENGTH), last.scored_from, length)]
 
 
+def nats_of(model: PreTrainedModel, store: TokenStore, windows: list[Window]) -> float:
+    tokens, scorer = stored_tokens(store), Scorer(model)
+    return sum(float(scorer.token_losses(tokens, [window]).sum()) for window in windows)
+
+
 def test_the_value_is_ours_in_its_windows_without_the_closing_id(project: Path) -> None:
     model, store = open_model(project / "model"), TokenStore(project / "data/tokens/validation")
     theirs = by_lm_eval()
@@ -47,14 +53,9 @@ def test_the_value_is_ours_in_its_windows_without_the_closing_id(project: Path) 
     ours, closing = [], []
     for number, length in enumerate(store.document_lengths.tolist()):
         windows = lm_eval_windows(number, length - 1)  # all but the closing end-of-sequence id
-        ours.append(sum(sum(Scorer(model).window_nats(stored_tokens(store), [window])) for window in windows))
-        closing.append(
-            sum(
-                Scorer(model).window_nats(
-                    stored_tokens(store), [Window(number, max(0, length - CONTEXT_LENGTH), length - 1, length)]
-                )
-            )
-        )
+        ours.append(nats_of(model, store, windows))
+        last = Window(number, max(0, length - CONTEXT_LENGTH), length - 1, length)
+        closing.append(nats_of(model, store, [last]))
 
     assert store.document_lengths.max() > 2 * CONTEXT_LENGTH
     assert theirs == pytest.approx(ours, rel=RELATIVE)
@@ -68,7 +69,7 @@ def test_of_documents_within_one_window_a_stride_of_the_whole_context_gives_the_
 
     for number, length in enumerate(lengths):
         windows = list(document_windows(number, length - 1, CONTEXT_LENGTH, CONTEXT_LENGTH))
-        ours = sum(sum(Scorer(model).window_nats(stored_tokens(store), [window])) for window in windows)
+        ours = nats_of(model, store, windows)
         same = math.isclose(ours, theirs[number], rel_tol=RELATIVE)
         assert same == (length - 1 <= CONTEXT_LENGTH or (length - 1) % CONTEXT_LENGTH == 0)
     assert {length - 1 <= CONTEXT_LENGTH for length in lengths} == {True, False}

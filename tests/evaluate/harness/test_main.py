@@ -85,12 +85,10 @@ def test_answers_of_the_same_weights_are_not_asked_for_again(
     assert outs(project) == outs(scored_template)
 
 
-def test_damaged_answers_are_asked_for_again(
-    project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (answers,) = (project / ".parrotflow/cache/harness").glob("*/*/answers.db")
+def test_damaged_answers_are_asked_for_again(project: Path, scored_template: Path) -> None:
+    (answers,) = (project / ".parrotflow/cache/harness").glob("*/*/log.jsonl")
     content = bytearray(answers.read_bytes())
-    content[-10] ^= 1  # in the number of an answer
+    content[-3] ^= 1  # in the number of an answer
     answers.write_bytes(content)
 
     main()
@@ -98,20 +96,29 @@ def test_damaged_answers_are_asked_for_again(
     assert outs(project) == outs(scored_template)
 
 
-def test_answers_of_a_run_that_was_killed_are_kept_unless_they_are_damaged(
+def test_answers_that_a_kill_has_left_are_kept_and_the_others_asked_for(
     project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (answers,) = (project / ".parrotflow/cache/harness").glob("*/*/answers.db")
-    (answers.parent / "sha256").unlink()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(HFLM, "_loglikelihood_tokens", refuse_to_answer)
-        main()
-    (answers.parent / "sha256").unlink()
-    answers.write_bytes(answers.read_bytes()[:5000])
+    write_task("choose")
+    write_sections(project, harness__tasks=["choose"])
     main()
+    whole = outs(project)
+    (answers,) = [
+        path for path in project.glob(".parrotflow/cache/harness/*/*/log.jsonl") if b"[-" in path.read_bytes()
+    ]
+    lines = answers.read_bytes().splitlines(keepends=True)
+    asked: list[Any] = []
+    ask = HFLM._loglikelihood_tokens
+    monkeypatch.setattr(
+        HFLM, "_loglikelihood_tokens", lambda self, some, **how: asked.extend(some) or ask(self, some, **how)
+    )
 
-    assert outs(project) == outs(scored_template)
+    for kept, missing in ((len(lines), 0), (3, len(ANSWERS) - 2)):
+        asked.clear()
+        answers.write_bytes(b"".join(lines[:kept]) + b"\n0000")
+        main()
+        assert len(asked) == missing
+        assert outs(project) == whole
 
 
 @pytest.mark.parametrize("name", ["generation_config.json", "chat_template.jinja"])

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from benchmarks.runs.hub_server import Fault, Hub, Repository
 from stages.evaluate.__main__ import main
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
-from stages.evaluate.likelihood.scored import require_finite
+from stages.evaluate.likelihood.score import require_finite
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.evaluation.document_losses import read_document_losses
 from stages.formats.model_folder import weights_sha256

@@ -1,16 +1,19 @@
 """Metrics of all documents, of each source, of each length, and of two models on the same documents."""
 
+import gzip
+import lzma
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.evaluate.likelihood.compressors import Compressed
-from stages.evaluate.likelihood.report import Bootstrap, Scores, compare, held_out_metrics
+from stages.evaluate.likelihood.report import Bootstrap, compare, compress, held_out_metrics
+from stages.evaluate.likelihood.score import Scores
 
 BOOTSTRAP = Bootstrap(resamples=500, seed=0)
+COMPRESSED = {"gzip_9": 2.0, "xz_9": 1.5}
 
 
 def scores(seed: int = 0, documents: int = 40) -> Scores:
@@ -36,7 +39,7 @@ def test_lengths_are_grouped_by_powers_of_two_under_names_that_sort_as_numbers(t
 def test_the_parts_of_a_set_make_up_the_whole_and_each_has_its_interval() -> None:
     found = scores()
 
-    metrics = held_out_metrics(found, Compressed(2.0, 1.5), {}, BOOTSTRAP)
+    metrics = held_out_metrics(found, COMPRESSED, {}, BOOTSTRAP)
 
     for values, intervals, names in (
         (metrics.bits_per_byte_per_source, metrics.interval_95.bits_per_byte_per_source, found.sources),
@@ -60,7 +63,7 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
 
     assert compared.difference == pytest.approx(-0.01)
     assert compared.difference_interval_95 == pytest.approx((-0.01, -0.01))
-    alone = held_out_metrics(theirs, Compressed(2.0, 1.5), {}, BOOTSTRAP)
+    alone = held_out_metrics(theirs, COMPRESSED, {}, BOOTSTRAP)
     assert compared.bits_per_byte == alone.bits_per_byte
     low, high = alone.interval_95.bits_per_byte
     assert high - low > 0.05
@@ -79,7 +82,18 @@ def test_a_model_that_is_better_on_some_documents_and_worse_on_others_has_an_int
 def test_a_single_document_has_no_interval() -> None:
     one = scores(documents=1)
 
-    metrics = held_out_metrics(one, Compressed(2.0, 1.5), {"base": one}, BOOTSTRAP)
+    metrics = held_out_metrics(one, COMPRESSED, {"base": one}, BOOTSTRAP)
 
     assert metrics.interval_95.bits_per_byte is metrics.interval_95.loss is metrics.interval_95.perplexity is None
     assert metrics.compared["base"].difference_interval_95 is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1).filter(any))
+def test_the_documents_are_compressed_as_one_stream(texts: list[str]) -> None:
+    data = "".join(texts).encode()
+
+    sizes = compress(texts)
+
+    assert sizes["gzip_9"] == pytest.approx(8 * len(gzip.compress(data, 9)) / len(data))
+    assert sizes["xz_9"] == pytest.approx(8 * len(lzma.compress(data, preset=9)) / len(data))

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
+from stages.evaluate.score.sandbox import Judge
 from stages.formats.evaluation.verdicts import Outcome
 from tests.small_project import ROOT
 
@@ -26,8 +26,9 @@ import json, os, resource, sys
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
-from stages.evaluate.score.judge import RIGHT, Judge
+from stages.evaluate.score.sandbox import RIGHT, Judge
 from stages.evaluate.score.scoring import judge_programs
+from stages.runtime import cache
 from tests.evaluate.score.conftest import LIMITS
 """
 

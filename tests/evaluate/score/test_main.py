@@ -14,15 +14,17 @@ import pytest
 
 from stages.evaluate.commands.score import main as score_files
 from stages.evaluate.score.__main__ import main
-from stages.evaluate.score.judge import Judge
-from stages.evaluate.score.scoring import KNOWN, read_known
+from stages.evaluate.score.sandbox import Judge
+from stages.evaluate.score.scoring import OUTCOMES
 from stages.formats.evaluation.completions import Completion, write_completions
 from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, read_score
+from stages.runtime.cache import CACHE, ResultLog, cache_key
 from stages.runtime.entry import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from stages.runtime.shard_cache import cache_key
 from tests.small_project import ROOT, write_project
+
+KNOWN = CACHE / OUTCOMES
 
 PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]
 
@@ -103,7 +105,7 @@ def test_verdicts_that_are_known_are_not_found_again_while_the_completions_are_t
     assert VERDICTS.read_bytes() == first
     write_completions(samples(problem)[0] for problem in PROBLEMS)
     main()
-    assert len(list((project / KNOWN).iterdir())) == 1
+    assert len(list(KNOWN.glob("*/*"))) == 1
 
 
 def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +266,8 @@ def test_ctrl_c_changes_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def kept(project: Path) -> list[str]:
-    return [key for file in (project / KNOWN).glob("*.jsonl") for key, _ in read_known(file)]
-
-
-def test_a_torn_line_of_a_kill_is_judged_again(tmp_path: Path) -> None:
-    file = tmp_path / "known.jsonl"
-    file.write_text('\n["a", "passed", ""]\n["b", "pas\n["c", "exception", "KeyError"]')
-
-    assert list(read_known(file)) == [("a", Outcome("passed")), ("c", Outcome("exception", "KeyError"))]
+    logs = [ResultLog(OUTCOMES, folder.name) for folder in (project / KNOWN).glob("*/*")]
+    return [key for log in logs for key in log.read()]
 
 
 @pytest.mark.parametrize(("stored", "judged_again"), [("timeout", True), ("lost", True), ("died", False)])
@@ -280,8 +276,11 @@ def test_only_verdicts_that_a_busy_machine_can_cause_are_judged_again_by_the_nex
 ) -> None:
     main()
     right = VERDICTS.read_bytes()
-    (known,) = (project / KNOWN).iterdir()
-    known.write_text(known.read_text().replace('"passed"', f'"{stored}"'))
+    (folder,) = KNOWN.glob("*/*")
+    known = ResultLog(OUTCOMES, folder.name)
+    known.replace(
+        {key: [stored if result == "passed" else result, name] for key, (result, name) in known.read().items()}
+    )
 
     main()
 
@@ -370,12 +369,12 @@ def test_a_line_that_is_no_sample_is_named(project: Path, monkeypatch: pytest.Mo
 
 def test_the_command_leaves_the_verdicts_of_the_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main()
-    (known,) = KNOWN.glob("*.jsonl")
+    (known,) = KNOWN.glob("*/*")
 
     for _ in range(2):
         command(monkeypatch, "--problems", ROOT / "problems/python.jsonl")
 
-    assert known.is_file()
+    assert known.is_dir()
 
 
 @pytest.mark.parametrize("row", ['{"task_id": "toy/0", "completion": "\\ud800"}', "[" * 100_000, "[1]"])

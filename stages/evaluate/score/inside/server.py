@@ -39,8 +39,8 @@ CAPABILITY_VERSION_3 = 0x20080522
 TMP_BYTES, TMP_FILES = 16_000_000, 1000
 FILE_BYTES = 16_000_000
 OPEN_FILES = 64
-PROCESSES = 64
-"""Threads, as seccomp refuses processes."""
+MOST_THREADS = 64
+"""Of a program, as seccomp refuses processes."""
 VERDICT = 3
 """The descriptor, in the process of a program, into which its verdict is written."""
 MAX_VERDICT_BYTES = 1000
@@ -184,7 +184,7 @@ def isolate(cpu_seconds: int, memory_bytes: int) -> None:
         # The kernel counts a user's threads in each user namespace: without one of its own this candidate would share
         # the limit with all others. Where the kernel allows none, it does; it isolates as well.
         libc.unshare(CLONE_NEWUSER)
-    resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES, PROCESSES))
+    resource.setrlimit(resource.RLIMIT_NPROC, (MOST_THREADS, MOST_THREADS))
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
     _require(libc.capset(header, bytes(24)), "capset")
     seccomp.install(libc)

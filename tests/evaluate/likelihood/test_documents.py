@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.evaluate.likelihood.held_out import named_set, named_sets
+from stages.evaluate.likelihood.documents import named_set, named_sets
 from stages.formats.documents import document_id
 from stages.runtime.entry import UserError
 

@@ -4,8 +4,7 @@ import textwrap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.evaluate.generate.languages.headers import choose_headers, last_whole_lines
-from stages.evaluate.generate.languages.python import function_headers
+from stages.evaluate.generate.languages import choose_headers, function_headers, last_whole_lines
 from tests.small_project import document, function_text
 
 SOURCE = '''\

@@ -5,13 +5,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from stages.evaluate.generate.completion import Asked, completion, header_sample, problem_requests
-from stages.evaluate.generate.languages.headers import Header
+from stages.evaluate.generate.languages import Header
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.problem_sets import OpenSet
-from stages.evaluate.generator import Generated, Request, Sampling, generate, prompt_tokens
+from stages.evaluate.generate.texts import Asked, OpenSet, completion, header_sample, problem_requests
+from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.stopping import stop_at
+from stages.evaluate.sampling import Sampling, stop_at
 from stages.formats.evaluation.completions import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.tokenizer.train import train_bpe

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from stages.evaluate.likelihood import bootstrap
-from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
+from stages.evaluate import bootstrap
+from stages.evaluate.bootstrap import interval_95, resampled_sums
 
 
 def test_the_columns_of_a_resample_are_sums_over_the_same_draw() -> None:

@@ -1,22 +1,27 @@
-"""What a stage has computed for a shard, kept by the content it was computed from.
+"""What stages have computed, kept by everything that it was computed from: the one cache of stages/.
 
-Lies in the ignored folder `.parrotflow/cache`, outside DVC's outs: an edit of one document costs one shard, and
-deleting the folder costs only time. Files are copied out of it, never linked, so editing a result cannot
-change the cache. An entry holds the sha256 of its files and is compared with it before each use: a damaged entry
-is computed again.
+It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. A key has two
+forms of results:
+
+    an entry   `cached`, `map_cached`: a folder of files, whole or not there. An edit of one document costs one shard.
+    a log      `ResultLog`: results by name, each appended as soon as it is computed, so that a kill loses none
+
+Files are copied out of it, never linked, so editing a result cannot change the cache. What is read is compared with its
+checksum first: a damaged entry is computed again, and so is a damaged result of a log.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from stages.runtime.atomic import flush_folder_to_disk, only_writer, remove_left_behind
+from stages.runtime.atomic import atomic_write, flush_folder_to_disk, only_writer, remove_left_behind
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -28,6 +33,9 @@ CACHE = Path(".parrotflow/cache")
 
 SUMS = "sha256.json"
 """In each entry: file name -> sha256 of its other files."""
+
+LOG = "log.jsonl"
+"""In the folder of a log: a line of checksum, name and result for each result."""
 
 EVICTED = ".evicted.partial"
 """An entry's name is its key and nothing else."""
@@ -45,12 +53,12 @@ def cache_key(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def cached(stage: str, key: str, compute: Callable[[Path], None]) -> Path:
+def cached(kind: str, key: str, compute: Callable[[Path], None]) -> Path:
     """The folder with the files that `compute(folder)` writes: from the cache where its code and `key` are known.
 
     `key` changes with the data that is computed from; the code of `compute` and its libraries count by themselves.
     """
-    entry = _entry(stage, compute, key)
+    entry = _entry(kind, compute, key)
     if not _is_known(entry):
         _fill(entry, compute)
     os.utime(entry)
@@ -58,7 +66,7 @@ def cached(stage: str, key: str, compute: Callable[[Path], None]) -> Path:
 
 
 def map_cached(
-    stage: str,
+    kind: str,
     items: Sequence[Item],
     key_of: Callable[[Item], str],
     compute: Callable[[Item, Path], None],
@@ -68,7 +76,7 @@ def map_cached(
 
     Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
     """
-    entries = [_entry(stage, compute, key_of(item)) for item in items]
+    entries = [_entry(kind, compute, key_of(item)) for item in items]
     missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
     for _ in map_shards(partial(_fill_for, compute), list(missing.items()), threads_each):
         pass
@@ -93,9 +101,12 @@ def _sha256_in_state(shard: Path, _modified_ns: int, _size: int) -> str:
     return file_sha256(shard)
 
 
-def _entry(stage: str, compute: Callable[..., None], data_key: str) -> Path:
-    key = cache_key(code_key(compute), data_key)
-    return CACHE / stage / key[:2] / key
+def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
+    return _folder(kind, cache_key(code_key(compute), data_key))
+
+
+def _folder(kind: str, key: str) -> Path:
+    return CACHE / kind / key[:2] / key
 
 
 def _is_known(entry: Path) -> bool:
@@ -132,17 +143,55 @@ def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
                 raise
 
 
-def drop_unused(stage: str) -> None:
-    """Delete a stage's entries that were unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50).
+class ResultLog:
+    """Results by name, as JSON, all of one key; several processes may append to it at once.
 
-    What kills have left goes first: half-written entries and half-deleted ones.
+    `key` says all that a result depends on beside its name, the code that computes it included.
     """
+
+    def __init__(self, kind: str, key: str) -> None:
+        self.folder = _folder(kind, key)
+        self.file = self.folder / LOG
+
+    def read(self) -> dict[str, Any]:
+        """The results; without lines that a kill has truncated and those that are damaged."""
+        results = {}
+        with suppress(FileNotFoundError):
+            content = self.file.read_bytes()
+            os.utime(self.folder)
+            for line in content.split(b"\n"):
+                checksum, _, result = line.partition(b" ")
+                if checksum == _checksum(result):
+                    name, value = json.loads(result)
+                    results[name] = value
+        return results
+
+    def append(self, name: str, result: Any) -> None:
+        """Write a result at the end; a later one of the same name counts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.file.open("ab", buffering=0) as file:
+            # In one call, so that lines of several processes do not mix. The newline first: it ends a truncated line.
+            file.write(b"\n" + _line(name, result))
+
+    def replace(self, results: Mapping[str, Any]) -> None:
+        """Hold these results alone."""
+        atomic_write(self.file, b"\n".join(_line(*one) for one in results.items()))
+
+
+def _line(name: str, result: Any) -> bytes:
+    text = json.dumps([name, result]).encode()
+    return _checksum(text) + b" " + text
+
+
+def _checksum(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)
+
+
+def drop_unused(kind: str) -> None:
+    """Delete what was unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50) for each kind."""
     limit = limit_bytes()
     entries = []
-    for path in (CACHE / stage).glob("??/*"):
-        if "." in path.name:
-            remove_left_behind(path)
-            continue
+    for path in _whole(kind):
         with suppress(FileNotFoundError):  # another run evicts it
             entries.append((path.stat().st_mtime_ns, path, sum(file.stat().st_size for file in path.iterdir())))
     total = 0
@@ -150,6 +199,22 @@ def drop_unused(stage: str) -> None:
         total += size
         if total > limit:
             _evict(entry)
+
+
+def drop_others(kind: str, kept: ResultLog | None = None) -> None:
+    """Delete everything of a kind but one log."""
+    for path in _whole(kind):
+        if kept is None or path != kept.folder:
+            _evict(path)
+
+
+def _whole(kind: str) -> Iterator[Path]:
+    """The folders of a kind. What kills have left is deleted: half-written entries and half-deleted ones."""
+    for path in list((CACHE / kind).glob("??/*")):
+        if "." in path.name:
+            remove_left_behind(path)
+        else:
+            yield path
 
 
 def _evict(entry: Path) -> None:
@@ -161,7 +226,7 @@ def _evict(entry: Path) -> None:
 
 
 def limit_bytes() -> float:
-    """How large the cache of a stage may stay. Raises UserError for a variable that is not a number."""
+    """How large a kind of the cache may stay. Raises UserError for a variable that is not a number."""
     value = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_GB)
     try:
         return float(value) * 1e9

@@ -1,13 +1,19 @@
-"""Samples one token for each of several rows: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751).
+"""How a token is drawn, and where the text that it continues ends.
 
 A row's token depends on its own logits and its own random number alone, to the last bit: softmax treats each row by
 itself, and the sums over a row are taken in order. So it does not matter which rows are drawn together.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from stages.evaluate.bootstrap import Floats
 from stages.runtime.entry import UserError
 
 CANDIDATES = 256
@@ -16,7 +22,16 @@ CANDIDATES = 256
 COLDEST = 1e-6
 """Of temperatures below it the logits' quotients would exceed float32; they take the most likely token, as 0 does."""
 
-Floats = npt.NDArray[np.float64]
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float
+    """Divides the logits; 0 takes the most likely token."""
+    top_p: float
+    """Probability of the nucleus that is sampled from (Holtzman et al. 2020, arXiv:1904.09751)."""
+    max_new_tokens: int
 
 
 def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
@@ -71,3 +86,29 @@ def _index(cumulative: Floats, total: Floats, uniforms: Floats) -> npt.NDArray[n
     share = np.minimum(uniforms * total, np.nextafter(total, 0))
     index: npt.NDArray[np.int64] = (cumulative <= share[:, None]).sum(axis=1)
     return index
+
+
+End: TypeAlias = Callable[[str], int | None]
+"""Called after each piece: the index at which to cut the text so far; None while it has not ended."""
+
+
+def stop_at(strings: Sequence[str]) -> End:
+    """Ends a text before the first of these strings; where one token completes several, before the earliest."""
+    return partial(_first, tuple(strings))
+
+
+def after(beginning: str, end: End) -> End:
+    """The same end, looked for after `beginning` where a text begins with it, and not before that is decided."""
+    return partial(_after, beginning, end)
+
+
+def _after(beginning: str, end: End, text: str) -> int | None:
+    if len(text) < len(beginning) and beginning.startswith(text):
+        return None
+    skipped = len(beginning) if text.startswith(beginning) else 0
+    cut = end(text[skipped:])
+    return None if cut is None else skipped + cut
+
+
+def _first(strings: Sequence[str], text: str) -> int | None:
+    return min((index for string in strings if (index := text.find(string)) >= 0), default=None)

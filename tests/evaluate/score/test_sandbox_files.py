@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.evaluate.score import bubblewrap
-from stages.evaluate.score.judge import Judge
+from stages.evaluate.score import sandbox
+from stages.evaluate.score.sandbox import Judge
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Run
@@ -21,7 +21,7 @@ def library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (library / "app/tests").mkdir(parents=True)
     (library / "liba.so").write_text("library")
     (library / "app/tests/solutions.py").write_text("secret")
-    monkeypatch.setattr(bubblewrap, "LIBRARIES", (*bubblewrap.LIBRARIES, library))
+    monkeypatch.setattr(sandbox, "LIBRARIES", (*sandbox.LIBRARIES, library))
     return library
 
 
@@ -51,7 +51,7 @@ def test_a_project_that_a_link_to_a_folder_of_libraries_leads_to_is_hidden(
 ) -> None:
     link = library.parent / "link"
     link.symlink_to(library)
-    monkeypatch.setattr(bubblewrap, "LIBRARIES", (*bubblewrap.LIBRARIES, link))
+    monkeypatch.setattr(sandbox, "LIBRARIES", (*sandbox.LIBRARIES, link))
     monkeypatch.chdir(library / "app")
 
     assert read(link / "app/tests/solutions.py") == Outcome("exception", "FileNotFoundError")
@@ -79,7 +79,7 @@ def f():
 def check(candidate):
     folders, programs, packages = candidate()
     assert set(folders) <= {{"bin", "lib", "lib64"}}
-    assert programs == [{bubblewrap.python().name!r}]
+    assert programs == [{sandbox.python().name!r}]
     assert not any(packages)
 """
 

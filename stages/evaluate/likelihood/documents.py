@@ -1,10 +1,11 @@
-"""The held-out sets: the validation split, and files or folders of documents that `evaluate.sets` names."""
+"""The held-out sets: the validation split, and files or folders that `evaluate.sets` names; and their token ids."""
 
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from transformers import PreTrainedTokenizerFast
 
 from stages.formats.documents import Document, document_id, read_documents, require_documents
 from stages.formats.reports import parse_json
 from stages.formats.splits import VALIDATION
+from stages.formats.tokens import Positions, TokenIds, TokenStore
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.inputs import read_besides
 
 ROWS_AT_ONCE = 1000
+"""Documents in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -137,3 +141,42 @@ def _document(row: Any, set_name: str, name: str) -> Document:
     for kept in (source, path):
         kept.encode("utf-8")  # raises a ValueError for half of a surrogate pair, which JSON can write
     return Document(document_id(text), source, "", path, "", text)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Documents one after the other, each closed by its end-of-sequence id."""
+
+    ids: TokenIds
+    """Shape (tokens,)."""
+    lengths: Positions
+    """Tokens of each document, its closing id counted; shape (documents,)."""
+    first_id: int
+    """What the model reads before a document."""
+
+    @cached_property
+    def starts(self) -> Positions:
+        """Position of each document's first token; shape (documents,)."""
+        return np.cumsum(self.lengths) - self.lengths
+
+
+def stored_tokens(store: TokenStore) -> Tokens:
+    """The documents of a token store."""
+    return Tokens(store.read(0, store.manifest.tokens), store.document_lengths, store.manifest.eos_id)
+
+
+def encoded(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast, first_id: int) -> Tokens:
+    """Texts in the order given."""
+    eos = tokenizer.eos_token_id
+    documents = [np.array([*ids, eos], dtype=np.uint32) for ids in _ids_of(texts, tokenizer)]
+    lengths = np.array([len(document) for document in documents], dtype=np.int64)
+    return Tokens(np.concatenate(documents), lengths, first_id)
+
+
+def _ids_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterator[list[int]]:
+    engine = tokenizer.backend_tokenizer
+    engine.no_truncation()  # a tokenizer.json may turn it on
+    engine.no_padding()
+    parts = iter(texts)
+    while part := list(islice(parts, ROWS_AT_ONCE)):
+        yield from (encoding.ids for encoding in engine.encode_batch(part, add_special_tokens=False))

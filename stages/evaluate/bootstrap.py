@@ -1,13 +1,15 @@
-"""Confidence intervals of ratios of sums, by drawing documents with replacement (Efron 1979, percentile interval)."""
+"""Confidence intervals by drawing documents or problems with replacement (Efron 1979, percentile interval)."""
 
 import numpy as np
 import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
 
 CHUNK_ENTRIES = 2**22
 """Draws held in memory at once: 32 MB of counts."""
 
 
-def resampled_sums(columns: npt.NDArray[np.float64], resamples: int, seed: int) -> npt.NDArray[np.float64]:
+def resampled_sums(columns: Floats, resamples: int, seed: int) -> Floats:
     """Sums of each column over documents drawn with replacement; (documents, columns) -> (resamples, columns).
 
     The columns of one resample are sums over the same draw.
@@ -24,7 +26,7 @@ def resampled_sums(columns: npt.NDArray[np.float64], resamples: int, seed: int) 
     return np.concatenate(parts)
 
 
-def interval_95(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+def interval_95(values: Floats) -> tuple[float, float]:
     """The 2.5th and the 97.5th percentile."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)

@@ -1,5 +1,4 @@
-from stages.evaluate.generate.languages.headers import Header
-from stages.evaluate.generate.languages.plain_text import paragraph_end, paragraph_headers
+from stages.evaluate.generate.languages import Header, paragraph_end, paragraph_headers
 from tests.small_project import document
 
 TEXT = """Title

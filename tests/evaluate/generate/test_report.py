@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.evaluate.generate import overlap
-from stages.evaluate.generate.looks import repeated_share
-from stages.evaluate.generate.overlap import longest_shared
+from stages.evaluate.generate import report
+from stages.evaluate.generate.report import longest_shared, repeated_share
 from stages.formats.tokens import TokenStore
 from tests.formats.test_tokens import write_store
 
@@ -34,7 +33,7 @@ def test_the_longest_shared_passage_is_the_one_that_trying_all_finds(
     documents = [document for shard in shards for document in shard]
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(overlap, "TOKENS_AT_ONCE", at_once)
+        monkeypatch.setattr(report, "TOKENS_AT_ONCE", at_once)
         assert longest_shared(store, texts) == [by_trying_all(documents, text) for text in texts]
 
 

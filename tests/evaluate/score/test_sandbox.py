@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.evaluate.score import bubblewrap
-from stages.evaluate.score.inside.server import PROCESSES
-from stages.evaluate.score.judge import Judge
+from stages.evaluate.score import sandbox
+from stages.evaluate.score.inside.server import MOST_THREADS
 from stages.evaluate.score.params import Limits
+from stages.evaluate.score.sandbox import Judge
 from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import Outcome
@@ -211,7 +211,7 @@ def test_the_threads_of_one_candidate_leave_another_as_many_as_it_may_have() -> 
     limits = Limits(cpu_seconds=3, wall_seconds=30.0, memory_megabytes=16_000)  # each thread reserves address space
     same = f"""
 import threading, time
-threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range({PROCESSES - 14})]
+threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range({MOST_THREADS - 14})]
 for one in threads: one.start()
 for one in threads: one.join()
 """
@@ -242,7 +242,8 @@ def test_no_more_workers_start_than_the_limit_of_open_files_allows(run_python: R
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 os.environ["PARROTFLOW_WORKERS"] = "100"
 programs = {{str(number): f"assert {{number}} >= 0" for number in range(100)}}
-outcomes = judge_programs(programs, LIMITS, Path({str(tmp_path / "known")!r}))
+cache.CACHE = Path({str(tmp_path)!r})
+outcomes = judge_programs(programs, LIMITS, cache.ResultLog("score", cache.cache_key()))
 print(len(outcomes), {{one.result for one in outcomes.values()}})
 """)
         == "100 {'passed'}"
@@ -277,4 +278,4 @@ def test_scoring_loads_neither_torch_nor_a_model() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
 
     assert done.stdout == "[]\n"
-    assert bubblewrap.LEVEL == "bubblewrap+rlimits+seccomp"
+    assert sandbox.LEVEL == "bubblewrap+rlimits+seccomp"

@@ -1,7 +1,6 @@
 import pytest
 
-from stages.evaluate.generate.languages.headers import Header
-from stages.evaluate.generate.languages.python import compiles, function_end, indentation, parses
+from stages.evaluate.generate.languages import Header, compiles_as_python, function_end, indentation, parses_as_python
 
 
 def end_of(signature: str, text: str) -> int | None:
@@ -49,6 +48,6 @@ def test_a_tab_is_as_wide_as_python_takes_it() -> None:
     ],
 )
 def test_what_parses_need_not_compile_and_nothing_is_run(text: str, parsed: bool, compiled: bool) -> None:
-    assert parses(text) is parsed
-    assert compiles(text) is compiled
-    assert compiles(f"raise SystemExit\n{text}") is (compiled and not text.startswith(" "))
+    assert parses_as_python(text) is parsed
+    assert compiles_as_python(text) is compiled
+    assert compiles_as_python(f"raise SystemExit\n{text}") is (compiled and not text.startswith(" "))

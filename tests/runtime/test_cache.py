@@ -1,4 +1,5 @@
 import fcntl
+import math
 import os
 import shutil
 import signal
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from stages.runtime.cache import CACHE, SUMS, ResultLog, cache_key, cached, drop_others, drop_unused, map_cached
 from stages.runtime.entry import UserError
-from stages.runtime.shard_cache import CACHE, SUMS, cache_key, cached, drop_unused, map_cached
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +83,7 @@ def test_the_same_data_is_computed_again_after_an_edit_of_the_code(
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "limits.py"
     compute = "def compute(folder):\n    (folder / 'result').write_text(str(LIMIT))\n"
-    read = "from limits import compute\nfrom stages.runtime.shard_cache import cached\n"
+    read = "from limits import compute\nfrom stages.runtime.cache import cached\n"
     read += "print((cached('toy', 'the same data', compute) / 'result').read_text())"
     found = []
     for limit, remark in ((1, ""), (2, ""), (2, "# a remark\n")):
@@ -198,3 +199,66 @@ def test_a_kill_while_an_entry_is_evicted_leaves_no_half_of_it(monkeypatch: pyte
     assert sorted(path.name for path in cached("toy", cache_key("a"), write_many).glob("?")) == ["0", "1", "2"]
     drop_unused("toy")
     assert list((CACHE / "toy").glob("??/*")) == []
+
+
+def append_many(name: str) -> None:
+    log = ResultLog("toy", cache_key("a"))
+    for number in range(200):
+        log.append(f"{name}{number}", [name * 50, number])
+
+
+def test_a_log_keeps_what_several_processes_append() -> None:
+    with get_context("fork").Pool(2) as pool:
+        pool.map(append_many, ["x", "y"])
+
+    results = ResultLog("toy", cache_key("a")).read()
+
+    assert results == {f"{name}{number}": [name * 50, number] for name in "xy" for number in range(200)}
+    assert ResultLog("toy", cache_key("b")).read() == {}
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "of an earlier version"])
+def test_a_result_that_is_damaged_or_half_written_is_left_out_and_may_be_appended_again(damage: str) -> None:
+    log = ResultLog("toy", cache_key("a"))
+    for name in ("first", "second", "third"):
+        log.append(name, {"value": math.nan if name == "first" else name})
+    content = log.file.read_bytes()
+    log.file.write_bytes(
+        {
+            "cut": content[:-4],
+            "flipped": content.replace(b'"value": "third"', b'"value": "thirt"'),
+            "of an earlier version": content[: content.rindex(b"\n")] + b'\n["third", "passed", ""]',
+        }[damage]
+    )
+
+    assert log.read().keys() == {"first", "second"}
+    log.append("third", "again")
+    assert log.read()["third"] == "again"
+    assert math.isnan(log.read()["first"]["value"])
+
+
+def test_the_last_result_of_a_name_counts_and_a_log_can_be_replaced() -> None:
+    log = ResultLog("toy", cache_key("a"))
+    for number in range(3):
+        log.append("same", number)
+    assert log.read() == {"same": 2}
+
+    log.replace({"other": 1, "more": 2})
+
+    assert log.read() == {"other": 1, "more": 2}
+
+
+def test_logs_count_for_the_limit_and_all_but_one_may_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [ResultLog("toy", cache_key(str(number))) for number in range(3)]
+    for number, log in enumerate(logs):
+        log.append("x", "x" * 100)
+        os.utime(log.folder, (number, number))
+    logs[0].read()
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", str(300 / 1e9))
+
+    drop_unused("toy")
+    assert [log.folder.exists() for log in logs] == [True, False, True]
+    drop_others("toy", logs[2])
+    assert [log.folder.exists() for log in logs] == [False, False, True]
+    drop_others("toy")
+    assert list((CACHE / "toy").glob("*/*")) == []

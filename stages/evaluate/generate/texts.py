@@ -1,0 +1,226 @@
+"""What the model is asked to write, completions of held-out headers and of problems; and what is kept of its texts."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from rich.progress import track
+from transformers import PreTrainedTokenizerFast
+
+from stages.evaluate.generate.languages import LANGUAGES, Header
+from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet, LanguageName, SamplingParams
+from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
+from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
+from stages.evaluate.sampling import Sampling, after, stop_at
+from stages.evaluate.side_by_side import run_in_processes
+from stages.formats.evaluation.completions import Completion, Ended
+from stages.formats.evaluation.problems import Problem, as_problem, problems_sha256, read_problems, require_unique
+from stages.formats.evaluation.samples import Sample
+from stages.formats.model_folder import MODEL
+from stages.runtime.cache import ResultLog, cache_key
+from stages.runtime.code import code_key
+from stages.runtime.entry import first_line
+from stages.runtime.hub import data_set_error
+
+TEXTS = "generate"
+"""Their kind in the cache, until the stage's outputs are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSet:
+    """A set and its problems."""
+
+    name: str
+    """The file, or the data set and its revision."""
+    language: LanguageName
+    stop: tuple[str, ...] | None
+    """None: the language's own."""
+    problems: list[Problem]
+
+
+def open_sets(sets: Sequence[FileSet | HubSet]) -> list[OpenSet]:
+    """Read all of them. Raises UserError where one cannot be read, or two problems have one task_id."""
+    opened = []
+    for one in sets:
+        if isinstance(one, FileSet):
+            name, problems = one.path, read_problems(Path(one.path), one.language)
+        else:
+            name, problems = f"{one.repository}@{one.revision}", _read_hub(one)
+        opened.append(OpenSet(name, one.language, None if one.stop is None else tuple(one.stop), problems))
+    if opened:
+        require_unique([problem for one in opened for problem in one.problems], "generate.problems.sets")
+    return opened
+
+
+def _read_hub(one: HubSet) -> list[Problem]:
+    # A second of imports: only where a data set is read.
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+    from httpx2 import HTTPError
+
+    name = f"data set `{one.repository}`"
+    try:
+        rows = load_dataset(one.repository, one.configuration, split=one.split, revision=one.revision or None)
+        return [as_problem(row, f"{name}: row {number}", one.language) for number, row in enumerate(rows, start=1)]
+    except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
+        what = f"generate.problems.sets: {name} cannot be read ({first_line(error)})"
+        raise data_set_error(what, error, "correct its name, revision or split") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Something that the model wrote."""
+
+    kind: Literal["header", "problem"]
+    name: str
+    """Source, path and line; or the task_id."""
+    sample: int
+    prompt: str
+    """What the model read."""
+    text: str
+    """What it wrote."""
+    whole: str
+    """The function: the last lines of the prompt, or all of it, and the text."""
+    ended: Ended
+    language: LanguageName
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One sample of one problem."""
+
+    problem: Problem
+    sample: int
+    language: LanguageName
+
+
+def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
+    """A request for one completion of each header."""
+    end = LANGUAGES[params.language].header_end
+    sampling = sampling_of(params.headers)
+    return [Request(header.prompt, own_seed(params.seed, header.key), end(header), sampling) for header in headers]
+
+
+def problem_requests(
+    sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
+) -> tuple[list[Asked], list[Request]]:
+    """`generate.problems.samples` samples of each problem, and the request for each."""
+    asked, requests, sampling = [], [], sampling_of(params.problems)
+    for one in sets:
+        for problem in one.problems:
+            prompt = prompt_to_read(problem.prompt, tokenizer)
+            stop = stop_at(one.stop if one.stop is not None else LANGUAGES[one.language].stops[problem.kind])
+            end = after(problem.prompt[len(prompt) :], stop)
+            for sample in range(params.problems.samples):
+                asked.append(Asked(problem, sample, one.language))
+                requests.append(Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end, sampling))
+    return asked, requests
+
+
+def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
+    """A prompt without the white space at its end, unless that is in one token with what comes before it.
+
+    GPT-2's pattern makes a token of a newline and the indent after it, which a model cannot write after the newline
+    alone. With GPT-4's pattern a quotation mark and the newline after it are one token instead.
+    """
+    stripped = prompt.rstrip()
+    ids = prompt_tokens(tokenizer, stripped)
+    return stripped if prompt_tokens(tokenizer, prompt)[: len(ids)] == ids else prompt
+
+
+def sampling_of(params: SamplingParams) -> Sampling:
+    """How tokens are drawn."""
+    return Sampling(params.temperature, params.top_p, params.max_new_tokens)
+
+
+def own_seed(seed: int, name: str) -> int:
+    """48 bits of a hash of the stage's seed and a sample's name: few enough for JSON readers that have only doubles."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")
+
+
+def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Request]) -> int:
+    """How many of the requests have a prompt of more tokens than the model reads."""
+    limit = position_limit(open_config(MODEL))
+    prompts = {request.prompt for request in requests}
+    long = {prompt for prompt in prompts if limit is not None and len(prompt_tokens(tokenizer, prompt)) > limit}
+    return sum(request.prompt in long for request in requests)
+
+
+def written_texts(
+    params: GenerateParams, sets: Sequence[OpenSet], headers: Sequence[Header], requests: Sequence[Request]
+) -> list[Generated]:
+    """A text for each request, in their order. The processes share what an earlier run of the same has not finished.
+
+    Each text is stored as soon as it has ended, so that a kill loses none.
+    """
+    prompts = [repr((request.prompt, request.seed, request.sampling)) for request in requests]
+    # Where a text ends follows from the parameters, the problems, the headers and from this code.
+    ends = [params.model_dump_json(), problems_sha256(problem for one in sets for problem in one.problems)]
+    ends += [*(header.signature for header in headers), code_key(problem_requests)]
+    log = ResultLog(TEXTS, cache_key(content_key(MODEL), *prompts, *ends))
+    finished = log.read()
+    missing = [number for number in range(len(requests)) if str(number) not in finished]
+    if missing:
+        run_in_processes(partial(_write_share, log, requests, missing, params.width))
+        finished = log.read()
+    return [Generated(number, *finished[str(number)]) for number in range(len(requests))]
+
+
+def _write_share(
+    log: ResultLog, requests: Sequence[Request], missing: Sequence[int], width: int, rank: int, processes: int
+) -> None:
+    """Write the texts of one process."""
+    own = missing[rank::processes]
+    if not own:
+        return
+    model, tokenizer = open_model(MODEL), open_tokenizer(MODEL)
+    longest = max(request.sampling.max_new_tokens for request in requests)
+    with closing(generate(model, tokenizer, [requests[number] for number in own], width, longest)) as texts:
+        for one in track(texts, total=len(own), description="sampling", disable=rank > 0):
+            log.append(str(own[one.request]), [one.text, one.ended, one.ids])
+
+
+def header_sample(header: Header, request: Request, written: Generated, params: GenerateParams) -> Sample:
+    """The completion of a header, without its last line if the text was cut off in it."""
+    finished = written.ended != "length"
+    body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
+    parses = LANGUAGES[params.language].parses
+    return Sample(
+        source=header.source,
+        path=header.path,
+        line=header.line,
+        prompt=header.prompt,
+        signature=header.signature,
+        body=body,
+        seed=request.seed,
+        finished=finished,
+        parses=parses(header.signature + body) if parses else None,
+    )
+
+
+def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
+    """A completed header, as report.py measures it."""
+    name = f"{sample.source} {sample.path}:{sample.line}"
+    whole = sample.signature + sample.body
+    return Text("header", name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
+
+
+def completion(asked: Asked, request: Request, written: Generated) -> Completion:
+    """The completion of a problem: what follows the whole prompt, so without the white space that ends the prompt."""
+    return Completion(
+        task_id=asked.problem.task_id,
+        sample=asked.sample,
+        seed=request.seed,
+        completion=written.text.removeprefix(asked.problem.prompt[len(request.prompt) :]),
+        ended=written.ended,
+    )
+
+
+def problem_text(asked: Asked, done: Completion) -> Text:
+    """A completed problem, as report.py measures it."""
+    prompt, text = asked.problem.prompt, done.completion
+    return Text("problem", done.task_id, done.sample, prompt, text, prompt + text, done.ended, asked.language)

@@ -14,7 +14,7 @@ from dvc.repo import Repo
 from pydantic import BaseModel
 
 from flows.plan.params import section_models
-from flows.reproduce.prepare.environment import groups
+from flows.reproduce.environment import groups
 from stages.runtime.code import RUNTIME, import_closure
 from stages.runtime.section import read_params_file
 from stages.runtime.stage_code import pinned, stage_codes

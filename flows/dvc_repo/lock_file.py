@@ -1,16 +1,47 @@
-"""dvc.lock, read and put in the order of dvc.yaml: stages that run side by side are else entered as they finish."""
+"""dvc.lock: read, edited, and in the order in which `dvc repro` would have written it.
 
+DVC updates the entry of a stage in its place and appends a new one. Stages that run side by side finish in any order,
+so a new entry is placed before those of the same run that `dvc repro` would have written later.
+"""
+
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from dvc.utils.serialize import load_yaml
+from pydantic import BaseModel, TypeAdapter
 
 from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import STATE_DIR
 
 DVC_FILE = Path("dvc.yaml")
 LOCK_FILE = "dvc.lock"
 HEAD = "stages:\n"
+ORDER = STATE_DIR / "lock_order.json"
+
+
+class RunOrder(BaseModel):
+    """Where the run that works in a project, or worked there last, places entries in one dvc.lock."""
+
+    stages: list[str]
+    """In the order in which `dvc repro` runs them."""
+    settled: list[str]
+    """Entries that were there when the run started: they stay where they are."""
+
+    def entered(self, entries: Sequence[str]) -> list[str]:
+        """Of the entries those that the run has made, in their order."""
+        return [name for name in self.stages if name in entries and name not in self.settled]
+
+    def position(self, name: str, entries: Sequence[str]) -> int:
+        """The index at which a new entry belongs."""
+        if name not in self.stages:
+            return len(entries)
+        later = set(self.stages[self.stages.index(name) + 1 :]).difference(self.settled)
+        return next((index for index, other in enumerate(entries) if other in later), len(entries))
+
+
+_ORDERS = TypeAdapter(dict[str, RunOrder])
 
 
 def lock_file_of(dvc_file: Path) -> Path:
@@ -55,20 +86,41 @@ def forget(stage: str) -> None:
     atomic_write(lock_file, head + "".join(blocks.values()))
 
 
-def sort_lock_file(dvc_file: Path = DVC_FILE) -> None:
-    """Bring the stages of the dvc.lock next to `dvc_file` into its order; nothing is written where they are in order.
+def keep_order(stages: Sequence[str], folder: Path = Path()) -> None:
+    """At the start of a run in a project, note where the entries of its stages belong.
 
-    Stages of `foreach` and `matrix` (NAME@ITEM) have the position of their template.
+    `stages`: those of the plan, in the order in which `dvc repro` runs them.
+
+    After a kill or a failure, the entries behind the first missing one are still placed as of that run: `dvc repro`
+    would not have written them yet.
     """
-    lock_file = lock_file_of(dvc_file)
-    if not lock_file.exists() or not dvc_file.exists():
-        return
-    names = (yaml.safe_load(dvc_file.read_bytes()) or {}).get("stages") or {}
-    positions = {name: position for position, name in enumerate(names)}
-    head, blocks = blocks_of(lock_file.read_text(encoding="utf-8"))
-    ordered = sorted(blocks, key=lambda name: (positions.get(name.split("@")[0], len(positions)), name))
-    if ordered != list(blocks):
-        atomic_write(lock_file, head + "".join(blocks[name] for name in ordered))
+    before, now = read_orders(folder), dict[str, RunOrder]()
+    for dvc_file in sorted({located(stage)[0] for stage in stages}):
+        lock_file = lock_file_of(dvc_file)
+        written = folder / lock_file
+        entries = list(blocks_of(written.read_text(encoding="utf-8"))[1]) if written.exists() else []
+        unsettled: list[str] = []
+        if earlier := before.get(str(lock_file)):
+            entered = earlier.entered(entries)
+            pending = [name for name in earlier.stages if name not in earlier.settled]
+            count = next((index for index, name in enumerate(pending) if name not in entries), len(pending))
+            # Anything else means that the file was replaced since.
+            unsettled = entered[count:] if entries[len(entries) - len(entered) :] == entered else []
+        names = [located(stage)[1] for stage in stages if located(stage)[0] == dvc_file]
+        now[str(lock_file)] = RunOrder(stages=names, settled=[name for name in entries if name not in unsettled])
+    atomic_write(folder / ORDER, json.dumps({path: order.model_dump() for path, order in now.items()}))
+
+
+def read_orders(folder: Path = Path()) -> dict[str, RunOrder]:
+    """What the last run in a project noted for each dvc.lock."""
+    try:
+        return _ORDERS.validate_json((folder / ORDER).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def sort_lock_file(dvc_file: Path = DVC_FILE) -> None:
+    """Nothing is left to do at the end of a run (`keep_order`); this goes with its last call."""
 
 
 def blocks_of(text: str) -> tuple[str, dict[str, str]]:

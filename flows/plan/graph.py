@@ -10,7 +10,7 @@ The plan is a prediction; DVC decides when the stage's turn comes.
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from flows.dvc_repo.internals import (
     ReadingState,
     active_graph,
     drop_damaged_trees,
+    in_order_of_repro,
     is_restorable,
     locked_repo,
     run_cache_entry,
@@ -181,45 +182,31 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
     graph = active_graph(repo)
     chosen: set[PipelineStage] = set()
     neighbours = graph.predecessors if downstream else graph.successors
-    for target in targets or (str(DVC_FILE),):
-        todo = list(repo.stage.collect(target))
-        while todo:
-            stage = todo.pop()
-            if stage not in chosen:
-                chosen.add(stage)
-                todo.extend(neighbours(stage))
+    todo = [stage for target in targets for stage in repo.stage.collect(target)]
+    if not targets:  # what `collect` would read from the file a second time
+        todo = [stage for stage in graph if stage.path_in_repo == str(DVC_FILE)] or repo.stage.collect(str(DVC_FILE))
+    while todo:
+        stage = todo.pop()
+        if stage not in chosen:
+            chosen.add(stage)
+            todo.extend(neighbours(stage))
     if downstream:  # A stage starts only if its code is recorded as it is.
         chosen |= {stage for stage in graph.nodes if writes_code(stage)}
-    # With the edges of frozen stages: they need nothing to run before them, but must not read what is being written.
-    return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], repo.index.graph)
-
-
-def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineStage]:
-    ordered: list[PipelineStage] = []
-
-    def visit(stage: PipelineStage) -> None:
-        if stage in ordered:
-            return
-        for needed in sorted(graph.successors(stage), key=lambda other: str(other.addressing)):
-            if needed in stages:
-                visit(needed)
-        ordered.append(stage)
-
-    for stage in stages:
-        visit(stage)
-    return ordered
+    return in_order_of_repro(chosen, graph)
 
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
     seconds, graph = read_seconds(), repo.index.graph
-    folders = code_folders(repo.index.stages)
+    folders, planned = code_folders(repo.index.stages), set(stages)
+    made = {str(out) for stage in repo.index.stages for out in stage.outs}
     for stage in stages:
         drop_damaged_trees(stage.outs)
-        upstream = [other.addressing for other in graph.successors(stage) if other in stages]
+        # With the edges of frozen stages: they need nothing to run before them, but must not read what is written.
+        upstream = [other.addressing for other in graph.successors(stage) if other in planned]
         # Of code that is to be recorded anew the plan knows what it will be.
         known = {folder.writer.addressing for folder in folders if folder.is_stale and folder.expect_in(stage)}
-        reasons = list(_reasons(stage, folders))
+        reasons = list(_reasons(stage, folders, made))
         if force:
             reasons.append(Reason("asked", stage.addressing))
         running = [name for name in upstream if name in changing - known and not stage.frozen]
@@ -256,7 +243,7 @@ def _warning(stage: PipelineStage) -> str:
     return unnoticed_code(stage.addressing, stage.cmd, deps, Path(stage.wdir))
 
 
-def _reasons(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
+def _reasons(stage: Stage, folders: Sequence[CodeFolder], made: Collection[str]) -> Iterator[Reason]:
     if stage.is_callback:
         yield Reason("always", "it has neither deps nor outs")
         return
@@ -268,7 +255,7 @@ def _reasons(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
     if stage.frozen:
         yield from _outs_of_frozen(stage)
         return
-    yield from _changed_deps(stage, folders)
+    yield from _changed_deps(stage, folders, made)
     yield from _changed_outs(stage)
 
 
@@ -280,10 +267,9 @@ def _outs_of_frozen(stage: Stage) -> Iterator[Reason]:
         yield replace(reason, new=f"{reason.new}, and the stage is frozen: {remedy} it")
 
 
-def _changed_deps(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
+def _changed_deps(stage: Stage, folders: Sequence[CodeFolder], made: Collection[str]) -> Iterator[Reason]:
     if stage.always_changed:
         yield Reason("always", "always_changed in dvc.yaml")
-    upstream_outs = {str(out) for other in stage.repo.index.stages if other is not stage for out in other.outs}
     for dep in stage.deps:
         if isinstance(dep, ParamsDependency):
             yield from _changed_params(dep)
@@ -292,7 +278,7 @@ def _changed_deps(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reaso
             folder = next((folder for folder in folders if Path(dep.fs_path).parent == folder.path), None)
             for path, status in (dep.status() or {}).items():
                 # An upstream that has not run yet explains its own outputs.
-                if status == "deleted" and (folder or path in upstream_outs):
+                if status == "deleted" and (folder or path in made):
                     continue
                 if not dep.hash_info:
                     yield Reason(kind, path, new="is new in dvc.yaml")

@@ -21,7 +21,7 @@ import yaml
 from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import record_inputs
-from flows.dvc_repo.lock_file import forget, located, recorded, sort_lock_file
+from flows.dvc_repo.lock_file import forget, recorded
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.stage_code import expect_code, writes_code
 from stages.runtime.atomic import atomic_write
@@ -76,7 +76,6 @@ def accept(name: str, because: str) -> Accepted:
     drop_expired()
     record_inputs(name, prepare, before_writing=enter)
     drop_expired()
-    sort_lock_file(located(name)[0])
     return entry
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from flows.dvc_repo.cache import low_space
-from flows.dvc_repo.lock_file import lock_file_of, sort_lock_file
+from flows.dvc_repo.lock_file import keep_order, lock_file_of
 from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.history import remember_seconds
@@ -44,6 +44,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
         lock_files, watch = [lock_file_of(Path(file)) for file in plan.dvc_files], LockFileWatch()
         watch.look_at_all(lock_files, terminal.say)
+        keep_order([stage.name for stage in plan])
         secrets = secrets_of(plan)
         for line in [
             *unhidden(secrets),
@@ -82,8 +83,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", flow_ru
                 record.write(RunEnded(state="Failed", message=str(error) or type(error).__name__))
                 raise
             watch.look_at_all(lock_files, terminal.say)
-            for file in plan.dvc_files:
-                sort_lock_file(Path(file))
             for outcome in outcomes.values():
                 if outcome.result == "ran":
                     remember_seconds(outcome.name, outcome.seconds)

@@ -7,8 +7,9 @@ from typing import Any
 
 from flows.reproduce.commands import Commands
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
-from flows.reproduce.prepare.environment import Interpreter
+from flows.reproduce.environment import Interpreter
 from flows.reproduce.revision import Revision
+from flows.reproduce.segment import Segment
 from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weight_files, weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
@@ -67,6 +68,13 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         lines.append(f"first difference: {what}")
     lines += [f"likely cause: {cause.kind}: {cause.fact}" for cause in verdict.causes]
     return lines
+
+
+def segment_lines(revision: Revision, segment: Segment, found: SegmentReport) -> list[str]:
+    """The verdict on a segment for the terminal."""
+    outcome = BIT_IDENTICAL if found.verdict == "equal" else NOT_REPRODUCED
+    lines = ["", f"{outcome}: steps {segment.first} to {segment.last} of the training"]
+    return lines + [f"not compared: {one}" for one in outside_of_segment(revision)]
 
 
 def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, verdict: Verdict) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from flows.reproduce.commands import SHOWN_LINES, Commands, output, run_quietly, without_secrets
-from flows.reproduce.prepare.probe import probe as probed
+from flows.reproduce.probe import probe as probed
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write

@@ -8,15 +8,14 @@ A stage is
 The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
+import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dvc.dependency import Dependency
-from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
@@ -31,48 +30,19 @@ from flows.dvc_repo.internals import (
     run_cache_entry,
 )
 from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE, located
-from flows.plan.history import read_seconds
+from flows.plan.changes import Reason, check_deps, reasons_to_run
 from flows.plan.policy import Policy, read_policy
-from flows.plan.stage_code import CodeFolder, code_folders, unnoticed_code, writes_code
-from flows.plan.unhashable import check_deps
-from stages.runtime.dotted import differences
-from stages.runtime.entry import UserError
-from stages.runtime.stage_code import file_changes, library_changes
+from flows.plan.stage_code import code_folders, unnoticed_code, writes_code
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import STATE_DIR, UserError
 
 State = Literal["clean", "run", "maybe", "restore"]
 
-Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]
-
-FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
+SECONDS = STATE_DIR / "seconds.json"
+"""How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
 
 MOST_FILES_NAMED = 3
 """Of changed code, in the one line that says why a stage runs; `--json` lists all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One thing that makes a stage run."""
-
-    kind: Kind
-    what: str
-    """The parameter, library, file or stage."""
-    old: Any = None
-    """The value as of the last run, where it is known."""
-    new: Any = None
-    """The value now."""
-
-    def __str__(self) -> str:
-        match self.kind:
-            case "parameter" | "library":
-                return f"{self.what} {_short(self.old)} → {_short(self.new)}"
-            case "code" | "data" | "output":
-                return f"{self.what} {self.new}"
-            case "upstream":
-                return f"{self.what} runs before it"
-            case "always":
-                return f"runs every time: {self.what}"
-            case _:
-                return FIXED_TEXT[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +176,7 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         upstream = [other.addressing for other in graph.successors(stage) if other in planned]
         # Of code that is to be recorded anew the plan knows what it will be.
         known = {folder.writer.addressing for folder in folders if folder.is_stale and folder.expect_in(stage)}
-        reasons = list(_reasons(stage, folders, made))
+        reasons = list(reasons_to_run(stage, folders, made))
         if force:
             reasons.append(Reason("asked", stage.addressing))
         running = [name for name in upstream if name in changing - known and not stage.frozen]
@@ -243,82 +213,6 @@ def _warning(stage: PipelineStage) -> str:
     return unnoticed_code(stage.addressing, stage.cmd, deps, Path(stage.wdir))
 
 
-def _reasons(stage: Stage, folders: Sequence[CodeFolder], made: Collection[str]) -> Iterator[Reason]:
-    if stage.is_callback:
-        yield Reason("always", "it has neither deps nor outs")
-        return
-    if not any(out.hash_info for out in stage.outs) and not any(dep.hash_info for dep in stage.deps):
-        yield Reason("never run", stage.addressing)
-        return
-    if stage.changed_stage():
-        yield Reason("command", stage.addressing)
-    if stage.frozen:
-        yield from _outs_of_frozen(stage)
-        return
-    yield from _changed_deps(stage, folders, made)
-    yield from _changed_outs(stage)
-
-
-def _outs_of_frozen(stage: Stage) -> Iterator[Reason]:
-    """DVC neither runs a frozen stage nor restores its outputs: it records them as they are, or fails."""
-    for reason in _changed_outs(stage):
-        missing = reason.new in ("is missing", "are missing")
-        remedy = f"`dvc checkout {stage.addressing}` restores" if missing else "DVC records"
-        yield replace(reason, new=f"{reason.new}, and the stage is frozen: {remedy} it")
-
-
-def _changed_deps(stage: Stage, folders: Sequence[CodeFolder], made: Collection[str]) -> Iterator[Reason]:
-    if stage.always_changed:
-        yield Reason("always", "always_changed in dvc.yaml")
-    for dep in stage.deps:
-        if isinstance(dep, ParamsDependency):
-            yield from _changed_params(dep)
-        else:
-            kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
-            folder = next((folder for folder in folders if Path(dep.fs_path).parent == folder.path), None)
-            for path, status in (dep.status() or {}).items():
-                # An upstream that has not run yet explains its own outputs.
-                if status == "deleted" and (folder or path in made):
-                    continue
-                if not dep.hash_info:
-                    yield Reason(kind, path, new="is new in dvc.yaml")
-                    continue
-                if folder:
-                    yield from _changed_code(folder, dep)
-                else:
-                    yield Reason(kind, path, new=status)
-
-
-def _changed_code(folder: CodeFolder, dep: Dependency) -> Iterator[Reason]:
-    known = folder.changes(dep)
-    files = file_changes(*known) if known else {}
-    libraries = library_changes(*known) if known else []
-    yield from (Reason("code", file, new=how) for file, how in files.items())
-    yield from (Reason("library", *change) for change in libraries)
-    if not files and not libraries:
-        yield Reason("code", "its code", new="changed")
-
-
-def _changed_outs(stage: Stage) -> Iterator[Reason]:
-    states = {path: status for out in stage.outs for path, status in (out.status() or {}).items()}
-    missing = [path for path, status in states.items() if status in ("deleted", "not in cache")]
-    if len(missing) > 1:
-        yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new="are missing")
-    elif missing:
-        yield Reason("output", missing[0], new="is missing")
-    for path, status in states.items():
-        if path not in missing:
-            yield Reason("output", path, new=status)
-
-
-def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
-    before = dep.hash_info.value if dep.hash_info else {}
-    now = dep.read_params()
-    for name in dep.params:
-        for key, old, new in differences(name, before.get(name), now.get(name)):
-            yield Reason("parameter", key, old, new)
-
-
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     """Whether the cache has the results for the inputs as they are now."""
     # DVC restores nothing for a stage that has no dependencies.
@@ -329,6 +223,14 @@ def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     return entry is not None and bool(entry.outs_cached())
 
 
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def read_seconds() -> dict[str, float]:
+    """How long each stage took when it ran last, seconds."""
+    try:
+        return {name: float(value) for name, value in json.loads(SECONDS.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def remember_seconds(name: str, seconds: float) -> None:
+    """Keep the time of a stage that ran."""
+    atomic_write(SECONDS, json.dumps(read_seconds() | {name: round(seconds, 1)}, indent=1, sort_keys=True))

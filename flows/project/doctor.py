@@ -15,6 +15,7 @@ from flows.dvc_repo.repair import is_torn
 from flows.plan.params import DVC_FILE, check_params, section_models
 from flows.plan.stage_code import unnoticed_code
 from stages.runtime.entry import UserError, first_line
+from stages.runtime.environment import are_set, misspelt
 from stages.runtime.stage_code import LOCK_FILE, WRITER, installed, modules_of, pinned, stage_codes
 
 OLDEST_PYTHON = (3, 11)
@@ -47,6 +48,7 @@ def examine() -> Iterator[Finding]:
     yield accelerator()
     yield compiler()
     yield launcher()
+    yield variables()
     yield sandbox()
     yield credentials()
 
@@ -164,6 +166,16 @@ def launcher() -> Finding:
         presets = ", ".join(sorted(path.stem for path in Path("launch").glob("*.yaml")))
         return Finding("fault", "launcher", f"PARROTFLOW_LAUNCH={name}: no such file", f"choose one of {presets}")
     return Finding("ok", "launcher", name or "your `accelerate config`, else a preset by the hardware")
+
+
+def variables() -> Finding:
+    """The variables PARROTFLOW_* that are set; one that is misspelt would be ignored."""
+    if wrong := misspelt(os.environ):
+        name, like = next(iter(wrong.items()))
+        remedy = f"set {like} instead" if like else "docs/environment.md lists all that there are; unset it"
+        return Finding("note", "variables", f"{name} is none that is read", remedy)
+    found = [f"{name} ({meaning})" for name, meaning in are_set(os.environ).items()]
+    return Finding("ok", "variables", ", ".join(found) or "no PARROTFLOW_* is set: the defaults hold")
 
 
 def sandbox() -> Finding:

@@ -8,8 +8,7 @@ from pathlib import Path
 from flows.dvc_repo.cache import low_space
 from flows.dvc_repo.lock_file import keep_order, lock_file_of
 from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
-from flows.plan.graph import PlannedStage, make_plan
-from flows.plan.history import remember_seconds
+from flows.plan.graph import PlannedStage, make_plan, remember_seconds
 from flows.plan.params import check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.approval import ask

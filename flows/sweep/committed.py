@@ -13,8 +13,8 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from flows.dvc_repo.internals import open_repo
+from flows.plan.changes import check_deps
 from flows.plan.stage_code import code_folders, writes_code
-from flows.plan.unhashable import check_deps
 from flows.sweep.git import git, unpack
 from stages.runtime.code import PACKAGES
 from stages.runtime.entry import UserError

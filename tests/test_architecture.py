@@ -29,10 +29,11 @@ PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "
 SHARED_BY_ALL = (
     "runtime/atomic",
     "runtime/code",
-    "runtime/dotted",
+    "runtime/credentials",
     "runtime/entry",
     "runtime/hashes",
     "runtime/inputs",
+    "runtime/section",
     "runtime/stage_code",
 )
 """Writing whole files, failing clearly, hashing, inputs, versions: what no stage can do without."""

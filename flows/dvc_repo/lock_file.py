@@ -5,7 +5,7 @@ so a new entry is placed before those of the same run that `dvc repro` would hav
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,22 @@ def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
 
 
 def recorded(stage: str) -> dict[str, Any] | None:
-    """A stage's entry in dvc.lock, read as DVC does: 1e-08 is a number."""
-    dvc_file, name = located(stage)
-    lock_file = lock_file_of(dvc_file)
-    stages = (load_yaml(str(lock_file)) or {}).get("stages") if lock_file.exists() else None
-    entry: dict[str, Any] | None = (stages or {}).get(name)
-    return entry
+    """A stage's entry in dvc.lock."""
+    return recorded_all([stage]).get(stage)
+
+
+def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number."""
+    contents: dict[Path, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for stage in stages:
+        dvc_file, name = located(stage)
+        if dvc_file not in contents:
+            file = lock_file_of(dvc_file)
+            contents[dvc_file] = ((load_yaml(str(file)) if file.exists() else {}) or {}).get("stages") or {}
+        if entry := contents[dvc_file].get(name):
+            found[stage] = entry
+    return found
 
 
 def forget(stage: str) -> None:
@@ -131,6 +141,7 @@ def blocks_of(text: str) -> tuple[str, dict[str, str]]:
     for line in text[start:].splitlines(keepends=True):
         if line.startswith("  ") and line[2:3] not in " -#\n":  # which may end there, cut off
             name = line.strip().removesuffix(":").strip("'\"")
+            blocks.pop(name, None)  # one that is there twice counts where it is last
             blocks[name] = ""
         if name:
             blocks[name] += line

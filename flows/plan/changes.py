@@ -13,8 +13,8 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
 from flows.plan.stage_code import CodeFolder
-from stages.runtime.dotted import differences
 from stages.runtime.entry import UserError
+from stages.runtime.section import differences
 from stages.runtime.stage_code import file_changes, library_changes
 
 Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]

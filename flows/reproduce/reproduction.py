@@ -21,7 +21,7 @@ from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import Commands, failed, only_reproduction_in
 from flows.reproduce.compare.card import rendered_card
-from flows.reproduce.compare.report import WIDTH, Story, segment_lines, segment_page, verdict_lines, verdict_page
+from flows.reproduce.compare.report import WIDTH, Story, segment_lines, verdict_lines, verdict_page
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
 from flows.reproduce.consent import require_consent
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
@@ -85,7 +85,7 @@ def reproduce(request: Request) -> int:
             run_stages(revision.data_stages, checkout, interpreter, environment, commands)
             steps = compute_segment(segment, revision, interpreter.python, checkout, environment, request, commands)
             story.seconds = time.monotonic() - began
-            page = partial(segment_page, story, checkout, interpreter, steps)
+            page = partial(verdict_page, story, checkout, interpreter, steps)
             return tell(segment_lines(revision, segment, steps), page, request.report, equal=steps.verdict == "equal")
         run_stages(list(revision.stages), checkout, interpreter, environment, commands)
         rendered = rendered_card(revision, checkout, interpreter.python, environment)

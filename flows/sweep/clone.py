@@ -29,9 +29,8 @@ from flows.project import yaml_text
 from flows.sweep.committed import changed_code, is_below, require_committed, uncommitted_code
 from flows.sweep.git import git, own_environment
 from stages.runtime.atomic import atomic_write
-from stages.runtime.dotted import value_at
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
-from stages.runtime.section import PARAMS_FILE, read_params_file
+from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

@@ -26,25 +26,25 @@ from stages.runtime.entry import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
-KINDS: dict[str, Kind] = {
-    "device": "hardware",
-    "device_type": "hardware",
-    "cpu_flags": "hardware",
-    "cpu_capability": "hardware",
-    "isa_limits": "hardware",
-    "precision": "hardware",
-    "processes": "threads",
-    "machines": "threads",
-    "threads_per_process": "threads",
-    "distributed": "threads",
-    "micro_batch_size": "threads",
-    "gradient_accumulation_steps": "threads",
-    "versions": "library",
-    "compiled": "settings",
-    "environment": "settings",
-    "launch": "settings",
+FACTS: dict[str, tuple[Kind, str]] = {
+    "device": ("hardware", "processor or GPU"),
+    "device_type": ("hardware", ""),
+    "cpu_flags": ("hardware", "vector instructions"),
+    "cpu_capability": ("hardware", "torch's kernels"),
+    "isa_limits": ("hardware", "limits on instructions"),
+    "precision": ("hardware", "precision"),
+    "processes": ("threads", "processes"),
+    "machines": ("threads", ""),
+    "threads_per_process": ("threads", "threads a process"),
+    "distributed": ("threads", "distributed"),
+    "micro_batch_size": ("threads", "micro-batch"),
+    "gradient_accumulation_steps": ("threads", "gradient accumulation"),
+    "versions": ("library", ""),
+    "compiled": ("settings", "compiled"),
+    "environment": ("settings", "environment"),
+    "launch": ("settings", ""),
 }
-"""What a field of a session speaks of."""
+"""Field of a session -> what kind of cause it is, the likeliest first, and what the page calls it, if it shows it."""
 
 FIELDS_OF_THEIR_OWN = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICRO_BATCH"}
 """Variables whose effect another field of a session has: whether they were set does not matter."""
@@ -278,15 +278,15 @@ def differing_execution(recorded: Execution | None, found: Execution | None) -> 
     for session in recorded.sessions[1:]:
         if facts := list(differing_facts(recorded.sessions[0], session)):
             what = ", ".join(fact for _, fact in facts)
-            yield Cause(KINDS[facts[0][0]], f"the recorded run itself changed at step {session.first_step}: {what}")
+            yield Cause(FACTS[facts[0][0]][0], f"the recorded run itself changed at step {session.first_step}: {what}")
     seen = dict.fromkeys(fact for session in found.sessions for fact in differing_facts(recorded.sessions[0], session))
-    order = list(KINDS)
-    yield from (Cause(KINDS[name], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
+    order = list(FACTS)
+    yield from (Cause(FACTS[name][0], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
 
 
 def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, str]]:
     """(field of a session, how it differs)."""
-    for name in KINDS:
+    for name in FACTS:
         ours, theirs = getattr(recorded, name), getattr(found, name)
         if ours == theirs:
             continue

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from flows.environment import prepare_environment
-from flows.project.folder import enter_project
+from flows.environment import enter_project, prepare_environment
 from flows.reproduce.request import Request
 from stages.runtime.entry import UserError, run_stage
 

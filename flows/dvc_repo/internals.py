@@ -37,7 +37,6 @@ from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.state import State
 from voluptuous import Invalid
 
-from flows.dvc_repo.lock_file import blocks_of, read_orders
 from stages.runtime.atomic import atomic_write
 
 DVC_TMP = Path(".dvc/tmp")
@@ -263,21 +262,16 @@ def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
 
 
 @contextmanager
-def lock_file_written_whole() -> Iterator[None]:
+def lock_file_written_whole(place: Callable[[Path, Any], object] | None = None) -> Iterator[None]:
     """While within, dvc.lock is replaced in one step: DVC writes it in place, where a signal leaves it cut off.
 
-    A new entry goes where `dvc repro` would have it (`flows.dvc_repo.lock_file.keep_order`).
+    `place` gets its path and the entries that are to be written, and may change their order.
     """
     original = serialization._dump_data
 
     def dump_whole(path: str, data: Any, dumper: Any, fs: Any = None, **options: Any) -> None:
-        order = read_orders().get(os.path.relpath(path))
-        if order is not None and Path(path).exists():
-            stages, there = data["stages"], blocks_of(Path(path).read_text(encoding="utf-8"))[1]
-            for name in [name for name in stages if name not in there]:
-                position = order.position(name, list(stages))
-                if position < len(stages):
-                    stages.insert(position, name, stages.pop(name))
+        if place is not None:
+            place(Path(path), data["stages"])
         text = io.StringIO()
         dumper(data, text, **options)
         atomic_write(Path(path), text.getvalue())

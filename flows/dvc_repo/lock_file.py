@@ -5,6 +5,7 @@ so a new entry is placed before those of the same run that `dvc repro` would hav
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR
+from stages.runtime.inputs import DVC_FILE
 
-DVC_FILE = Path("dvc.yaml")
 LOCK_FILE = "dvc.lock"
 HEAD = "stages:\n"
 ORDER = STATE_DIR / "lock_order.json"
@@ -119,6 +120,18 @@ def keep_order(stages: Sequence[str], folder: Path = Path()) -> None:
         names = [located(stage)[1] for stage in stages if located(stage)[0] == dvc_file]
         now[str(lock_file)] = RunOrder(stages=names, settled=[name for name in entries if name not in unsettled])
     atomic_write(folder / ORDER, json.dumps({path: order.model_dump() for path, order in now.items()}))
+
+
+def place_new(lock_file: Path, entries: Any) -> None:
+    """Of the entries that DVC is about to write, put the new ones where `dvc repro` would have them."""
+    order = read_orders().get(os.path.relpath(lock_file))
+    if order is None or not lock_file.exists():
+        return
+    there = blocks_of(lock_file.read_text(encoding="utf-8"))[1]
+    for name in [name for name in entries if name not in there]:
+        position = order.position(name, list(entries))
+        if position < len(entries):
+            entries.insert(position, name, entries.pop(name))
 
 
 def read_orders(folder: Path = Path()) -> dict[str, RunOrder]:

@@ -29,12 +29,13 @@ from flows.dvc_repo.internals import (
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE, located
+from flows.dvc_repo.lock_file import LOCK_FILE, located
 from flows.plan.changes import Reason, check_deps, reasons_to_run
 from flows.plan.policy import Policy, read_policy
 from flows.plan.stage_code import code_folders, unnoticed_code, writes_code
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.inputs import DVC_FILE
 
 State = Literal["clean", "run", "maybe", "restore"]
 

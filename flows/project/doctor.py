@@ -12,11 +12,12 @@ from typing import Literal
 import yaml
 
 from flows.dvc_repo.repair import is_torn
-from flows.plan.params import DVC_FILE, check_params, section_models
+from flows.plan.params import check_params, section_models
 from flows.plan.stage_code import unnoticed_code
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.environment import are_set, misspelt
-from stages.runtime.stage_code import LOCK_FILE, WRITER, installed, modules_of, pinned, stage_codes
+from stages.runtime.inputs import DVC_FILE
+from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, installed, modules_of, pinned, stage_codes
 
 OLDEST_PYTHON = (3, 11)
 
@@ -63,13 +64,13 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """What is installed is what requirements.lock pins."""
-    if not LOCK_FILE.exists():
-        return Finding("ok", "packages", f"no {LOCK_FILE} here to compare with")
+    if not REQUIREMENTS_LOCK.exists():
+        return Finding("ok", "packages", f"no {REQUIREMENTS_LOCK} here to compare with")
     pins = pinned().values()
     found = [(name, installed(name) or "missing", wanted) for name, wanted in pins]
     wrong = [f"{name} {here} instead of {wanted}" for name, here, wanted in found if here != wanted]
     if not wrong:
-        return Finding("ok", "packages", f"all {len(pins)} as in {LOCK_FILE}")
+        return Finding("ok", "packages", f"all {len(pins)} as in {REQUIREMENTS_LOCK}")
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     shown = ", ".join(wrong[:3]) + more
     return Finding("fault", "packages", shown, "rm .venv/ready && make setup")

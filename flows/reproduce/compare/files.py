@@ -18,6 +18,7 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 from safetensors import SafetensorError
 
+from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.reproduce.revision import Revision, changed_code
 from stages.formats.revision.lock import Entry, hash_of, overlaps
 from stages.runtime.entry import first_line
@@ -229,12 +230,9 @@ COMPARISONS: dict[str, Callable[[Path, Path], FieldDifference | None]] = {
 """By the ending of a file's name."""
 
 
-LOCK = Path("dvc.lock")
-
-
 def compare_stages(revision: Revision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
     """All stages that led to the revision."""
-    lock = checkout / LOCK
+    lock = checkout / LOCK_FILE
     found = (YAML(typ="safe", pure=True).load(lock).get("stages") or {}) if lock.exists() else {}
     return [compare_stage(revision, checkout, stage, found.get(stage), stage in restored) for stage in revision.stages]
 

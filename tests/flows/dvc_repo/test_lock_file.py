@@ -16,7 +16,7 @@ from flows.plan.graph import make_plan
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy, repro
 
-WAIT = "for try in $(seq 100); do [ -e $1 ] && exit; sleep 0.1; done; exit 1"
+WAIT = "for try in $(seq 900); do [ -e $1 ] && exit; sleep 0.1; done; exit 1"
 """Fails where the file does not appear that a stage makes which `dvc repro` runs later."""
 
 SIDE_BY_SIDE = """\

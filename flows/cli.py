@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
-from flows.environment import prepare_environment
-from flows.project.folder import enter_project
+from flows.environment import enter_project, prepare_environment
+from flows.reproduce.request import Request
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
@@ -203,23 +203,7 @@ def confirmed() -> bool:
 
 
 @app.command
-def reproduce(
-    revision: str,
-    *,
-    folder: Path | None = None,
-    report: Path | None = None,
-    from_scratch: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    segment: str | None = None,
-    checkpoints: Path | None = None,
-    source: str | None = None,
-    data_folder: Annotated[Path | None, cyclopts.Parameter(name="--data")] = None,
-    python: Path | None = None,
-    this_environment: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    settings: Annotated[list[str] | None, cyclopts.Parameter(name="--set", negative="")] = None,
-    token: Annotated[list[str] | None, cyclopts.Parameter(negative="")] = None,
-    yes: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    key: Path | None = None,
-) -> None:
+def reproduce(request: Annotated[Request, cyclopts.Parameter(name="*")]) -> None:
     """Rebuild a published revision from what it records, and say whether the result is the same.
 
     This runs the code of the revision on this machine: whose it is, is said, and asked, before any of it runs.
@@ -227,65 +211,10 @@ def reproduce(
     Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
     difference and its likely cause. Exit code 2: it could not be tried, e.g. the revision is damaged. The same
     command continues after Ctrl-C or a kill.
-
-    Parameters
-    ----------
-    revision
-        A revision's folder, e.g. published/NAME/main, an archive of it, or owner/name@REVISION on the Hub.
-    folder
-        Where to work; .parrotflow/reproduce/REVISION when none is named.
-    report
-        Write a page of HTML about it, e.g. to go with a paper.
-    from_scratch
-        Compute the data too, instead of taking it from a DVC remote or from this project's cache.
-    segment
-        Compute only the steps between two kept checkpoints again: the K-th segment, or FROM-TO in steps.
-    checkpoints
-        The folder with the run's checkpoints, for --segment; this project's when none is named.
-    source
-        A git repository (path or URL) with the recorded commit, if neither this project nor the origin has it.
-    data_folder
-        A folder with input data that the revision does not carry, or the one file that is missing.
-    python
-        The interpreter to compute with, if it has the locked versions; else an environment is made with it.
-    this_environment
-        Compute with this interpreter (or that of --python) although its versions are not the locked ones.
-    settings
-        An execution setting other than the recorded one, e.g. OMP_NUM_THREADS=4; may be given several times.
-    token
-        A variable of this shell, e.g. HF_TOKEN, that the revision's code gets; no other with a secret reaches it. May
-        be given several times.
-    yes
-        Run someone else's code without a question; needed where there is no terminal.
-    key
-        The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it.
     """
-    from flows.reproduce.reproduction import Request
     from flows.reproduce.reproduction import reproduce as rebuild
 
-    pairs = dict(setting.partition("=")[::2] for setting in settings or [])
-    if wrong := [name for name in settings or [] if "=" not in name]:
-        raise UserError(f"--set {wrong[0]}: expected NAME=VALUE")
-    raise SystemExit(
-        rebuild(
-            Request(
-                revision=revision,
-                folder=folder,
-                source=source,
-                data=data_folder,
-                from_scratch=from_scratch,
-                python=python,
-                this_environment=this_environment,
-                settings=pairs,
-                token=tuple(token or ()),
-                yes=yes,
-                key=key,
-                segment=segment,
-                checkpoints=checkpoints,
-                report=report,
-            )
-        )
-    )
+    raise SystemExit(rebuild(request))
 
 
 @app.command

@@ -1,8 +1,8 @@
-"""Where other programs keep their files: in the project's ignored folder; and no telemetry is sent.
+"""Where a command works, the project's root; and where other programs keep their files: in its ignored folder.
 
-Called before prefect or dvc is imported. A user's own Prefect profile is neither read nor changed, unless
-`PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off. Variables that are
-set already are left alone.
+Called before prefect or dvc is imported. No telemetry is sent. A user's own Prefect profile is neither read nor
+changed, unless `PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off.
+Variables that are set already are left alone.
 """
 
 import os
@@ -47,3 +47,18 @@ def prepare_environment() -> None:
     own = str(Path(sys.executable).parent)
     if os.environ.get("PATH", "").split(os.pathsep)[0] != own:
         os.environ["PATH"] = os.pathsep.join([own, os.environ.get("PATH", "")])
+
+
+def enter_project() -> None:
+    """Go to the project's root, also from a folder inside it, and let its `.parrotflow/` ignore itself in git.
+
+    Outside a project nothing is made.
+    """
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), None)
+    if root is None:
+        return
+    os.chdir(root)
+    ignore = private_state_dir() / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")

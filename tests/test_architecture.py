@@ -14,7 +14,7 @@ from dvc.repo import Repo
 from pydantic import BaseModel
 
 from flows.plan.params import section_models
-from flows.reproduce.prepare.environment import groups
+from flows.reproduce.environment import groups
 from stages.runtime.code import RUNTIME, import_closure
 from stages.runtime.section import read_params_file
 from stages.runtime.stage_code import pinned, stage_codes
@@ -29,10 +29,11 @@ PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "
 SHARED_BY_ALL = (
     "runtime/atomic",
     "runtime/code",
-    "runtime/dotted",
+    "runtime/credentials",
     "runtime/entry",
     "runtime/hashes",
     "runtime/inputs",
+    "runtime/section",
     "runtime/stage_code",
 )
 """Writing whole files, failing clearly, hashing, inputs, versions: what no stage can do without."""

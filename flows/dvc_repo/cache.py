@@ -18,7 +18,7 @@ from dvc.output import Output
 from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import file_md5, locked_repo, open_repo, run_cache_entry
-from flows.dvc_repo.lock_file import recorded
+from flows.dvc_repo.lock_file import recorded_all
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
 
@@ -40,7 +40,7 @@ def require_writable_cache() -> Path:
 def low_space(stages: Iterable[str]) -> list[str]:
     """A warning where DVC's cache has less room than the outputs of these stages took the last time."""
     folder = require_writable_cache()
-    outs = [out for stage in stages for out in (recorded(stage) or {}).get("outs", [])]
+    outs = [out for entry in recorded_all(stages).values() for out in entry.get("outs", [])]
     needed, free = sum(out.get("size", 0) for out in outs), shutil.disk_usage(folder).free
     if free >= needed:
         return []

@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
@@ -26,7 +26,7 @@ from dvc.exceptions import DvcException
 from dvc.lock import make_lock
 from dvc.output import Output
 from dvc.repo import Repo
-from dvc.repo.reproduce import get_active_graph
+from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
@@ -125,6 +125,16 @@ def rwlock_guard(folder: Path) -> Iterator[None]:
 def active_graph(repo: Repo) -> Any:
     """Edges lead from a stage to what it needs; a frozen stage needs nothing."""
     return get_active_graph(repo.index.graph)
+
+
+def in_order_of_repro(stages: Collection[PipelineStage], graph: Any) -> list[PipelineStage]:
+    """Stages, each after those that it needs, as `dvc repro` runs them.
+
+    DVC itself takes less than half of the graph in a random order; here that is in the order of the graph too.
+    """
+    part = graph.copy()
+    part.remove_nodes_from([stage for stage in graph if stage not in stages])
+    return list(plan_repro(part))
 
 
 def is_restorable(stage: PipelineStage) -> bool:
@@ -252,11 +262,16 @@ def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
 
 
 @contextmanager
-def lock_file_written_whole() -> Iterator[None]:
-    """While within, dvc.lock is replaced in one step: DVC writes it in place, where a signal leaves it cut off."""
+def lock_file_written_whole(place: Callable[[Path, Any], object] | None = None) -> Iterator[None]:
+    """While within, dvc.lock is replaced in one step: DVC writes it in place, where a signal leaves it cut off.
+
+    `place` gets its path and the entries that are to be written, and may change their order.
+    """
     original = serialization._dump_data
 
     def dump_whole(path: str, data: Any, dumper: Any, fs: Any = None, **options: Any) -> None:
+        if place is not None:
+            place(Path(path), data["stages"])
         text = io.StringIO()
         dumper(data, text, **options)
         atomic_write(Path(path), text.getvalue())

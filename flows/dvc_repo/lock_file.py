@@ -1,16 +1,47 @@
-"""dvc.lock, read and put in the order of dvc.yaml: stages that run side by side are else entered as they finish."""
+"""dvc.lock: read, edited, and in the order in which `dvc repro` would have written it.
 
+DVC updates the entry of a stage in its place and appends a new one. Stages that run side by side finish in any order,
+so a new entry is placed before those of the same run that `dvc repro` would have written later.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from dvc.utils.serialize import load_yaml
+from pydantic import BaseModel, TypeAdapter
 
 from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import STATE_DIR
 
-DVC_FILE = Path("dvc.yaml")
 LOCK_FILE = "dvc.lock"
 HEAD = "stages:\n"
+ORDER = STATE_DIR / "lock_order.json"
+
+
+class RunOrder(BaseModel):
+    """Where the run that works in a project, or worked there last, places entries in one dvc.lock."""
+
+    stages: list[str]
+    """In the order in which `dvc repro` runs them."""
+    settled: list[str]
+    """Entries that were there when the run started: they stay where they are."""
+
+    def entered(self, entries: Sequence[str]) -> list[str]:
+        """Of the entries those that the run has made, in their order."""
+        return [name for name in self.stages if name in entries and name not in self.settled]
+
+    def position(self, name: str, entries: Sequence[str]) -> int:
+        """The index at which a new entry belongs."""
+        if name not in self.stages:
+            return len(entries)
+        later = set(self.stages[self.stages.index(name) + 1 :]).difference(self.settled)
+        return next((index for index, other in enumerate(entries) if other in later), len(entries))
+
+
+_ORDERS = TypeAdapter(dict[str, RunOrder])
 
 
 def lock_file_of(dvc_file: Path) -> Path:
@@ -38,12 +69,22 @@ def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
 
 
 def recorded(stage: str) -> dict[str, Any] | None:
-    """A stage's entry in dvc.lock, read as DVC does: 1e-08 is a number."""
-    dvc_file, name = located(stage)
-    lock_file = lock_file_of(dvc_file)
-    stages = (load_yaml(str(lock_file)) or {}).get("stages") if lock_file.exists() else None
-    entry: dict[str, Any] | None = (stages or {}).get(name)
-    return entry
+    """A stage's entry in dvc.lock."""
+    return recorded_all([stage]).get(stage)
+
+
+def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number."""
+    contents: dict[Path, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for stage in stages:
+        dvc_file, name = located(stage)
+        if dvc_file not in contents:
+            file = lock_file_of(dvc_file)
+            contents[dvc_file] = ((load_yaml(str(file)) if file.exists() else {}) or {}).get("stages") or {}
+        if entry := contents[dvc_file].get(name):
+            found[stage] = entry
+    return found
 
 
 def forget(stage: str) -> None:
@@ -55,20 +96,49 @@ def forget(stage: str) -> None:
     atomic_write(lock_file, head + "".join(blocks.values()))
 
 
-def sort_lock_file(dvc_file: Path = DVC_FILE) -> None:
-    """Bring the stages of the dvc.lock next to `dvc_file` into its order; nothing is written where they are in order.
+def keep_order(stages: Sequence[str], folder: Path = Path()) -> None:
+    """At the start of a run in a project, note where the entries of its stages belong.
 
-    Stages of `foreach` and `matrix` (NAME@ITEM) have the position of their template.
+    `stages`: those of the plan, in the order in which `dvc repro` runs them.
+
+    After a kill or a failure, the entries behind the first missing one are still placed as of that run: `dvc repro`
+    would not have written them yet.
     """
-    lock_file = lock_file_of(dvc_file)
-    if not lock_file.exists() or not dvc_file.exists():
+    before, now = read_orders(folder), dict[str, RunOrder]()
+    for dvc_file in sorted({located(stage)[0] for stage in stages}):
+        lock_file = lock_file_of(dvc_file)
+        written = folder / lock_file
+        entries = list(blocks_of(written.read_text(encoding="utf-8"))[1]) if written.exists() else []
+        unsettled: list[str] = []
+        if earlier := before.get(str(lock_file)):
+            entered = earlier.entered(entries)
+            pending = [name for name in earlier.stages if name not in earlier.settled]
+            count = next((index for index, name in enumerate(pending) if name not in entries), len(pending))
+            # Anything else means that the file was replaced since.
+            unsettled = entered[count:] if entries[len(entries) - len(entered) :] == entered else []
+        names = [located(stage)[1] for stage in stages if located(stage)[0] == dvc_file]
+        now[str(lock_file)] = RunOrder(stages=names, settled=[name for name in entries if name not in unsettled])
+    atomic_write(folder / ORDER, json.dumps({path: order.model_dump() for path, order in now.items()}))
+
+
+def place_new(lock_file: Path, entries: Any) -> None:
+    """Of the entries that DVC is about to write, put the new ones where `dvc repro` would have them."""
+    order = read_orders().get(os.path.relpath(lock_file))
+    if order is None or not lock_file.exists():
         return
-    names = (yaml.safe_load(dvc_file.read_bytes()) or {}).get("stages") or {}
-    positions = {name: position for position, name in enumerate(names)}
-    head, blocks = blocks_of(lock_file.read_text(encoding="utf-8"))
-    ordered = sorted(blocks, key=lambda name: (positions.get(name.split("@")[0], len(positions)), name))
-    if ordered != list(blocks):
-        atomic_write(lock_file, head + "".join(blocks[name] for name in ordered))
+    there = blocks_of(lock_file.read_text(encoding="utf-8"))[1]
+    for name in [name for name in entries if name not in there]:
+        position = order.position(name, list(entries))
+        if position < len(entries):
+            entries.insert(position, name, entries.pop(name))
+
+
+def read_orders(folder: Path = Path()) -> dict[str, RunOrder]:
+    """What the last run in a project noted for each dvc.lock."""
+    try:
+        return _ORDERS.validate_json((folder / ORDER).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def blocks_of(text: str) -> tuple[str, dict[str, str]]:
@@ -79,6 +149,7 @@ def blocks_of(text: str) -> tuple[str, dict[str, str]]:
     for line in text[start:].splitlines(keepends=True):
         if line.startswith("  ") and line[2:3] not in " -#\n":  # which may end there, cut off
             name = line.strip().removesuffix(":").strip("'\"")
+            blocks.pop(name, None)  # one that is there twice counts where it is last
             blocks[name] = ""
         if name:
             blocks[name] += line

@@ -8,7 +8,7 @@ exit status (in a container whose first process reads none, they stay).
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class LockFileWatch:
     """
 
     seen: dict[Path, str] = field(default_factory=dict)
-    """The text of each dvc.lock when it was last valid."""
+    """The text of each dvc.lock when it was last whole; the first one is taken for that, since DVC has read it."""
 
     def look(self, lock_file: Path, *, locked: bool = True) -> bool:
         """Remember a dvc.lock, or mend it by what it held before; whether it was mended.
@@ -39,17 +39,18 @@ class LockFileWatch:
         Without `locked`, DVC's lock is taken for that. One that was never seen whole is left to DVC, which refuses it.
         """
         lock_file = lock_file.resolve()
-        if not is_cut_off(lock_file, self.seen.get(lock_file)):
-            self.seen[lock_file] = lock_file.read_text(encoding="utf-8") if lock_file.exists() else ""
+        before = self.seen.get(lock_file)
+        if before is None or not is_cut_off(lock_file, before):
+            with suppress(UnicodeDecodeError):
+                self.seen[lock_file] = lock_file.read_text(encoding="utf-8") if lock_file.exists() else ""
             return False
-        if lock_file not in self.seen:
+        if before and not is_valid_lock_file(before):
             return False
         held: AbstractContextManager[object] = nullcontext() if locked else locked_repo()
         with held:
-            if cut := is_cut_off(lock_file, None):
+            if cut := is_cut_off(lock_file, before):
                 text = lock_file.read_text(encoding="utf-8", errors="replace")
-                blocks = mended_blocks(self.seen[lock_file], text)
-                self.seen[lock_file] = SCHEMA + HEAD + "".join(blocks)
+                self.seen[lock_file] = SCHEMA + HEAD + "".join(mended_blocks(before, text))
                 atomic_write(lock_file, self.seen[lock_file])
         return cut
 
@@ -60,15 +61,19 @@ class LockFileWatch:
                 say(f"{lock_file} was cut off by another program while stages ran: mended by what it held before")
 
 
-def is_cut_off(lock_file: Path, valid: str | None) -> bool:
-    """Whether DVC would refuse a dvc.lock; `valid` is a text that it would not."""
+def is_cut_off(lock_file: Path, whole: str) -> bool:
+    """Whether DVC would refuse a dvc.lock; `whole` is a text that it would not, whose entries are not read again."""
     try:
         text = lock_file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return False  # each stage counts as never run
     except UnicodeDecodeError:
         return True
-    return text != valid and not is_valid_lock_file(text)
+    (head, blocks), (known_head, known) = blocks_of(text), blocks_of(whole)
+    if not blocks or head != known_head or head + "".join(blocks.values()) != text:
+        return text != whole and not is_valid_lock_file(text)
+    changed = [block for name, block in blocks.items() if known.get(name) != block]
+    return not all(is_valid_lock_file(SCHEMA + HEAD + block) for block in changed)
 
 
 def mended_blocks(before: str, now: str) -> list[str]:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from flows.experiments.experiment import Experiment, Overrides, SettingName, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
-from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+from stages.runtime.section import PARAMS_FILE, check_section, differences, read_params_file, value_at
 
 if TYPE_CHECKING:
     from flows.dvc_repo.experiments import Reach

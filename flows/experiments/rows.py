@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from stages.runtime.dotted import differences, flatten, value_at
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE
+from stages.runtime.section import PARAMS_FILE, differences, flatten, value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

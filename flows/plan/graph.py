@@ -8,15 +8,14 @@ A stage is
 The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dvc.dependency import Dependency
-from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
@@ -25,53 +24,26 @@ from flows.dvc_repo.internals import (
     ReadingState,
     active_graph,
     drop_damaged_trees,
+    in_order_of_repro,
     is_restorable,
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import DVC_FILE, LOCK_FILE, located
-from flows.plan.history import read_seconds
+from flows.dvc_repo.lock_file import LOCK_FILE, located
+from flows.plan.changes import Reason, check_deps, reasons_to_run
 from flows.plan.policy import Policy, read_policy
-from flows.plan.stage_code import CodeFolder, code_folders, unnoticed_code, writes_code
-from flows.plan.unhashable import check_deps
-from stages.runtime.dotted import differences
-from stages.runtime.entry import UserError
-from stages.runtime.stage_code import file_changes, library_changes
+from flows.plan.stage_code import code_folders, unnoticed_code, writes_code
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.inputs import DVC_FILE
 
 State = Literal["clean", "run", "maybe", "restore"]
 
-Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]
-
-FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
+SECONDS = STATE_DIR / "seconds.json"
+"""How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
 
 MOST_FILES_NAMED = 3
 """Of changed code, in the one line that says why a stage runs; `--json` lists all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One thing that makes a stage run."""
-
-    kind: Kind
-    what: str
-    """The parameter, library, file or stage."""
-    old: Any = None
-    """The value as of the last run, where it is known."""
-    new: Any = None
-    """The value now."""
-
-    def __str__(self) -> str:
-        match self.kind:
-            case "parameter" | "library":
-                return f"{self.what} {_short(self.old)} → {_short(self.new)}"
-            case "code" | "data" | "output":
-                return f"{self.what} {self.new}"
-            case "upstream":
-                return f"{self.what} runs before it"
-            case "always":
-                return f"runs every time: {self.what}"
-            case _:
-                return FIXED_TEXT[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,45 +153,31 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
     graph = active_graph(repo)
     chosen: set[PipelineStage] = set()
     neighbours = graph.predecessors if downstream else graph.successors
-    for target in targets or (str(DVC_FILE),):
-        todo = list(repo.stage.collect(target))
-        while todo:
-            stage = todo.pop()
-            if stage not in chosen:
-                chosen.add(stage)
-                todo.extend(neighbours(stage))
+    todo = [stage for target in targets for stage in repo.stage.collect(target)]
+    if not targets:  # what `collect` would read from the file a second time
+        todo = [stage for stage in graph if stage.path_in_repo == str(DVC_FILE)] or repo.stage.collect(str(DVC_FILE))
+    while todo:
+        stage = todo.pop()
+        if stage not in chosen:
+            chosen.add(stage)
+            todo.extend(neighbours(stage))
     if downstream:  # A stage starts only if its code is recorded as it is.
         chosen |= {stage for stage in graph.nodes if writes_code(stage)}
-    # With the edges of frozen stages: they need nothing to run before them, but must not read what is being written.
-    return _upstreams_first([stage for stage in repo.index.stages if stage in chosen], repo.index.graph)
-
-
-def _upstreams_first(stages: list[PipelineStage], graph: Any) -> list[PipelineStage]:
-    ordered: list[PipelineStage] = []
-
-    def visit(stage: PipelineStage) -> None:
-        if stage in ordered:
-            return
-        for needed in sorted(graph.successors(stage), key=lambda other: str(other.addressing)):
-            if needed in stages:
-                visit(needed)
-        ordered.append(stage)
-
-    for stage in stages:
-        visit(stage)
-    return ordered
+    return in_order_of_repro(chosen, graph)
 
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
     seconds, graph = read_seconds(), repo.index.graph
-    folders = code_folders(repo.index.stages)
+    folders, planned = code_folders(repo.index.stages), set(stages)
+    made = {str(out) for stage in repo.index.stages for out in stage.outs}
     for stage in stages:
         drop_damaged_trees(stage.outs)
-        upstream = [other.addressing for other in graph.successors(stage) if other in stages]
+        # With the edges of frozen stages: they need nothing to run before them, but must not read what is written.
+        upstream = [other.addressing for other in graph.successors(stage) if other in planned]
         # Of code that is to be recorded anew the plan knows what it will be.
         known = {folder.writer.addressing for folder in folders if folder.is_stale and folder.expect_in(stage)}
-        reasons = list(_reasons(stage, folders))
+        reasons = list(reasons_to_run(stage, folders, made))
         if force:
             reasons.append(Reason("asked", stage.addressing))
         running = [name for name in upstream if name in changing - known and not stage.frozen]
@@ -256,83 +214,6 @@ def _warning(stage: PipelineStage) -> str:
     return unnoticed_code(stage.addressing, stage.cmd, deps, Path(stage.wdir))
 
 
-def _reasons(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
-    if stage.is_callback:
-        yield Reason("always", "it has neither deps nor outs")
-        return
-    if not any(out.hash_info for out in stage.outs) and not any(dep.hash_info for dep in stage.deps):
-        yield Reason("never run", stage.addressing)
-        return
-    if stage.changed_stage():
-        yield Reason("command", stage.addressing)
-    if stage.frozen:
-        yield from _outs_of_frozen(stage)
-        return
-    yield from _changed_deps(stage, folders)
-    yield from _changed_outs(stage)
-
-
-def _outs_of_frozen(stage: Stage) -> Iterator[Reason]:
-    """DVC neither runs a frozen stage nor restores its outputs: it records them as they are, or fails."""
-    for reason in _changed_outs(stage):
-        missing = reason.new in ("is missing", "are missing")
-        remedy = f"`dvc checkout {stage.addressing}` restores" if missing else "DVC records"
-        yield replace(reason, new=f"{reason.new}, and the stage is frozen: {remedy} it")
-
-
-def _changed_deps(stage: Stage, folders: Sequence[CodeFolder]) -> Iterator[Reason]:
-    if stage.always_changed:
-        yield Reason("always", "always_changed in dvc.yaml")
-    upstream_outs = {str(out) for other in stage.repo.index.stages if other is not stage for out in other.outs}
-    for dep in stage.deps:
-        if isinstance(dep, ParamsDependency):
-            yield from _changed_params(dep)
-        else:
-            kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
-            folder = next((folder for folder in folders if Path(dep.fs_path).parent == folder.path), None)
-            for path, status in (dep.status() or {}).items():
-                # An upstream that has not run yet explains its own outputs.
-                if status == "deleted" and (folder or path in upstream_outs):
-                    continue
-                if not dep.hash_info:
-                    yield Reason(kind, path, new="is new in dvc.yaml")
-                    continue
-                if folder:
-                    yield from _changed_code(folder, dep)
-                else:
-                    yield Reason(kind, path, new=status)
-
-
-def _changed_code(folder: CodeFolder, dep: Dependency) -> Iterator[Reason]:
-    known = folder.changes(dep)
-    files = file_changes(*known) if known else {}
-    libraries = library_changes(*known) if known else []
-    yield from (Reason("code", file, new=how) for file, how in files.items())
-    yield from (Reason("library", *change) for change in libraries)
-    if not files and not libraries:
-        yield Reason("code", "its code", new="changed")
-
-
-def _changed_outs(stage: Stage) -> Iterator[Reason]:
-    states = {path: status for out in stage.outs for path, status in (out.status() or {}).items()}
-    missing = [path for path, status in states.items() if status in ("deleted", "not in cache")]
-    if len(missing) > 1:
-        yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new="are missing")
-    elif missing:
-        yield Reason("output", missing[0], new="is missing")
-    for path, status in states.items():
-        if path not in missing:
-            yield Reason("output", path, new=status)
-
-
-def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
-    before = dep.hash_info.value if dep.hash_info else {}
-    now = dep.read_params()
-    for name in dep.params:
-        for key, old, new in differences(name, before.get(name), now.get(name)):
-            yield Reason("parameter", key, old, new)
-
-
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     """Whether the cache has the results for the inputs as they are now."""
     # DVC restores nothing for a stage that has no dependencies.
@@ -343,6 +224,14 @@ def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
     return entry is not None and bool(entry.outs_cached())
 
 
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def read_seconds() -> dict[str, float]:
+    """How long each stage took when it ran last, seconds."""
+    try:
+        return {name: float(value) for name, value in json.loads(SECONDS.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def remember_seconds(name: str, seconds: float) -> None:
+    """Keep the time of a stage that ran."""
+    atomic_write(SECONDS, json.dumps(read_seconds() | {name: round(seconds, 1)}, indent=1, sort_keys=True))

@@ -10,9 +10,8 @@ import yaml
 
 from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UserError
+from stages.runtime.inputs import DVC_FILE
 from stages.runtime.section import PARAMS_FILE, Section, check_section, read_params_file
-
-DVC_FILE = Path("dvc.yaml")
 
 URLS = ("PARROTFLOW_MIRROR",)
 """Variables that hold one which stages name in what they print and write."""

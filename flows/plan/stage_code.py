@@ -18,7 +18,7 @@ from dvc_data.hashfile.meta import Meta
 
 from stages.runtime.stage_code import (
     FOLDER,
-    LOCK_FILE,
+    REQUIREMENTS_LOCK,
     WRITER,
     StageCode,
     code_path,
@@ -92,7 +92,7 @@ class CodeFolder:
             else:
                 files.add(f"stages/{path.stem.replace('.', '/')}/__main__.py")
         paths = sorted(os.path.relpath(self.root / file) for file in files)
-        return [*paths, *(f"{name} in {LOCK_FILE}" for name in sorted(libraries, key=str.lower))]
+        return [*paths, *(f"{name} in {REQUIREMENTS_LOCK}" for name in sorted(libraries, key=str.lower))]
 
     def expect_in(self, stage: Stage) -> bool:
         """Let DVC take the files as they will be; whether a stage reads nothing else of the folder."""

@@ -21,14 +21,16 @@ import yaml
 from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import record_inputs
-from flows.dvc_repo.lock_file import forget, located, recorded, sort_lock_file
+from flows.dvc_repo.lock_file import forget, recorded_all
 from flows.plan.graph import PlannedStage, make_plan
 from flows.plan.stage_code import expect_code, writes_code
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
 LEDGER = Path("accepted.yaml")
-HEAD = "# Stages declared up to date without a run, and why: written by `parrotflow accept`, shown by the model card.\n"
+LEDGER_HEAD = (
+    "# Stages declared up to date without a run, and why: written by `parrotflow accept`, shown by the model card.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,6 @@ def accept(name: str, because: str) -> Accepted:
     drop_expired()
     record_inputs(name, prepare, before_writing=enter)
     drop_expired()
-    sort_lock_file(located(name)[0])
     return entry
 
 
@@ -92,7 +93,8 @@ def undo(name: str) -> None:
 
 def drop_expired() -> None:
     """Remove the entries of stages that really ran since: their record in dvc.lock is another by now."""
-    _keep(lambda entry: not entry.get("record") or entry["record"] == record_sha256(recorded(entry["stage"])))
+    there = recorded_all(entry["stage"] for entry in read_ledger())
+    _keep(lambda entry: not entry.get("record") or entry["record"] == record_sha256(there.get(entry["stage"])))
 
 
 def drop_entries(name: str) -> None:
@@ -127,7 +129,7 @@ def read_ledger() -> list[dict[str, Any]]:
 
 def write_ledger(entries: list[dict[str, Any]]) -> None:
     """Replace the ledger."""
-    atomic_write(LEDGER, HEAD + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
+    atomic_write(LEDGER, LEDGER_HEAD + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
 
 
 def _keep(wanted: Callable[[dict[str, Any]], bool]) -> None:

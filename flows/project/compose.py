@@ -25,9 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 from flows.plan.params import check_params
 from flows.project import yaml_text
 from stages.runtime.atomic import atomic_write
-from stages.runtime.dotted import flatten, value_at
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.section import PARAMS_FILE, read_params_file
+from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
 CONF = Path("conf")
 

@@ -12,10 +12,12 @@ from typing import Literal
 import yaml
 
 from flows.dvc_repo.repair import is_torn
-from flows.plan.params import DVC_FILE, check_params, section_models
+from flows.plan.params import check_params, section_models
 from flows.plan.stage_code import unnoticed_code
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.stage_code import LOCK_FILE, WRITER, installed, modules_of, pinned, stage_codes
+from stages.runtime.environment import are_set, misspelt
+from stages.runtime.inputs import DVC_FILE
+from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, installed, modules_of, pinned, stage_codes
 
 OLDEST_PYTHON = (3, 11)
 
@@ -47,6 +49,7 @@ def examine() -> Iterator[Finding]:
     yield accelerator()
     yield compiler()
     yield launcher()
+    yield variables()
     yield sandbox()
     yield credentials()
 
@@ -61,13 +64,13 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """What is installed is what requirements.lock pins."""
-    if not LOCK_FILE.exists():
-        return Finding("ok", "packages", f"no {LOCK_FILE} here to compare with")
+    if not REQUIREMENTS_LOCK.exists():
+        return Finding("ok", "packages", f"no {REQUIREMENTS_LOCK} here to compare with")
     pins = pinned().values()
     found = [(name, installed(name) or "missing", wanted) for name, wanted in pins]
     wrong = [f"{name} {here} instead of {wanted}" for name, here, wanted in found if here != wanted]
     if not wrong:
-        return Finding("ok", "packages", f"all {len(pins)} as in {LOCK_FILE}")
+        return Finding("ok", "packages", f"all {len(pins)} as in {REQUIREMENTS_LOCK}")
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     shown = ", ".join(wrong[:3]) + more
     return Finding("fault", "packages", shown, "rm .venv/ready && make setup")
@@ -164,6 +167,16 @@ def launcher() -> Finding:
         presets = ", ".join(sorted(path.stem for path in Path("launch").glob("*.yaml")))
         return Finding("fault", "launcher", f"PARROTFLOW_LAUNCH={name}: no such file", f"choose one of {presets}")
     return Finding("ok", "launcher", name or "your `accelerate config`, else a preset by the hardware")
+
+
+def variables() -> Finding:
+    """The variables PARROTFLOW_* that are set; one that is misspelt would be ignored."""
+    if wrong := misspelt(os.environ):
+        name, like = next(iter(wrong.items()))
+        remedy = f"set {like} instead" if like else "docs/environment.md lists all that there are; unset it"
+        return Finding("note", "variables", f"{name} is none that is read", remedy)
+    found = [f"{name} ({meaning})" for name, meaning in are_set(os.environ).items()]
+    return Finding("ok", "variables", ", ".join(found) or "no PARROTFLOW_* is set: the defaults hold")
 
 
 def sandbox() -> Finding:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.runtime.entry import EXIT_TERMINATED, UserError, private_state_dir
+from stages.runtime.credentials import credential_in, without_credentials
+from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
 
 LOCK = "parrotflow-reproduce.lock"
 """Its name is no common one: a folder that has it is one of a reproduction."""
@@ -32,9 +33,6 @@ some: a secret may have any name."""
 
 HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
-OF_A_USER = re.compile(r"://[^/\s]+@")
-"""The name and password in a URL."""
-
 SSH = "ssh -oBatchMode=yes -oConnectTimeout=30"
 
 SHOWN_LINES = 20
@@ -49,14 +47,18 @@ class Commands:
     """A descriptor: whoever has it open keeps another reproduction out of the folder."""
     shown: list[str] = field(default_factory=list)
 
-    def run(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], *, show: str) -> int:
-        """Run a program to its end, with its output in this terminal; its exit code.
+    def run_python(self, python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+        """Run a program of Python to its end, with its output in this terminal; its exit code.
 
         A signal that asks to end is passed on, and the program's end is waited for: it saves what it has.
         """
-        self.shown.append(show)
+        self.shown.append(shlex.join(["python", *arguments]))
         process = subprocess.Popen(
-            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[self.lock]
+            [str(python), *arguments],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            pass_fds=[self.lock],
         )
         asked_to_end = False
 
@@ -105,18 +107,14 @@ def run_quietly(
     )
 
 
-def without_credentials(text: str) -> str:
-    """A text without the names and passwords in its URLs."""
-    return OF_A_USER.sub("://", text)
-
-
 def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, str]:
     """The variables of this shell that hold no secret, those that the user grants, and those that begin with `also`.
 
     Git asks for no password, and the Hub's client takes none from the user's home.
     """
-    values = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name) and not OF_A_USER.search(value)}
-    values |= {name: value for name, value in os.environ.items() if name in granted or (also and name.startswith(also))}
+    here = os.environ.items()
+    values = {name: value for name, value in here if KEPT.fullmatch(name) and credential_in(value) is None}
+    values |= {name: value for name, value in here if name in granted or (also and name.startswith(also))}
     values = {"GIT_SSH_COMMAND": SSH} | values | {"GIT_TERMINAL_PROMPT": "0"}
     return values if HUB_TOKENS & set(granted) else values | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
@@ -143,3 +141,8 @@ def only_reproduction_in(work: Path) -> Iterator[Commands]:
         yield Commands(lock)
     finally:
         os.close(lock)
+
+
+def failed(code: int) -> type[UserError]:
+    """The error of a program that ended with a code: where a service did not answer, that is passed on."""
+    return UnavailableError if code == EXIT_UNAVAILABLE else UserError

@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from flows.reproduce.commands import Commands, failed
+from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import EXECUTION
+from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.entry import STATE_DIR, UserError
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
@@ -30,12 +36,13 @@ def checkpoint_folder(revision: Revision, given: Path | None) -> Path:
     return (given or CHECKPOINTS / revision.execution.fingerprint).absolute()
 
 
-def find_segment(revision: Revision, folder: Path, asked: str) -> Segment:
+def find_segment(revision: Revision, checkpoints: Path | None, asked: str) -> Segment:
     """The segment that a user names: `K`, counted from 1, or `FROM-TO` in steps.
 
     A segment begins with the run (step 0) or a checkpoint that is kept, and ends with the next recorded one. Raises
     UserError that lists the segments there are.
     """
+    folder = checkpoint_folder(revision, checkpoints)
     recorded = sorted(revision.execution.checkpoints) if revision.execution else []
     if not recorded:
         raise UserError(
@@ -65,9 +72,12 @@ def kept_steps(folder: Path) -> set[int]:
 
 
 def segment_command(
-    revision: Revision, python: Path, segment: Segment, checkpoints: Path, settings: Mapping[str, str], report: Path
+    revision: Revision, segment: Segment, checkpoints: Path, settings: Mapping[str, str], report: Path
 ) -> list[str]:
-    """The command of the module `segment` in the training's package; it sets what is recorded, and then `settings`."""
+    """Python's arguments for the module `segment` in the training's package.
+
+    It sets what is recorded, and then `settings`.
+    """
     training = revision.training
     command = str(revision.stages[training]["cmd"]) if training else ""
     module = command.removeprefix("python -m ").split()
@@ -76,4 +86,35 @@ def segment_command(
     steps = ["--from", str(segment.first), "--to", str(segment.last)]
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     asked = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    return [str(python), "-m", f"{module[0]}.segment", *files, *steps, *asked, "--report", str(report)]
+    return ["-m", f"{module[0]}.segment", *files, *steps, *asked, "--report", str(report)]
+
+
+def compute_segment(
+    segment: Segment,
+    revision: Revision,
+    python: Path,
+    checkout: Path,
+    environment: Mapping[str, str],
+    request: Request,
+    commands: Commands,
+) -> SegmentReport:
+    """Compute one segment of the training again, by the checkout's code. Raises UserError where it cannot be."""
+    result = revision.work / f"segment-{segment.first}-{segment.last}.json"
+    result.unlink(missing_ok=True)
+    checkpoints = checkpoint_folder(revision, request.checkpoints)
+    command = segment_command(revision, segment, checkpoints, request.settings, result)
+    return judged_segment(commands.run_python(python, command, checkout, environment), result, segment)
+
+
+def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
+    """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
+    whose exit code is that of a difference."""
+    if code in (EQUAL, DIFFERENT) and result.is_file():
+        with suppress(ValidationError):
+            report = read_segment_report(result)
+            if (report.verdict, code) in (("equal", EQUAL), ("different", DIFFERENT)):
+                return report
+    raise failed(code)(
+        f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "
+        "the same command tries it again"
+    )

@@ -33,7 +33,7 @@ from flows.dvc_repo.internals import (
     poll_lock_every,
     verify_downloads,
 )
-from flows.dvc_repo.lock_file import located, lock_file_of
+from flows.dvc_repo.lock_file import located, lock_file_of, place_new
 from flows.dvc_repo.repair import LockFileWatch
 from flows.run.request import END, Request, StageProcess
 from flows.run.run_lock import held_locks
@@ -146,7 +146,7 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
             inputs_compared(),
             results_checked(),
             before_lock_file_is_written(watch.look),
-            lock_file_written_whole(),
+            lock_file_written_whole(place_new),
         ):
             code = bring_up_to_date(request)
         print(f"{END}{code}", flush=True)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from flows.dvc_repo.cache import low_space
-from flows.dvc_repo.lock_file import lock_file_of, sort_lock_file
+from flows.dvc_repo.lock_file import keep_order, lock_file_of
 from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
-from flows.plan.graph import PlannedStage, make_plan
-from flows.plan.history import remember_seconds
+from flows.plan.graph import PlannedStage, make_plan, remember_seconds
 from flows.plan.params import check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.attempt import Attempts, Event, RunOptions, RunResult, StageEnded, run_result
@@ -46,6 +45,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         lock_files = [lock_file_of(Path(file)) for file in plan.dvc_files]
         watch, one_at_a_time = LockFileWatch(), threading.Lock()
         watch.look_at_all(lock_files, terminal.say)
+        keep_order([stage.name for stage in plan])
         secrets = secrets_of(plan)
         for line in [
             *unhidden(secrets),
@@ -69,8 +69,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         def finish() -> Iterable[Artifact]:
             terminal.stop()
             watch.look_at_all(lock_files, terminal.say)
-            for file in plan.dvc_files:
-                sort_lock_file(Path(file))
             for outcome in run.outcomes.values():
                 if outcome.result == "ran":
                     remember_seconds(outcome.name, outcome.seconds)

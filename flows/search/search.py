@@ -25,9 +25,8 @@ from flows.sweep.clone import CLONES
 from flows.sweep.git import git
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
-from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import EXIT_CONTINUE, UserError
-from stages.runtime.section import PARAMS_FILE, read_params_file
+from stages.runtime.section import PARAMS_FILE, differences, read_params_file, value_at
 
 RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
 """In searches/NAME/: the runs; the same as a study of optuna; the time that all calls took."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from flows.search.early_stop import EarlyStop, Points
-from stages.runtime.dotted import value_at
+from stages.runtime.section import value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

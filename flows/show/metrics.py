@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flows.plan.graph import PlannedStage
     from flows.plan.policy import Curves
-from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
+from stages.runtime.section import value_at
 
 MOST_POINTS = 500
 """Of a curve that is shown."""

@@ -20,7 +20,6 @@ from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.experiments import experiment_ref
 from flows.dvc_repo.internals import open_repo
-from flows.dvc_repo.lock_file import DVC_FILE
 from flows.dvc_repo.repair import repair_after_kill
 from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import dvc_state_within
@@ -29,9 +28,9 @@ from flows.project import yaml_text
 from flows.sweep.committed import changed_code, is_below, require_committed, uncommitted_code
 from flows.sweep.git import git, own_environment
 from stages.runtime.atomic import atomic_write
-from stages.runtime.dotted import value_at
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
-from stages.runtime.section import PARAMS_FILE, read_params_file
+from stages.runtime.inputs import DVC_FILE
+from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

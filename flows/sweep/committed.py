@@ -13,13 +13,13 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from flows.dvc_repo.internals import open_repo
+from flows.plan.changes import check_deps
 from flows.plan.stage_code import code_folders, writes_code
-from flows.plan.unhashable import check_deps
 from flows.sweep.git import git, unpack
 from stages.runtime.code import PACKAGES
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
-from stages.runtime.stage_code import LOCK_FILE, StageCode, code_of, code_path, stage_codes, stage_modules
+from stages.runtime.stage_code import REQUIREMENTS_LOCK, StageCode, code_of, code_path, stage_codes, stage_modules
 
 SUBMODULE = "160000"
 """Its mode in git's index: of another repository in this one git has the commit and no file."""
@@ -79,7 +79,7 @@ def codes_at(commit: str, root: Path, params: str) -> Mapping[Path, StageCode]:
     file is not Python.
     """
     with TemporaryDirectory() as folder:
-        unpack(root, commit, [*PACKAGES, str(LOCK_FILE)], Path(folder))
+        unpack(root, commit, [*PACKAGES, str(REQUIREMENTS_LOCK)], Path(folder))
         Path(folder, PARAMS_FILE).write_text(params, encoding="utf-8")
         try:
             return stage_codes(Path(folder))

@@ -24,9 +24,8 @@ from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
 from flows.sweep.committed import sources_of
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
-from stages.runtime.dotted import differences
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_params_file
+from stages.runtime.section import differences, read_params_file
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from stages.runtime.dotted import differences, value_at
 from stages.runtime.entry import InputsChangedError, UserError
+from stages.runtime.section import differences, value_at
 from stages.runtime.stage_code import (
     WRITER,
     StageCode,

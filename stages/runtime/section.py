@@ -1,4 +1,4 @@
-"""A stage's section of params.yaml, read into its typed model.
+"""A stage's section of params.yaml, read into its typed model; and nested values by dotted keys.
 
 `params.yaml` is the only place with values; a model has types, units and bounds, and no defaults.
 """
@@ -135,3 +135,35 @@ def _describe(name: str, line: Any, path: Path) -> str:
             # Of a whole section the message names the values that matter.
             value = "" if isinstance(line["input"], dict) else f" = {line['input']!r}"
             return f"{path}: {key}{value}: {line['msg'].removeprefix('Value error, ')}"
+
+
+def value_at(values: Any, key: str) -> Any:
+    """What lies at a dotted key; None where it leads nowhere."""
+    for part in key.split("."):
+        if not isinstance(values, Mapping):
+            return None
+        values = values.get(part)
+    return values
+
+
+def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The leaves that differ between two values, each with its dotted key, the old and the new value.
+
+    `key` is that of the two values themselves, empty at the top. A list is a leaf.
+    """
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted({*old, *new}):
+            yield from differences(f"{key}.{name}" if key else str(name), old.get(name), new.get(name))
+    elif old != new:
+        yield key, old, new
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves by their dotted keys. A list is a leaf."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -16,15 +16,14 @@ import yaml
 
 from stages.runtime.code import Sources, computing
 from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
 
 FOLDER = Path("code")
 
 WRITER = f"stages.{FOLDER}"
 """The module whose DVC stage writes the folder. It has no file there itself."""
 
-LOCK_FILE = Path("requirements.lock")
-
-PARAMS_FILE = Path("params.yaml")
+REQUIREMENTS_LOCK = Path("requirements.lock")
 
 WITHOUT_EFFECT = {"pydantic", "pyyaml"}
 """Libraries that only read parameters: an upgrade changes no result, and would rerun every stage."""
@@ -113,13 +112,13 @@ def stage_modules(root: Path = Path()) -> list[str]:
 
 def stage_codes(root: Path = Path()) -> dict[Path, StageCode]:
     """The code of every stage as it is now, by `code_path`. Raises UserError where a file is not Python."""
-    sources, pins, params = Sources(root), pinned(root / LOCK_FILE), _params(root / PARAMS_FILE)
+    sources, pins, params = Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE)
     return {code_path(module): _code_of(module, sources, pins, params) for module in stage_modules(root)}
 
 
 def code_of(module: str, root: Path = Path()) -> StageCode:
     """The code of one stage as it is now. Raises UserError where a file is not Python."""
-    return _code_of(module, Sources(root), pinned(root / LOCK_FILE), _params(root / PARAMS_FILE))
+    return _code_of(module, Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
 
 
 def _code_of(
@@ -151,7 +150,7 @@ def _packages(section: object) -> set[str]:
     return {str(name) for names in asked if isinstance(names, list) for name in names}
 
 
-def pinned(lock_file: Path = LOCK_FILE) -> dict[str, tuple[str, str]]:
+def pinned(lock_file: Path = REQUIREMENTS_LOCK) -> dict[str, tuple[str, str]]:
     """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version."""
     lines = lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else []
     pins = (found.groups() for found in map(_PIN.match, lines) if found)
@@ -171,7 +170,7 @@ def installed(library: str) -> str | None:
         return None
 
 
-def require_locked(*libraries: str, lock_file: Path = LOCK_FILE) -> None:
+def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None:
     """Raise UserError unless each library is installed in the version that requirements.lock names.
 
     Of what a stage imports this is looked at anyway (`stages.runtime.inputs`). A library that it depends on without

@@ -5,7 +5,7 @@ import pytest
 from pydantic import Field
 
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section, read_section
+from stages.runtime.section import Section, differences, flatten, read_section, value_at
 
 
 class Optimizer(Section):
@@ -118,3 +118,24 @@ def test_a_value_of_one_of_several_kinds_is_named_by_the_keys_that_lead_to_it(
         read_section("toy", Sources, write(tmp_path, f"toy: {{sources: {sources}}}"))
 
     assert f"toy.{message}" in str(refused.value)
+
+
+VALUES = {"a": {"b": 1, "c": {}}, "d": [1]}
+
+
+def test_a_dotted_key_leads_to_a_value() -> None:
+    assert value_at(VALUES, "a.b") == 1
+    assert value_at(VALUES, "d") == [1]
+    assert value_at(VALUES, "d.x") is None
+    assert value_at(VALUES, "x.y") is None
+
+
+def test_differences_reach_the_leaves() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "d": [1, 2], "e": None}
+
+    assert list(differences("x", old, new)) == [("x.a.c", 2, 3), ("x.d", [1], [1, 2])]
+    assert list(differences("", old, new)) == [("a.c", 2, 3), ("d", [1], [1, 2])]
+
+
+def test_leaves_are_known_by_their_dotted_keys() -> None:
+    assert flatten(VALUES) == {"a.b": 1, "d": [1]}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.compare.fields import ComparedStage, FieldDifference, FileDifference, Weight, keys
+from flows.reproduce.compare.files import ComparedStage, FieldDifference, FileDifference, Weight, keys
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json

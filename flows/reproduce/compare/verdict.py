@@ -1,5 +1,6 @@
 """The verdict, and where the result differs the likely cause, derived from recorded and present facts."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,37 +8,127 @@ from typing import Literal
 
 from flows.reproduce.compare.card import STAGE as PUBLISHING
 from flows.reproduce.compare.card import compare_card
-from flows.reproduce.compare.fields import Cause, ComparedStage, FileDifference, Kind
-from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations, same_weights
-from flows.reproduce.compare.stages import compare_stages
+from flows.reproduce.compare.files import ROUNDING, Cause, ComparedStage, FileDifference, Kind, compare_stages
 from flows.reproduce.revision import Revision, ancestors
+from stages.formats.evaluation.report import (
+    EVALUATE_RECEIPT,
+    EVALUATE_REPORT,
+    Evaluation,
+    HeldOutMetrics,
+    Interval,
+    read_evaluation,
+    read_evaluation_receipt,
+)
+from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
-from stages.formats.revision.layout import CARD, CURVES, EXECUTION, INPUTS, PROVENANCE
+from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, EXECUTION, INPUTS, PROVENANCE
+from stages.runtime.entry import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
-KINDS: dict[str, Kind] = {
-    "device": "hardware",
-    "device_type": "hardware",
-    "cpu_flags": "hardware",
-    "cpu_capability": "hardware",
-    "isa_limits": "hardware",
-    "precision": "hardware",
-    "processes": "threads",
-    "machines": "threads",
-    "threads_per_process": "threads",
-    "distributed": "threads",
-    "micro_batch_size": "threads",
-    "gradient_accumulation_steps": "threads",
-    "versions": "library",
-    "compiled": "settings",
-    "environment": "settings",
-    "launch": "settings",
+FACTS: dict[str, tuple[Kind, str]] = {
+    "device": ("hardware", "processor or GPU"),
+    "device_type": ("hardware", ""),
+    "cpu_flags": ("hardware", "vector instructions"),
+    "cpu_capability": ("hardware", "torch's kernels"),
+    "isa_limits": ("hardware", "limits on instructions"),
+    "precision": ("hardware", "precision"),
+    "processes": ("threads", "processes"),
+    "machines": ("threads", ""),
+    "threads_per_process": ("threads", "threads a process"),
+    "distributed": ("threads", "distributed"),
+    "micro_batch_size": ("threads", "micro-batch"),
+    "gradient_accumulation_steps": ("threads", "gradient accumulation"),
+    "versions": ("library", ""),
+    "compiled": ("settings", "compiled"),
+    "environment": ("settings", "environment"),
+    "launch": ("settings", ""),
 }
-"""What a field of a session speaks of."""
+"""Field of a session -> what kind of cause it is, the likeliest first, and what the page calls it, if it shows it."""
 
 FIELDS_OF_THEIR_OWN = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICRO_BATCH"}
 """Variables whose effect another field of a session has: whether they were set does not matter."""
+
+
+MAIN_SET = "validation"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSet:
+    """Bits per byte of one set of held-out documents, as published and of the rebuilt model."""
+
+    name: str
+    published: float
+    published_interval: Interval | None
+    """None of a set of one document, which cannot vary, and where there is no value."""
+    found: float
+    found_interval: Interval | None
+    equal: bool
+    reason: str
+    """Why it is equal, or not."""
+
+
+def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]:
+    """Each set of the published evaluation; empty where one of the two has no evaluation that can be read."""
+    try:
+        published, found = read_evaluation(revision.folder / EVALUATION), read_evaluation(checkout / EVALUATE_REPORT)
+        documents = [
+            {name: one.documents_sha256 for name, one in read_evaluation_receipt(path).sets.items()}
+            for path in (revision.folder / EVALUATION_RECEIPT, checkout / EVALUATE_RECEIPT)
+        ]
+    except (OSError, UserError):
+        return []
+    same_documents = documents[0] == documents[1]
+    same = same_weights(revision, checkout)
+    return [
+        compare_set(name, ours, theirs, same_weights=same, same_documents=same_documents)
+        if ours and theirs
+        else of_one_alone(name, ours, theirs)
+        for name, ours, theirs in pairs(published, found)
+    ]
+
+
+def same_weights(revision: Revision, checkout: Path) -> bool:
+    """Whether the rebuilt weights are the published ones; False where there are none."""
+    try:
+        return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
+    except UserError:
+        return False
+
+
+def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMetrics | None, HeldOutMetrics | None]]:
+    """(name, published, found) of each set that one of the two has; the held-out split first."""
+    yield MAIN_SET, ours, theirs
+    yield from ((name, ours.sets.get(name), theirs.sets.get(name)) for name in {**ours.sets, **theirs.sets})
+
+
+def of_one_alone(name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None) -> ComparedSet:
+    """A set that only one of the two evaluations has."""
+    (ours, our_ends), (theirs, their_ends) = (
+        (one.bits_per_byte, one.interval_95.bits_per_byte) if one else (math.nan, None) for one in (published, found)
+    )
+    reason = "not published" if published is None else "not measured here"
+    return ComparedSet(name, ours, our_ends, theirs, their_ends, False, reason)
+
+
+def compare_set(
+    name: str, published: HeldOutMetrics, found: HeldOutMetrics, *, same_weights: bool, same_documents: bool
+) -> ComparedSet:
+    """One set. The same weights must give the same value but for rounding: an interval would hide a wrong number."""
+    ours, theirs = published.bits_per_byte, found.bits_per_byte
+    our_ends, their_ends = published.interval_95.bits_per_byte, found.interval_95.bits_per_byte
+    if not same_documents:
+        equal, reason = False, "measured on other documents"
+    elif same_weights:
+        equal = abs(ours - theirs) <= ROUNDING * abs(ours)
+        apart = "equal but for rounding" if equal else "more apart than rounding explains"
+        reason = f"the same weights, {'equal' if ours == theirs else apart}"
+    elif our_ends is None or their_ends is None:
+        equal, reason = False, "other weights, and a single document has no interval to be within"
+    else:
+        equal = our_ends[0] <= theirs <= our_ends[1] and their_ends[0] <= ours <= their_ends[1]
+        reason = "each within the other's interval" if equal else "not within each other's intervals"
+    return ComparedSet(name, ours, our_ends, theirs, their_ends, equal, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +278,15 @@ def differing_execution(recorded: Execution | None, found: Execution | None) -> 
     for session in recorded.sessions[1:]:
         if facts := list(differing_facts(recorded.sessions[0], session)):
             what = ", ".join(fact for _, fact in facts)
-            yield Cause(KINDS[facts[0][0]], f"the recorded run itself changed at step {session.first_step}: {what}")
+            yield Cause(FACTS[facts[0][0]][0], f"the recorded run itself changed at step {session.first_step}: {what}")
     seen = dict.fromkeys(fact for session in found.sessions for fact in differing_facts(recorded.sessions[0], session))
-    order = list(KINDS)
-    yield from (Cause(KINDS[name], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
+    order = list(FACTS)
+    yield from (Cause(FACTS[name][0], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
 
 
 def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, str]]:
     """(field of a session, how it differs)."""
-    for name in KINDS:
+    for name in FACTS:
         ours, theirs = getattr(recorded, name), getattr(found, name)
         if ours == theirs:
             continue

@@ -50,7 +50,7 @@ from stages.formats.revision.lock import (
 )
 from stages.formats.revision.model_index import contradictions
 from stages.formats.revision.provenance import Provenance
-from stages.runtime.dotted import value_at
+from stages.runtime.section import value_at
 from stages.runtime.stage_code import FOLDER, code_in, code_path, modules_of
 
 NOT_OF_A_STAGE = frozenset(

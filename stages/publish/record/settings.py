@@ -21,8 +21,8 @@ from stages.formats.revision.layout import (
     record_path,
 )
 from stages.publish.lock import LOCK, Stages, recorded_code, recorded_versions
-from stages.runtime.dotted import value_at
 from stages.runtime.entry import UserError
+from stages.runtime.section import value_at
 from stages.runtime.stage_code import normalised, pinned
 
 PARAMS, PIPELINE = Path("params.yaml"), Path("dvc.yaml")

@@ -14,8 +14,8 @@ from typing import Any
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.code import ROOT, code_sha256
-from stages.runtime.dotted import flatten
 from stages.runtime.hashes import file_sha256
+from stages.runtime.section import flatten
 from stages.runtime.stage_code import pinned
 from stages.train.model.build import source_sha256
 from stages.train.params import TrainParams

@@ -11,8 +11,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from stages.runtime.dotted import flatten
 from stages.runtime.entry import UserError
+from stages.runtime.section import flatten
 from stages.train.params import TrainParams
 
 PROJECT = "parrotflow"

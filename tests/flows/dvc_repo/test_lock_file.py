@@ -11,51 +11,129 @@ import yaml
 from dvc.utils.serialize import _yaml, modify_yaml
 
 from flows.dvc_repo.internals import lock_file_written_whole
-from flows.dvc_repo.lock_file import LOCK_FILE, forget, located, recorded, sort_lock_file
+from flows.dvc_repo.lock_file import LOCK_FILE, blocks_of, forget, keep_order, located, read_orders, recorded
 from flows.plan.graph import make_plan
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy, repro
 
-DVC_YAML = "stages:\n  b: {cmd: x}\n  cell: {matrix: {x: [1]}, cmd: x}\n  a: {cmd: x}\n"
-A, B, CELL = "  a:\n    cmd: x\n", "  b:\n    cmd: x\n    outs:\n    - path: b\n", "  cell@1:\n    cmd: x\n"
+WAIT = "for try in $(seq 900); do [ -e $1 ] && exit; sleep 0.1; done; exit 1"
+"""Fails where the file does not appear that a stage makes which `dvc repro` runs later."""
+
+SIDE_BY_SIDE = """\
+vars: [{models: {b: 2, a: 1}}]
+stages:
+  slow: {cmd: sh wait.sh last && cat one.txt > slow.txt, deps: [one.txt], outs: [slow.txt]}
+  cell:
+    matrix: {x: [2, 1]}
+    cmd: echo ${item.x} > cell${item.x}.txt
+    outs: ["cell${item.x}.txt"]
+  each:
+    foreach: ${models}
+    do: {cmd: "echo ${item} > each${key}.txt", outs: ["each${key}.txt"]}
+  join:
+    cmd: cat slow.txt cell1.txt more/more.txt > join.txt
+    deps: [slow.txt, cell1.txt, more/more.txt]
+    outs: [join.txt]
+  also: {cmd: cat cell2.txt > also.txt && touch last, deps: [cell2.txt], outs: [also.txt]}
+"""
+
+MORE = """\
+stages:
+  z: {cmd: echo z > z.txt, outs: [z.txt]}
+  more: {cmd: cat z.txt > more.txt, deps: [z.txt], outs: [more.txt]}
+"""
 
 
-def write(folder: Path, *blocks: str, dvc_yaml: str = DVC_YAML) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "dvc.yaml").write_text(dvc_yaml)
-    lock = folder / "dvc.lock"
-    lock.write_text("schema: '2.0'\nstages:\n" + "".join(blocks))
-    return lock
+def twins(tmp_path: Path) -> tuple[Path, Path]:
+    """Two projects with the same pipeline: one for `dvc repro`, in which no stage waits, one for `parrotflow run`."""
+    plain, ours = toy(tmp_path / "plain", SIDE_BY_SIDE), toy(tmp_path / "ours", SIDE_BY_SIDE)
+    for folder in (plain, ours):
+        (folder / "more").mkdir()
+        (folder / "more/dvc.yaml").write_text(MORE)
+        (folder / "wait.sh").write_text(WAIT)
+        (folder / "one.txt").write_text("1\n")
+    (plain / "wait.sh").write_text("true\n")
+    return plain, ours
 
 
-def test_the_lock_follows_dvc_yaml_whatever_finished_first(tmp_path: Path) -> None:
-    lock = write(tmp_path, A, CELL, B)
-
-    sort_lock_file(tmp_path / "dvc.yaml")
-
-    assert lock.read_text() == "schema: '2.0'\nstages:\n" + B + CELL + A
+def locks(folder: Path) -> list[bytes]:
+    return [(folder / path).read_bytes() for path in (LOCK_FILE, f"more/{LOCK_FILE}")]
 
 
-def test_a_lock_in_order_is_not_touched(tmp_path: Path) -> None:
-    lock = write(tmp_path, B, A)
-    before = lock.stat().st_mtime_ns
-
-    sort_lock_file(tmp_path / "dvc.yaml")
-
-    assert lock.stat().st_mtime_ns == before
+def stages_in(folder: Path) -> list[str]:
+    return list(yaml.safe_load((folder / LOCK_FILE).read_text())["stages"])
 
 
-def test_each_lock_is_sorted_by_its_own_dvc_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, more = (
-        write(tmp_path, A, B),
-        write(tmp_path / "more", B, A, dvc_yaml="stages:\n  a: {cmd: x}\n  b: {cmd: x}\n"),
-    )
+def test_stages_side_by_side_leave_the_lock_files_of_dvc_repro(tmp_path: Path) -> None:
+    plain, ours = twins(tmp_path)
 
-    for folder in (tmp_path, tmp_path / "more"):
-        sort_lock_file(folder / "dvc.yaml")
+    repro(plain)
+    done = run(ours)
 
-    assert list(yaml.safe_load(root.read_text())["stages"]) == ["b", "a"]
-    assert list(yaml.safe_load(more.read_text())["stages"]) == ["a", "b"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert locks(ours) == locks(plain)
+    assert stages_in(ours)[0] == "slow"
+
+
+@pytest.mark.parametrize("first", [("join",), ("each@a", "cell@2"), ("each",), ("more/dvc.yaml:more",)])
+def test_entries_that_are_there_keep_their_order_and_new_ones_follow(tmp_path: Path, first: tuple[str, ...]) -> None:
+    plain, ours = twins(tmp_path)
+    (ours / "last").touch()
+    for folder in (plain, ours):
+        repro(folder, *first)
+    (ours / "last").unlink()
+
+    repro(plain)
+    done = run(ours)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert locks(ours) == locks(plain)
+
+
+def test_a_lock_in_another_order_stays_so_when_its_stages_run_again(tmp_path: Path) -> None:
+    plain, ours = twins(tmp_path)
+    (ours / "last").touch()
+    for folder in (plain, ours):
+        repro(folder)
+        head, blocks = blocks_of((folder / LOCK_FILE).read_text())
+        (folder / LOCK_FILE).write_text(head + "".join(reversed(blocks.values())))
+        (folder / "one.txt").write_text("2\n")
+    assert stages_in(ours)[0] != "slow"
+
+    repro(plain)
+    assert run(ours).returncode == 0
+
+    assert locks(ours) == locks(plain)
+
+
+def test_after_a_failure_the_next_run_leaves_the_lock_file_of_dvc_repro(tmp_path: Path) -> None:
+    plain, ours = twins(tmp_path)
+    (ours / "wait.sh").write_text(WAIT.replace("&& exit", "&& exit 1"))
+    assert run(ours).returncode == 1
+    assert "also" in stages_in(ours)
+    (ours / "wait.sh").write_text(WAIT)
+
+    repro(plain)
+    assert run(ours).returncode == 0
+
+    assert locks(ours) == locks(plain)
+
+
+def test_entries_of_a_failed_run_in_a_lock_that_was_replaced_since_stay_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = {name: f"  {name}:\n    cmd: x\n" for name in "abcd"}
+
+    def entered(names: str, *, then: str) -> int:
+        keep_order(tuple("abcd"))
+        Path(LOCK_FILE).write_text("schema: '2.0'\nstages:\n" + "".join(blocks[name] for name in names))
+        keep_order(tuple("abcd"))
+        return read_orders()[LOCK_FILE].position(then, names)
+
+    assert entered("cd", then="a") == 0
+    Path(LOCK_FILE).unlink()
+    assert entered("dc", then="a") == 2
 
 
 def test_a_stage_is_found_in_its_own_dvc_yaml() -> None:

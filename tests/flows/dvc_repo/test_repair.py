@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.dvc_repo.internals import DVC_TMP
-from flows.dvc_repo.repair import forget_zombies, is_torn, remove_torn_table
+from flows.dvc_repo.internals import DVC_TMP, is_valid_lock_file
+from flows.dvc_repo.repair import LockFileWatch, forget_zombies, is_torn, remove_torn_table
 from flows.project import doctor
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import repro
@@ -110,3 +110,21 @@ def test_a_lock_file_that_is_cut_off_while_a_stage_runs_is_mended_by_the_run(tmp
     assert list(after) == ["one", "two", "cut", "after"]
     assert after["two"] == yaml.safe_load(before)["stages"]["two"]
     assert "Data and pipelines are up to date" in repro(project)
+
+
+ENTRY = "  {0}:\n    cmd: cp in.txt {0}.txt\n    outs:\n    - path: {0}.txt\n      hash: md5\n      md5: {1}\n"
+
+
+def test_a_lock_that_is_cut_off_anywhere_while_stages_run_is_mended_unless_dvc_would_take_it(tmp_path: Path) -> None:
+    lock = tmp_path / "dvc.lock"
+    old = "schema: '2.0'\nstages:\n" + ENTRY.format("one", "a" * 32) + ENTRY.format("two", "b" * 32)
+    new = old.replace("b" * 32, "c" * 32) + ENTRY.format("three", "d" * 32)
+    for text in (new, new + ENTRY.format("one", "e" * 32), new + "datasets: []\n"):
+        for end in range(len(text) + 1):
+            watch = LockFileWatch()
+            lock.write_text(old)
+            assert not watch.look(lock)
+            lock.write_text(text[:end])
+
+            assert watch.look(lock) == (not is_valid_lock_file(text[:end])), text[:end]
+            assert is_valid_lock_file(lock.read_text())

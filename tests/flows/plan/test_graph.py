@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.plan.graph import PlannedStage, Reason, make_plan
+from flows.plan.changes import Reason
+from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy, repro
 

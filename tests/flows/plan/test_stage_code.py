@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan.graph import Reason, make_plan
+from flows.plan.changes import Reason
+from flows.plan.graph import make_plan
 from flows.project.accept import accept
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy, repro

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.prepare.archive import unpack, unpacked_revision
+from flows.reproduce.fetch import unpack, unpacked_revision
 from stages.formats.revision.layout import PROVENANCE
 from stages.formats.revision.provenance import Provenance, write_provenance
 from stages.runtime.entry import UserError
@@ -98,7 +98,7 @@ def test_an_archive_of_a_whole_revision_is_unpacked(revision: Path, tmp_path: Pa
 
 
 def test_more_files_than_a_revision_can_have_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.reproduce.prepare.archive.MOST_FILES", 3)
+    monkeypatch.setattr("flows.reproduce.fetch.MOST_FILES", 3)
     with tarfile.open(tmp_path / "many.tar.gz", "w:gz") as opened:
         for number in range(5):
             opened.addfile(tarfile.TarInfo(f"file{number}"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from flows.reproduce.prepare.fetch import check_signature, opened
+from flows.reproduce.fetch import check_signature, opened
 from stages.formats.revision.layout import PROVENANCE
 from stages.formats.revision.signature import TRUSTED_KEY
 from stages.runtime.entry import UserError
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from shutil import copytree
 from huggingface_hub import HfApi
-from flows.reproduce.prepare.fetch import check_signature, opened
+from flows.reproduce.fetch import check_signature, opened
 
 api = HfApi()
 api.create_repo("me/model")

@@ -14,8 +14,9 @@ import pytest
 
 from flows.reproduce.compare.card import rendered_card
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
-from flows.reproduce.prepare.fetch import check_signature
-from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.fetch import check_signature
+from flows.reproduce.reproduction import reproduce
+from flows.reproduce.request import Request
 from flows.reproduce.revision import read_revision
 from stages.formats.revision.layout import (
     CARD,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.reproduction import reproduce
+from flows.reproduce.request import Request
 
 
 def test_a_segment_of_a_published_training_is_bit_identical(

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.reproduction import reproduce
+from flows.reproduce.request import Request
 from stages.formats.revision.inputs import Dependency, InputListing, Place
 from stages.formats.revision.layout import (
     EVALUATION,
@@ -93,10 +94,7 @@ def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing
 ) -> None:
     python = Path(os.path.relpath(sys.executable))
     assert (
-        reproduce(
-            Request(str(revision), yes=True, source=str(project), python=python, settings={"OMP_NUM_THREADS": "7"})
-        )
-        == 0
+        reproduce(Request(str(revision), yes=True, source=str(project), python=python, set=["OMP_NUM_THREADS=7"])) == 0
     )
 
     said = capfd.readouterr().out

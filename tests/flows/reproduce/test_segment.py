@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.reproduction import Request, judged_segment, require_writable
-from flows.reproduce.segment import DIFFERENT, EQUAL, Segment
+from flows.reproduce.reproduction import require_writable
+from flows.reproduce.request import Request
+from flows.reproduce.segment import DIFFERENT, EQUAL, Segment, judged_segment
 from stages.formats.revision.segment import SegmentReport, write_segment_report
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
@@ -45,6 +46,6 @@ def test_a_page_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> N
 
 
 def test_the_command_is_shown_without_credentials() -> None:
-    shown = Request("main", source="https://me:secret@example.org/code.git").command_line()
+    shown = Request("main", source="https://me:secret@example.org/code.git").command_line
 
     assert shown == "parrotflow reproduce main --source https://example.org/code.git"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.prepare.environment import Machine, interpreter_for, require_pins
-from flows.reproduce.prepare.fetch import keep
-from flows.reproduce.reproduction import Request, reproduce
+from flows.reproduce.environment import Machine, interpreter_for, require_pins
+from flows.reproduce.fetch import keep
+from flows.reproduce.reproduction import reproduce
+from flows.reproduce.request import Request
 from flows.reproduce.revision import read_revision
 from stages.formats.revision.layout import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE
 from stages.formats.revision.provenance import GitState, read_provenance
@@ -183,7 +184,7 @@ def test_a_failed_installation_does_not_show_the_password_of_an_index(
 
 def test_a_token_that_is_not_set_is_refused(revision: Path) -> None:
     with pytest.raises(UserError, match="--token NOT_SET_HERE: no such variable"):
-        reproduce(Request(str(revision), token=("NOT_SET_HERE",)))
+        reproduce(Request(str(revision), token=["NOT_SET_HERE"]))
 
 
 def test_a_signature_that_was_added_or_removed_since_the_first_start_counts(revision: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.prepare.execution import changes_within
+from flows.reproduce.execution import changes_within
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
 from stages.publish.card.training import other_code

@@ -12,12 +12,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from flows.reproduce.commands import SHOWN_LINES, Commands, output, run_quietly, without_secrets
-from flows.reproduce.prepare.probe import probe as probed
+from flows.reproduce.probe import probe as probed
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.stage_code import LOCK_FILE, normalised, pinned
+from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -197,7 +197,7 @@ def install_locked(revision: Revision, python: Path) -> None:
 
 def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, str]]) -> None:
     """Let the checkout's lock pin the versions that are here: the stages refuse to run with others."""
-    path = checkout / LOCK_FILE
+    path = checkout / REQUIREMENTS_LOCK
     text = path.read_text(encoding="utf-8")
     spelt = {name: spelling for name, (spelling, _) in pinned(path).items()}
     for name, (_, here) in different.items():

@@ -1,17 +1,132 @@
-"""Archives of other people: unpacked within bounds, and nowhere but in one folder."""
+"""A published revision -> `WORK/revision`: from a folder, an archive, or the Hugging Face Hub.
+
+Archives are other people's: unpacked within bounds, and nowhere but in one folder.
+"""
 
 import lzma
+import re
+import shutil
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from stages.formats.revision.layout import NOT_INDEXED, PROVENANCE
-from stages.formats.revision.provenance import Provenance
-from stages.runtime.entry import UserError, first_line
+from flows.reproduce.revision import Revision, read_revision, require_made
+from stages.formats.revision.layout import MAIN, NOT_INDEXED, PROVENANCE
+from stages.formats.revision.provenance import Provenance, read_provenance
+from stages.formats.revision.signature import verify_signature
+from stages.formats.revision.verify import verify_files
+from stages.runtime.atomic import atomic_folder
+from stages.runtime.entry import STATE_DIR, UserError, first_line
+from stages.runtime.hub import explained
+
+WORK = STATE_DIR / "reproduce"
+"""Here each revision has the folder in which it is reproduced."""
+
+FETCHED = "revision"
+
+HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
+
+OF_THE_HUB = (".gitattributes", ".cache")
+"""What the Hub and its client add to the files of a revision."""
+
+
+def work_folder(asked: str, found: Path, given: Path | None) -> Path:
+    """Where a revision is reproduced. Raises UserError where what the user names is damaged or no revision."""
+    provenance = read_provenance(found / PROVENANCE)
+    if provenance is None:
+        raise UserError(f"{asked}: holds no {PROVENANCE} that can be read, so it is no revision of parrotflow")
+    require_intact(asked, found)
+    return (given or WORK / provenance.revision).absolute()
+
+
+def keep(asked: str, found: Path, work: Path) -> Revision:
+    """Copy the revision into the work folder, unless it is there, and read it.
+
+    Raises UserError that names the file where it is damaged or is not what its record says.
+    """
+    kept = work / FETCHED
+    if not kept.exists():
+        with atomic_folder(kept) as partial:
+            shutil.copytree(found, partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    elif (kept / PROVENANCE).read_bytes() != (found / PROVENANCE).read_bytes():
+        raise UserError(
+            f"{work}: another revision, or another publication of this one, is reproduced there; "
+            "choose another folder with --folder, or delete that one"
+        )
+    else:
+        take_signature(found, kept)
+    require_intact(asked, kept)
+    revision = read_revision(asked, kept)
+    require_made(revision)
+    return revision
+
+
+def take_signature(found: Path, kept: Path) -> None:
+    """Let the copy of an earlier start have what the revision has now besides its indexed files: a signature may have
+    been added or removed since."""
+    for name in NOT_INDEXED - {PROVENANCE}:
+        if (found / name).is_file():
+            shutil.copyfile(found / name, kept / name)
+        else:
+            (kept / name).unlink(missing_ok=True)
+
+
+def require_intact(asked: str, folder: Path) -> None:
+    """Raise UserError that names the files that are not as they were published."""
+    faults = verify_files(folder)
+    if faults:
+        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; fetch it again")
+
+
+def check_signature(asked: str, folder: Path, key: Path | None) -> str:
+    """What is known of the signature, in words.
+
+    Raises UserError where it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
+    not signed by it.
+    """
+    found = verify_signature(folder, key)
+    if not found.is_acceptable(key):
+        raise UserError(f"{asked}: {found}")
+    return str(found)
+
+
+@contextmanager
+def opened(asked: str) -> Iterator[Path]:
+    """A folder with the files of the revision that a user names, for as long as they are copied."""
+    path = Path(asked)
+    if path.is_dir():
+        # `published/NAME` is where the revisions are; `main` is the current one.
+        yield path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN
+    elif path.is_file():
+        with TemporaryDirectory() as temporary:
+            yield unpacked_revision(path, Path(temporary))
+    elif found := HUB_NAME.fullmatch(asked):
+        with TemporaryDirectory() as temporary:
+            yield downloaded(found["repository"], found["revision"] or MAIN, Path(temporary))
+    else:
+        raise UserError(f"{asked}: no folder, no archive, and no owner/name@revision of the Hub")
+
+
+def downloaded(repository: str, revision: str, folder: Path) -> Path:
+    """The files of a revision on the Hub: of a tag, a branch or a commit. Raises as `explained` does."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        with explained(f"{repository}@{revision}"):
+            snapshot_download(repository, revision=revision, local_dir=folder)
+    except UserError as error:
+        raise type(error)(f"{error}; and there is no such folder here") from None
+    for added in OF_THE_HUB:
+        shutil.rmtree(folder / added, ignore_errors=True)
+        (folder / added).unlink(missing_ok=True)
+    return folder
+
 
 NOT_UNPACKED = (
     *(OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError),

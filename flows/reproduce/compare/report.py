@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.reproduce.commands import Commands
-from flows.reproduce.compare.verdict import BIT_IDENTICAL, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
-from flows.reproduce.prepare.environment import Interpreter
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, FACTS, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
+from flows.reproduce.environment import Interpreter
 from flows.reproduce.revision import Revision
+from flows.reproduce.segment import Segment
 from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weight_files, weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
@@ -69,51 +70,28 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, verdict: Verdict) -> str:
-    """The page of a reproduction."""
-    return page(
-        story,
-        checkout,
-        interpreter,
-        verdict=verdict,
-        result=verdict.result,
-        explanation=verdict.explanation,
-        not_compared=verdict.not_compared,
-        segment=None,
-        found_weights=found_weights(checkout),
-    )
+def segment_result(found: SegmentReport) -> str:
+    """Whether a segment was reproduced."""
+    return BIT_IDENTICAL if found.verdict == "equal" else NOT_REPRODUCED
 
 
-def segment_page(story: Story, checkout: Path, interpreter: Interpreter, segment: SegmentReport) -> str:
-    """The page of one segment."""
-    return page(
-        story,
-        checkout,
-        interpreter,
-        verdict=None,
-        result=BIT_IDENTICAL if segment.verdict == "equal" else NOT_REPRODUCED,
-        explanation=segment.reason,
-        not_compared=outside_of_segment(story.revision),
-        segment=segment,
-        found_weights=None,
-    )
+def segment_lines(revision: Revision, segment: Segment, found: SegmentReport) -> list[str]:
+    """The verdict on a segment for the terminal."""
+    lines = ["", f"{segment_result(found)}: steps {segment.first} to {segment.last} of the training"]
+    return lines + [f"not compared: {one}" for one in outside_of_segment(revision)]
 
 
-def outside_of_segment(revision: Revision) -> list[str]:
-    """What of a revision the check of a segment says nothing of."""
-    weights = [file.name for file in weight_files(revision.folder)]
-    made = [path for path in revision.published if path not in weights]
-    said = [path for path in revision.provenance.files if path not in revision.published and path not in weights]
-    return [
-        f"computed by no step of this segment, and compared with {RECORDED_LOCK} alone: {', '.join(made)}",
-        f"compared with the rest of the record alone: {', '.join(said)}",
-    ]
-
-
-def page(story: Story, checkout: Path, interpreter: Interpreter, **values: Any) -> str:
-    """Fill the template."""
+def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, outcome: Verdict | SegmentReport) -> str:
+    """The page of a reproduction, or of a segment of its training."""
     revision = story.revision
     found = read_execution(checkout / TRAIN_EXECUTION)
+    said: dict[str, Any] = {"verdict": None, "segment": None, "found_weights": None}
+    if isinstance(outcome, Verdict):
+        said |= {"result": outcome.result, "explanation": outcome.explanation, "not_compared": outcome.not_compared}
+        said |= {"verdict": outcome, "found_weights": found_weights(checkout)}
+    else:
+        said |= {"result": segment_result(outcome), "explanation": outcome.reason, "segment": outcome}
+        said |= {"not_compared": outside_of_segment(revision)}
     return filled_template(
         TEMPLATE,
         {},
@@ -128,8 +106,19 @@ def page(story: Story, checkout: Path, interpreter: Interpreter, **values: Any) 
         facts=machine_rows(
             revision.execution.sessions if revision.execution else [], found.sessions if found else [], interpreter
         ),
-        **values,
+        **said,
     )
+
+
+def outside_of_segment(revision: Revision) -> list[str]:
+    """What of a revision the check of a segment says nothing of."""
+    weights = [file.name for file in weight_files(revision.folder)]
+    made = [path for path in revision.published if path not in weights]
+    said = [path for path in revision.provenance.files if path not in revision.published and path not in weights]
+    return [
+        f"computed by no step of this segment, and compared with {RECORDED_LOCK} alone: {', '.join(made)}",
+        f"compared with the rest of the record alone: {', '.join(said)}",
+    ]
 
 
 def found_weights(checkout: Path) -> str | None:
@@ -143,29 +132,12 @@ def found_weights(checkout: Path) -> str | None:
 def machine_rows(recorded: list[Session], found: list[Session], interpreter: Interpreter) -> list[tuple[str, str, str]]:
     """(fact, recorded, here) of the training's execution."""
     old, new = (sessions[0] if sessions else None for sessions in (recorded, found or recorded))
-    rows = [(label, shown(old, name), shown(new, name)) for name, label in FACTS.items()]
+    rows = [(label, shown(old, name), shown(new, name)) for name, (_, label) in FACTS.items() if label]
     libraries = sorted({*(old.versions if old else {}), *(new.versions if new else {})})
     here = new.versions if new else {"python": interpreter.machine.python, **interpreter.machine.versions}
     return rows + [
         (name, old.versions.get(name, NOTHING) if old else NOTHING, here.get(name, NOTHING)) for name in libraries
     ]
-
-
-FACTS = {
-    "device": "processor or GPU",
-    "cpu_capability": "torch's kernels",
-    "cpu_flags": "vector instructions",
-    "isa_limits": "limits on instructions",
-    "processes": "processes",
-    "threads_per_process": "threads a process",
-    "distributed": "distributed",
-    "precision": "precision",
-    "compiled": "compiled",
-    "micro_batch_size": "micro-batch",
-    "gradient_accumulation_steps": "gradient accumulation",
-    "environment": "environment",
-}
-"""Field of a session -> what the page calls it."""
 
 
 def shown(session: Session | None, name: str) -> str:

@@ -13,7 +13,7 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
-wheel_digest = runpy.run_path(str(Path(__file__).parents[3] / "stages/formats/revision/wheels.py"))["wheel_digest"]
+wheel_digest = runpy.run_path(str(Path(__file__).parents[2] / "stages/formats/revision/wheels.py"))["wheel_digest"]
 
 
 def probe() -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from flows.reproduce.commands import without_secrets
-from flows.reproduce.prepare.environment import Interpreter, Machine
+from flows.reproduce.environment import Interpreter, Machine
 from flows.reproduce.revision import Revision
 from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write

@@ -11,8 +11,8 @@ from typing import Any
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from flows.reproduce.commands import output, run_quietly, without_credentials, without_secrets
-from flows.reproduce.prepare.archive import unpack
+from flows.reproduce.commands import output, run_quietly, without_secrets
+from flows.reproduce.fetch import unpack
 from flows.reproduce.revision import Revision, changed_code
 from stages.formats.revision.consistency import code_read
 from stages.formats.revision.layout import (
@@ -24,6 +24,7 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
 )
 from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, first_line
 from stages.runtime.stage_code import FOLDER, stage_codes
 

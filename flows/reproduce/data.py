@@ -10,16 +10,17 @@ from dvc.exceptions import OutputNotFoundError
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.reproduce.commands import run_quietly, without_credentials, without_secrets
-from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
+from flows.dvc_repo.lock_file import LOCK_FILE
+from flows.reproduce.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
+from flows.reproduce.commands import run_quietly, without_secrets
 from flows.reproduce.revision import Revision
 from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
 from stages.formats.revision.lock import file_md5, hash_of
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-
-LOCK, DVC_FILE = "dvc.lock", "dvc.yaml"
+from stages.runtime.inputs import DVC_FILE
 
 
 def supply_inputs(
@@ -152,7 +153,7 @@ def keep_restored(revision: Revision, checkout: Path, restored: list[str], lacki
 
     Those in `lacking`, whose inputs are not there, are frozen: DVC would else compute them because an input is missing.
     """
-    lock, pipeline = checkout / LOCK, checkout / DVC_FILE
+    lock, pipeline = checkout / LOCK_FILE, checkout / DVC_FILE
     if not restored:
         lock.unlink()
         return

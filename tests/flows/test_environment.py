@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.project.folder import enter_project
+from flows.environment import enter_project
 from tests.flows.toy import make_toy
 
 

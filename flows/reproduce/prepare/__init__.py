@@ -1,1 +1,0 @@
-"""What a reproduction needs: the revision, its code, its data, an interpreter, the recorded execution."""

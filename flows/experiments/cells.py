@@ -8,16 +8,17 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.experiment import Experiment, Overrides, SettingName, bare_name, experiment_path
+from flows.experiments.experiment import Experiment, SettingName, experiment_path
+from flows.experiments.yaml_file import Overrides, bare_name
 from flows.plan.params import section_models
 from flows.project.compose import preset
-from stages.runtime.dotted import differences, value_at
+from stages.runtime.dotted import differences, flatten, value_at
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 
@@ -64,6 +65,21 @@ class Cell:
                 raise UserError(f"{key}: {PARAMS_FILE} has no `{section}`")
             within[last] = deepcopy(value)
         return changed
+
+    def sets(self, key: str) -> bool:
+        """Whether a leaf of params.yaml, by its dotted key, is what this cell says."""
+        return any(f"{key}.".startswith(f"{own}.") for own in self.overrides)
+
+    def moved(self, ran: Mapping[str, Any], today: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+        """What a run of this cell had otherwise than it would have it today: the run's values by dotted key.
+
+        `ran` and `today` are params.yaml of the run and of now, `read` the keys that its stages read. What the run did
+        not have was a constant of the code then, and is no difference unless the cell sets it.
+        """
+        within = tuple(f"{key}." if key else "" for key in read)
+        old, new = flatten(ran), flatten(self.params(today))
+        differ = (key for key, *_ in differences("", old, new) if f"{key}.".startswith(within))
+        return {key: old.get(key) for key in differ if key in old or self.sets(key)}
 
 
 def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]:

@@ -15,7 +15,6 @@ from typing import Any
 
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
-from flows.experiments.rows import leaves_read
 from flows.experiments.runs import Run, RunCells, last_runs
 from flows.search.proposals import corners, importances, propose, with_presets, write_journal
 from flows.search.results import progress, report, runs_csv
@@ -25,7 +24,7 @@ from flows.sweep.clone import CLONES
 from flows.sweep.git import git
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
-from stages.runtime.dotted import differences, value_at
+from stages.runtime.dotted import value_at
 from stages.runtime.entry import EXIT_CONTINUE, UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
@@ -117,7 +116,7 @@ class Plan:
     """With the choices of conf/ replaced by their values."""
     params: dict[str, Any]
     read: set[str]
-    """Dotted keys of params.yaml that its runs read, each with a dot behind it; empty text for all."""
+    """Dotted keys of params.yaml that its runs read; empty text for all."""
 
     @property
     def folder(self) -> Path:
@@ -166,9 +165,7 @@ class Plan:
         """
         for item in batch:
             run = runs[item.cell.id]
-            today, then = (leaves_read(values, self.read) for values in (item.cell.params(self.params), run.params))
-            moved = [key for key, *_ in differences("", today, then)] if run.params else []
-            if moved:
+            if moved := run.params and item.cell.moved(run.params, self.params, self.read):
                 raise UserError(
                     f"{self.folder / RECORD}: {item.cell.name} was made with another {PARAMS_FILE}: "
                     f"{', '.join(moved)}; put these values back, or move {self.folder} away to search anew"
@@ -248,4 +245,4 @@ def read_plan(name: str) -> Plan:
                 raise UserError(f"stop_early.steps: {key} of {PARAMS_FILE} is no number of steps: {steps!r}")
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
-    return Plan(path, written, search, params, {f"{key}." if key else "" for key in reached.params})
+    return Plan(path, written, search, params, reached.params)

@@ -74,9 +74,13 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"axes": {"size": {}}}, "axes.size = {}: Dictionary should have at least 1 item"),
         (
             {"axes": {"size": {"param": ["a", "b"], "values": [1]}}},
-            "axes: size.param = ['a', 'b']: give one dotted key",
+            "axes.size: param = ['a', 'b']: give one dotted key",
         ),
-        ({"axes": {"size": {"param": "model.width", "values": [1, "1"]}}}, "axes: size.values: 1 is there twice"),
+        ({"axes": {"size": {"param": "model.width", "values": [1, "1"]}}}, "axes.size: values: 1 is there twice"),
+        (
+            {"axes": EXPERIMENT["axes"] | {"cost": {"low": {}}, "seed": {"one": {}}}},
+            "axes: cost, seed: another column of runs.csv has this name; call it differently",
+        ),
         (
             {"settings": {"small": {"minutes": 1, "seeds": []}, "full": {"minutes": None}}},
             "settings.small.seeds = []: List should have at least 1 item",

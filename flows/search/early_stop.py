@@ -1,12 +1,18 @@
 """The median rule: a run whose best value so far is worse than that of half the earlier runs is stopped."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from optuna.trial import FrozenTrial, TrialState
 
-Points = list[tuple[float, float]]
+from flows.experiments.cells import Cell
+from flows.experiments.rows import Points
+from flows.search.proposals import cell_of
+from flows.search.search_file import Search
+from stages.runtime.dotted import value_at
 
 ROUNDING = 1e-9
 """Of shares: 0.3 and 300 / 1000 are the same."""
@@ -54,3 +60,21 @@ class EarlyStop:
     @staticmethod
     def _at(curve: Points, share: float) -> float:
         return float(np.interp(share, [x for x, _ in curve], [y for _, y in curve]))
+
+
+def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[str, Any]) -> EarlyStop | None:
+    """The rule for the runs that follow these trials. None while there are too few to compare with."""
+    rule, done = search.stop_early, [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if rule is None or len(done) < search.startup_runs:
+        return None
+    curves = [
+        over_shares(search, cell_of("", search, trial.params), list(trial.intermediate_values.items()), params)
+        for trial in done
+    ]
+    return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
+
+
+def over_shares(search: Search, cell: Cell, points: Points, params: Mapping[str, Any]) -> Points:
+    """A curve over the share of the run's steps instead of the step."""
+    steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
+    return [(step / steps, value) for step, value in points]

@@ -159,6 +159,11 @@ class Search(Section):
         return self.objective.better == "lower"
 
     @property
+    def direction(self) -> Literal["minimize", "maximize"]:
+        """As optuna calls it."""
+        return "minimize" if self.lower_is_better else "maximize"
+
+    @property
     def reports(self) -> set[str]:
         """The JSON files that are read of a run."""
         compute = self.budget.compute

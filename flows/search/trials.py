@@ -1,100 +1,106 @@
-"""What is proposed, and what became of it."""
+"""What became of the runs: trials of optuna, which its journal keeps.
 
-import math
+A trial's curve is in its intermediate values, by step. `user_attrs` of a trial has the id of its `cell`, its DVC
+`experiment`, the `message` of one that was stopped or failed, and `after`: how many trials there were when it was
+proposed.
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any
 
-from flows.search.early_stop import EarlyStop, Points
-from stages.runtime.dotted import value_at
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-if TYPE_CHECKING:
-    from flows.experiments.cells import Cell
-    from flows.experiments.runs import Run
-    from flows.search.search_file import Search
+from flows.experiments.cells import Cell
+from flows.experiments.rows import is_number
+from flows.experiments.runs import Run
+from flows.search.early_stop import early_stop, over_shares
+from flows.search.proposals import Proposal, cell_of, distributions
+from flows.search.search_file import Search
+from stages.runtime.atomic import atomic_write
+from stages.runtime.dotted import differences, value_at
+from stages.runtime.entry import UserError
 
-Value = str | int | float
+STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
+"""Optuna's states for people."""
 
-State = Literal["finished", "stopped", "failed"]
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A run that is to be made."""
-
-    number: int
-    """From 1, in the order in which they are proposed."""
-    values: Mapping[str, Value]
-    """Of each key of the space: a number, or the name of a choice."""
-    cell: "Cell"
-    """As a cell of an experiment, by which it is run."""
+SETTINGS = "file"
+"""The study's attribute that has the search file."""
 
 
-@dataclass(frozen=True)
-class Trial(Proposal):
-    """A proposal with its run."""
+def open_study(path: Path, name: str, written: Search, *, write: bool) -> optuna.Study | None:
+    """The study of a search, by its file, in its journal, which is made if it is to be written; None where it is not.
 
-    run: "Run"
-    state: State
-    """Stopped: early, by the rule of the file."""
-    value: float | None
-    """The objective; none unless it is finished."""
-    points: Points
-    """Its curve, up to where it was stopped."""
-    message: str
-    """Why it was stopped, or how it failed."""
-
-
-def finished(trials: Sequence[Trial], *, lower: bool) -> list[Trial]:
-    """Those with a value, the best first; of equal ones the earlier first."""
-    done = [(trial.value, trial) for trial in trials if trial.value is not None]
-    return [trial for _, trial in sorted(done, key=lambda pair: pair[0] if lower else -pair[0])]
-
-
-def early_stop(search: "Search", trials: Sequence[Trial], params: Mapping[str, Any]) -> EarlyStop | None:
-    """The rule for the runs that follow these trials. None while there are too few to compare with."""
-    rule = search.stop_early
-    if rule is None:
+    Raises UserError for one that was made with another search file; only the budget and the question may change.
+    """
+    if not write and not path.is_file():
         return None
-    curves = [curve_over_shares(search, trial.cell, trial.points, params) for trial in finished(trials, lower=True)]
-    if len(curves) < search.startup_runs:
-        return None
-    return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
+    if write:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = path.read_bytes() if path.is_file() else b""
+        if not content.endswith(b"\n"):  # a kill has left half a line, which optuna would not read past
+            atomic_write(path, content[: content.rfind(b"\n") + 1])
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    settings = written.model_dump(mode="json", exclude={"question", "budget"})
+    if write and not any(study.study_name == name for study in storage.get_all_studies()):
+        study = optuna.create_study(storage=storage, study_name=name, direction=written.direction)
+        study.set_user_attr(SETTINGS, settings)
+    else:
+        study = optuna.load_study(storage=storage, study_name=name)
+    made_with = study.user_attrs.get(SETTINGS, settings)
+    if moved := [key for key, *_ in differences("", made_with, settings)]:
+        raise UserError(
+            f"{path}: made with another search file: {', '.join(moved)}; put these values back, or move {path.parent} "
+            "away to search anew"
+        )
+    return study
 
 
-def curve_over_shares(search: "Search", cell: "Cell", points: Points, params: Mapping[str, Any]) -> Points:
-    """A curve over the share of the run's steps instead of the step."""
-    steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
-    return [(step / steps, value) for step, value in points]
+def cell_of_trial(name: str, search: Search, trial: FrozenTrial) -> Cell:
+    """The run of a trial of the search of this name, with its choices of conf/ replaced by their values."""
+    return cell_of(f"{name}-{trial.number + 1:04}", search, trial.params)
+
+
+def ranked(search: Search, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The finished ones, the best first; of equal ones the earlier first."""
+    done = [(trial.value, trial) for trial in trials if trial.value is not None and trial.state == TrialState.COMPLETE]
+    return [trial for _, trial in sorted(done, key=lambda pair: pair[0] if search.lower_is_better else -pair[0])]
 
 
 def judged(
-    search: "Search", earlier: Sequence[Trial], proposal: Proposal, run: "Run", params: Mapping[str, Any]
-) -> Trial:
-    """A proposal whose run has ended, after the trials of earlier batches.
+    search: Search, earlier: Sequence[FrozenTrial], number: int, proposal: Proposal, run: Run, params: Mapping[str, Any]
+) -> FrozenTrial:
+    """The trial of this number, from 0: a proposal, made after earlier trials, whose run has ended.
 
     The early stop is decided again, from the whole curve: a run that ended before its curve was read is stopped where
     it would have been, so that the result does not depend on the moment of reading.
     """
     points = run.curves.get(search.stop_early.curve, []) if search.stop_early else []
+    state, value, message = TrialState.COMPLETE, number_of(run, search.objective.source), ""
     rule = early_stop(search, earlier, params)
-    stop = rule.stopped(curve_over_shares(search, proposal.cell, points, params)) if rule else None
-    if stop:
-        index, why = stop
-        return Trial(**vars(proposal), run=run, state="stopped", value=None, points=points[: index + 1], message=why)
-    if run.state != "finished":
-        message = run.message or run.state
-        return Trial(**vars(proposal), run=run, state="failed", value=None, points=points, message=message)
-    value = number_of(run, search.objective.source)
-    message = "" if value is not None else f"its report has no number {search.objective.source}"
-    state: State = "failed" if value is None else "finished"
-    return Trial(**vars(proposal), run=run, state=state, value=value, points=points, message=message)
+    if rule and (stop := rule.stopped(over_shares(search, proposal.cell, points, params))):
+        state, points, message = TrialState.PRUNED, points[: stop[0] + 1], stop[1]
+    elif run.state != "finished":
+        state, message = TrialState.FAIL, run.message or run.state
+    elif value is None:
+        state, message = TrialState.FAIL, f"its report has no number {search.objective.source}"
+    trial = create_trial(
+        state=state,
+        value=value if state == TrialState.COMPLETE else None,
+        params=dict(proposal.values),
+        distributions=distributions(search),
+        user_attrs={"cell": proposal.cell.id, "experiment": run.experiment, "message": message, "after": len(earlier)},
+        intermediate_values={int(step): value for step, value in points},
+    )
+    trial.number = number
+    return trial
 
 
-def number_of(run: "Run", source: str) -> float | None:
+def number_of(run: Run, source: str) -> float | None:
     """The number at FILE:KEY of a run's reports; none where there is no finite one."""
     file, _, key = source.partition(":")
     value = value_at(run.reports.get(file), key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+    return float(value) if is_number(value) else None

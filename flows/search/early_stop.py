@@ -14,8 +14,8 @@ from flows.search.proposals import cell_of
 from flows.search.search_file import Search
 from stages.runtime.dotted import value_at
 
-ROUNDING = 1e-9
-"""Of shares: 0.3 and 300 / 1000 are the same."""
+SHARE_DIGITS = 9
+"""0.3 and 300 / 1000 are the same."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class EarlyStop:
     """What a run is compared with. It depends on the curves alone, not on when they are read."""
 
     curves: Sequence[Points]
-    """Of finished runs, over the share of their steps."""
+    """Of finished runs, over the share of their steps; none is empty."""
     after: float
     """No run is stopped before this share."""
     quantile: float
@@ -41,8 +41,11 @@ class EarlyStop:
         best = math.inf
         for index, (share, value) in enumerate(points):
             best = min(best, sign * value) if math.isfinite(value) else best
-            others = [sign * self._at(curve, share) for curve in self.curves if self._covers(curve, share)]
-            if share + ROUNDING < self.after or share > 1 - ROUNDING or not others:
+            known = [
+                np.interp(share, *zip(*curve, strict=True), left=math.nan, right=math.nan) for curve in self.curves
+            ]
+            others = [sign * other for other in known if math.isfinite(other)]
+            if not self.after <= share < 1 or not others:
                 continue
             bound = float(np.quantile(others, self.quantile))
             if not math.isfinite(value) or best > bound:
@@ -53,14 +56,6 @@ class EarlyStop:
                 )
         return None
 
-    @staticmethod
-    def _covers(curve: Points, share: float) -> bool:
-        return bool(curve) and curve[0][0] - ROUNDING <= share <= curve[-1][0] + ROUNDING
-
-    @staticmethod
-    def _at(curve: Points, share: float) -> float:
-        return float(np.interp(share, [x for x, _ in curve], [y for _, y in curve]))
-
 
 def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[str, Any]) -> EarlyStop | None:
     """The rule for the runs that follow these trials. None while there are too few to compare with."""
@@ -70,6 +65,7 @@ def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[st
     curves = [
         over_shares(search, cell_of("", search, trial.params), list(trial.intermediate_values.items()), params)
         for trial in done
+        if trial.intermediate_values
     ]
     return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
 
@@ -77,4 +73,4 @@ def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[st
 def over_shares(search: Search, cell: Cell, points: Points, params: Mapping[str, Any]) -> Points:
     """A curve over the share of the run's steps instead of the step."""
     steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
-    return [(step / steps, value) for step, value in points]
+    return [(round(step / steps, SHARE_DIGITS), value) for step, value in points]

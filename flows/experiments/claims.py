@@ -22,19 +22,10 @@ Limit = float | Name
 """A number; or a metric, of whose mean at the same levels."""
 
 
-class Bounds(Section):
-    """Within which a number has to be."""
+Relation = Literal["below", "at_most", "above", "at_least"]
 
-    below: Limit | None = None
-    at_most: Limit | None = None
-    above: Limit | None = None
-    at_least: Limit | None = None
-
-    @model_validator(mode="after")
-    def _some_bound(self) -> "Bounds":
-        if not self.model_fields_set:
-            raise ValueError("give at least one of below, at_most, above, at_least")
-        return self
+Bounds = Annotated[dict[Relation, Limit], Field(min_length=1)]
+"""Within which a number has to be."""
 
 
 class Condition(Section):
@@ -87,7 +78,7 @@ class Condition(Section):
         return self
 
     def _limits(self) -> list[Limit]:
-        return [limit for bounds in self.bounds.values() for limit in bounds.model_dump(exclude_none=True).values()]
+        return [limit for bounds in self.bounds.values() for limit in bounds.values()]
 
     @property
     def metrics(self) -> set[str]:
@@ -159,7 +150,7 @@ def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
             value = getattr(found, "mean" if name == "value" else name)
             if value is None:
                 return "cannot be said", f"one seed has no interval ({'; '.join(told)})"
-            for relation, limit in bounds.model_dump(exclude_none=True).items():
+            for relation, limit in bounds.items():
                 bound = estimate(_values(rows[0], limit)) if isinstance(limit, str) else None
                 told += [_told(bound)] if bound else []
                 holds.append(RELATIONS[relation](value, bound.mean if bound else limit))

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from flows.experiments.claims import Bounds, Claim, Condition, check_claims, fit_of
+from flows.experiments.claims import Claim, Condition, check_claims, fit_of
 from flows.experiments.rows import Tidy
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import SMALLEST, some_data
@@ -64,7 +64,7 @@ def test_a_claim_about_what_the_grid_does_not_have_is_refused(
     data = some_data(tmp_path)
 
     with pytest.raises(UserError, match=r"^claims\.0\.holds_if: ") as error:
-        check_claims(with_claim(data, mean="loss", levels=levels, value=Bounds(below=1)))
+        check_claims(with_claim(data, mean="loss", levels=levels, value={"below": 1}))
 
     assert message in str(error.value)
 
@@ -72,9 +72,9 @@ def test_a_claim_about_what_the_grid_does_not_have_is_refused(
 def test_a_claim_of_several_conditions_needs_all_of_them(tmp_path: Path) -> None:
     data = some_data(tmp_path, lacking=[0])  # w1, a, seed 0
     conditions = {
-        "holds": Condition(mean="loss", levels={"size": "w8", "recipe": "a"}, value=Bounds(below="cost", above=0)),
-        "does not hold": Condition(mean="loss", levels={"size": "w2", "recipe": "a"}, value=Bounds(below="cost")),
-        "cannot be said": Condition(mean="loss", levels={"size": "w1", "recipe": "a"}, value=Bounds(below=9)),
+        "holds": Condition(mean="loss", levels={"size": "w8", "recipe": "a"}, value={"below": "cost", "above": 0}),
+        "does not hold": Condition(mean="loss", levels={"size": "w2", "recipe": "a"}, value={"below": "cost"}),
+        "cannot be said": Condition(mean="loss", levels={"size": "w1", "recipe": "a"}, value={"below": 9}),
     }
 
     def answer(*names: str) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     data = at(data, data.frame["seed"] == 0)
 
-    (claim,) = check_claims(with_claim(data, mean="loss", levels=SMALLEST, high=Bounds(below=9)))
+    (claim,) = check_claims(with_claim(data, mean="loss", levels=SMALLEST, high={"below": 9}))
 
     assert claim.answer == "cannot be said"
     assert "one seed has no interval" in claim.because
@@ -104,7 +104,7 @@ def test_a_fit_through_cells_of_one_seed_has_no_interval_to_claim_anything_by(tm
     alone = at(data, first)
 
     for rows in (alone, lacks_one):
-        (claim,) = check_claims(with_claim(rows, exponent="law", low=Bounds(above=0)))
+        (claim,) = check_claims(with_claim(rows, exponent="law", low={"above": 0}))
         assert claim.answer == "cannot be said"
         assert claim.because.startswith("one seed has no interval (0.")
 

@@ -50,8 +50,11 @@ def claiming(**changes: Any) -> dict[str, Any]:
         (claiming(mean=None), "claims.0.holds_if.0: give exactly one of mean, difference, exponent"),
         (claiming(exponent="law"), "give exactly one of mean, difference, exponent"),
         (claiming(value=None), "give bounds of at least one of value, low, high"),
-        (claiming(value={}), "claims.0.holds_if.0.value: give at least one of below, at_most, above, at_least"),
-        (claiming(value={"under": 1}), "claims.0.holds_if.0.value.under: unknown key"),
+        (claiming(value={}), "claims.0.holds_if.0.value = {}: Dictionary should have at least 1 item"),
+        (
+            claiming(value={"under": 1}),
+            "value.under.[key] = 'under': Input should be 'below', 'at_most', 'above' or 'at_least'",
+        ),
         (claiming(mean=None, difference="loss"), "a difference needs two different levels of exactly one axis"),
         (claiming(mean=None, difference="loss", levels={"size": ["w1", "w1"]}), "two different levels of exactly one"),
         (claiming(levels={"size": ["w1", "w2"]}), "others need none"),

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.experiment import Experiment, SettingName, experiment_path
-from flows.experiments.yaml_file import Overrides, bare_name
+from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
 from stages.runtime.dotted import differences, flatten, value_at
@@ -24,6 +23,7 @@ from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 
 if TYPE_CHECKING:
     from flows.dvc_repo.experiments import Reach
+    from flows.experiments.experiment import Experiment, SettingName
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -82,7 +82,7 @@ class Cell:
         return {key: old.get(key) for key in differ if key in old or self.sets(key)}
 
 
-def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]:
+def cells_of(name: str, experiment: "Experiment", size: "SettingName") -> list[Cell]:
     """The cells of one size, in the order of the file, seeds last, each checked against the sections of params.yaml.
 
     Raises UserError that names the file, the cell, the key, its value and what is allowed.
@@ -172,7 +172,7 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
                     raise UserError(f"{error} (cell {cell.label})") from None
 
 
-def require_written(name: str, experiment: Experiment, reached: "Reach") -> None:
+def require_written(name: str, experiment: "Experiment", reached: "Reach") -> None:
     """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
 
     Its content in a run's commit would be that of the commit from which the run was started.

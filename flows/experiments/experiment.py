@@ -9,18 +9,17 @@ from pydantic import Field, model_validator
 from flows.experiments.claims import Claim
 from flows.experiments.rows import COLUMNS
 from flows.experiments.yaml_file import (
+    EXPERIMENTS,
     Axis,
     CurveColumn,
     Name,
     Overrides,
     ReportKey,
     bare_name,
-    named_path,
+    experiment_path,
     read_checked,
 )
 from stages.runtime.section import Section
-
-EXPERIMENTS = Path("experiments")
 
 
 class Seeds(Section):
@@ -274,11 +273,6 @@ class Experiment(Section):
                 yield from ((place, name, metrics) for name in sorted(condition.metrics))
                 yield from ((place, name, self.fits.keys()) for name in [condition.exponent] if name)
                 yield from ((f"{place}.levels", axis, axes) for axis in condition.levels)
-
-
-def experiment_path(name: str) -> Path:
-    """The file of an experiment, given by its name or its path."""
-    return named_path(EXPERIMENTS, name)
 
 
 def results_folder(name: str, size: str) -> Path:

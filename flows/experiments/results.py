@@ -18,9 +18,7 @@ from flows.experiments.cells import cells_of, require_written
 from flows.experiments.check import Compared, compare
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
-    EXPERIMENTS,
     SettingName,
-    experiment_path,
     read_experiment,
     results_folder,
 )
@@ -30,7 +28,7 @@ from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, line_of, recorded_runs
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
-from flows.experiments.yaml_file import bare_name
+from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError

@@ -12,6 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from stages.runtime.entry import UserError
 from stages.runtime.section import SectionT, read_params_file
 
+EXPERIMENTS = Path("experiments")
+
 Overrides = dict[str, Any]
 """What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
 
@@ -45,6 +47,11 @@ def bare_name(name: str) -> str:
 def named_path(folder: Path, name: str) -> Path:
     """The file of an experiment or a search in its folder, given by its name or its path."""
     return Path(name) if _is_file_name(name) else folder / f"{bare_name(name)}.yaml"
+
+
+def experiment_path(name: str) -> Path:
+    """The file of an experiment, given by its name or its path."""
+    return named_path(EXPERIMENTS, name)
 
 
 def _is_file_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What optuna proposes next.
+"""What optuna proposes next, and how a proposal is judged when its run has ended.
 
 Proposals follow from the file and the results so far alone: each batch has a sampler of its own, seeded by the file's
 seed and the number of results. So a search that was killed, or is repeated, proposes the same runs.
@@ -12,15 +12,22 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from flows.experiments.cells import Cell, cell_id, joined, resolved
+from flows.experiments.rows import Points
+from flows.experiments.runs import Run
 from flows.search.search_file import Dimension, Search
+from flows.search.trials import EarlyStop, number_of
+from stages.runtime.dotted import value_at
 
 Value = str | int | float
 
 SIGNIFICANT_DIGITS = 3
 """Of proposed numbers without a step: enough for what they do, and the same on machines whose last bits differ."""
+
+SHARE_DIGITS = 9
+"""0.3 and 300 / 1000 are the same."""
 
 REPEATS, MOST_REPEATS = 20, 1000
 """A proposal that was made before is drawn again: so often by the sampler, then at random. After the second number of
@@ -107,6 +114,11 @@ def cell_of(label: str, search: Search, values: Mapping[str, Value]) -> Cell:
     return ProposedCell(digits, f"{label}-{digits}", levels, search.seed, ordered)
 
 
+def cell_of_trial(name: str, search: Search, trial: FrozenTrial) -> Cell:
+    """The run of a trial of the search of this name, with its choices of conf/ replaced by their values."""
+    return cell_of(f"{name}-{trial.number + 1:04}", search, trial.params)
+
+
 def corners(name: str, search: Search) -> list[Cell]:
     """Each bound and each choice once, the rest at its first: what is checked before anything runs.
 
@@ -161,3 +173,51 @@ def importances(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, floa
     with warnings.catch_warnings(action="ignore"):
         found = optuna.importance.get_param_importances(study_of(search, trials))
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[str, Any]) -> EarlyStop | None:
+    """The rule for the runs that follow these trials. None while there are too few to compare with."""
+    rule, done = search.stop_early, [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if rule is None or len(done) < search.startup_runs:
+        return None
+    curves = [
+        over_shares(search, cell_of_trial("", search, trial), list(trial.intermediate_values.items()), params)
+        for trial in done
+        if trial.intermediate_values
+    ]
+    return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
+
+
+def over_shares(search: Search, cell: Cell, points: Points, params: Mapping[str, Any]) -> Points:
+    """A curve over the share of the run's steps instead of the step."""
+    steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
+    return [(round(step / steps, SHARE_DIGITS), value) for step, value in points]
+
+
+def judged(
+    search: Search, earlier: Sequence[FrozenTrial], number: int, proposal: Proposal, run: Run, params: Mapping[str, Any]
+) -> FrozenTrial:
+    """The trial of this number, from 0: a proposal, made after earlier trials, whose run has ended.
+
+    The early stop is decided again, from the whole curve: a run that ended before its curve was read is stopped where
+    it would have been, so that the result does not depend on the moment of reading.
+    """
+    points = run.curves.get(search.stop_early.curve, []) if search.stop_early else []
+    state, value, message = TrialState.COMPLETE, number_of(run, search.objective.source), ""
+    rule = early_stop(search, earlier, params)
+    if rule and (stop := rule.stopped(over_shares(search, proposal.cell, points, params))):
+        state, points, message = TrialState.PRUNED, points[: stop[0] + 1], stop[1]
+    elif run.state != "finished":
+        state, message = TrialState.FAIL, run.message or run.state
+    elif value is None:
+        state, message = TrialState.FAIL, f"its report has no number {search.objective.source}"
+    trial = create_trial(
+        state=state,
+        value=value if state == TrialState.COMPLETE else None,
+        params=dict(proposal.values),
+        distributions=distributions(search),
+        user_attrs={"cell": proposal.cell.id, "experiment": run.experiment, "message": message, "after": len(earlier)},
+        intermediate_values={int(step): value for step, value in points},
+    )
+    trial.number = number
+    return trial

@@ -10,43 +10,41 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flows.experiments.cells import Cell, resolved, set_params
 from flows.experiments.runs import Run
-from flows.search.proposals import cell_of, importances, with_presets
 from flows.search.search_file import Search
-from flows.search.trials import STATES, cell_of_trial, ranked
+from flows.search.trials import STATES, ranked
 from stages.formats.markdown import table
 
 BEST = 10
 """Runs in the table."""
 
 
-def progress(search: Search, trials: Sequence[FrozenTrial], trial: FrozenTrial) -> str:
+def progress(search: Search, trials: Sequence[FrozenTrial], trial: FrozenTrial, cell: Cell) -> str:
     """A run in one line."""
     best = ranked(search, trials)[:1] == [trial]
     value = "" if trial.value is None else f" {trial.value:.6g}{' (best so far)' if best else ''}"
     why = f": {message}" if (message := trial.user_attrs["message"]) else ""
-    return f"run {trial.number + 1} {STATES[trial.state]}{value}: {cell_of_trial('', search, trial).label}{why}"
+    return f"run {trial.number + 1} {STATES[trial.state]}{value}: {cell.label}{why}"
 
 
 def report(
-    name: str,
-    written: Search,
+    search: Search,
     trials: Sequence[FrozenTrial],
+    cells: Sequence[Cell],
     runs: Mapping[str, Run],
     params: Mapping[str, Any],
+    importances: Mapping[str, float],
 ) -> str:
     """The best runs as a Markdown table, the importance of each key, what failed, and how to use the best run.
 
-    `written` is the search as it is in the file, `runs` are the recorded ones by their cells.
+    `search` is as it is in the file, `cells` are those of the trials, `runs` the recorded ones by their cells.
     """
-    search = with_presets(written)
     best = ranked(search, trials)
     states = Counter(STATES[trial.state] for trial in trials)
     text = f"{len(trials)} runs: {', '.join(f'{count} {state}' for state, count in states.items()) or 'none yet'}.\n"
-    for trial in trials:
+    for trial, cell in zip(trials, cells, strict=True):
         if trial.state == TrialState.FAIL:
-            cell = cell_of_trial(name, search, trial)
             text += f"\nRun {trial.number + 1} ({cell.name}) failed: {trial.user_attrs['message']}\n"
-    made = [runs[cell] for trial in trials if (cell := trial.user_attrs["cell"]) in runs]
+    made = [runs[cell.id] for cell in cells if cell.id in runs]
     commits = sorted({run.baseline[:7] for run in made if run.baseline})
     if len(commits) > 1:
         text += f"\nThe runs were started from {len(commits)} commits: {', '.join(commits)}.\n"
@@ -58,28 +56,27 @@ def report(
         for trial in best[:BEST]
     ]
     text += f"\n{table(['run', f'{measure} ({search.objective.better} is better)', *search.space, 'experiment'], rows)}"
-    if shares := importances(search, trials):
-        found = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+    if importances:
+        found = ", ".join(f"{key} {share:.0%}" for key, share in importances.items())
         text += f"\nWhat sets the best tenth of the finished runs apart (PED-ANOVA): {found}.\n"
-    command = params_command(written, best[0].params, params)
+    command = params_command(search, best[0].params, cells[best[0].number], params)
     text += f"\nThe best run, {best[0].number + 1}, becomes params.yaml with\n\n    {command}\n"
     if experiment := best[0].user_attrs["experiment"]:
         text += f"\nand its results with\n\n    dvc exp apply {experiment}\n"
     return text
 
 
-def params_command(written: Search, values: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+def params_command(search: Search, values: Mapping[str, Any], cell: Cell, params: Mapping[str, Any]) -> str:
     """The command that writes a run's values into params.yaml: presets of conf/ by name, the rest by value."""
-    chosen = written.base | {
+    chosen = search.base | {
         key: value
         for name, label in values.items()
-        for key, value in ((written.space[name].choices or {}).get(str(label)) or {}).items()
+        for key, value in ((search.space[name].choices or {}).get(str(label)) or {}).items()
     }
     groups = {key: value for key, value in chosen.items() if "." not in key}
     after_groups = Cell("", "", {}, 0, resolved(groups)).params(params)
     words = [f"{group}={choice}" for group, choice in groups.items()]
-    wanted = cell_of("", with_presets(written), values).params(params)
-    return shlex.join(["parrotflow", "params", *words, *set_params(after_groups, wanted)])
+    return shlex.join(["parrotflow", "params", *words, *set_params(after_groups, cell.params(params))])
 
 
 def runs_csv(search: Search, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:

@@ -20,11 +20,20 @@ from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import Points
 from flows.experiments.runs import Run, RunCells, last_runs
-from flows.search.early_stop import early_stop, over_shares
-from flows.search.proposals import Proposal, corners, propose, with_presets
+from flows.search.proposals import (
+    Proposal,
+    cell_of_trial,
+    corners,
+    early_stop,
+    importances,
+    judged,
+    over_shares,
+    propose,
+    with_presets,
+)
 from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
-from flows.search.trials import cell_of_trial, judged, number_of, open_study
+from flows.search.trials import number_of, open_study
 from flows.sweep.clone import CLONES
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
@@ -70,7 +79,7 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
     known = last_runs(plan.folder / RECORD)
     study = open_study(plan.folder / JOURNAL, plan.path.stem, plan.written, write=run_cells is not None)
     trials = study.get_trials() if study else []
-    plan.require_same_params((cell_of_trial(plan.path.stem, plan.search, trial) for trial in trials), known)
+    plan.require_same_params(map(plan.cell, trials), known)
     while not (ended := plan.spent(trials, known)):
         after, batch = plan.batch(trials)
         if not batch:
@@ -96,7 +105,7 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
             remove_stopped(new)
         trials += new
         if missing and run_cells:
-            print(*(progress(plan.search, trials, trial) for trial in new), sep="\n", flush=True)
+            print(*(progress(plan.search, trials, trial, plan.cell(trial)) for trial in new), sep="\n", flush=True)
         if ended:
             break
     if run_cells:
@@ -187,13 +196,18 @@ class Plan:
     def require_not_all_failed(self, trials: Sequence[FrozenTrial]) -> None:
         """Raise UserError with the messages if there are trials and all of them have failed."""
         if trials and all(trial.state == TrialState.FAIL for trial in trials):
-            names = [cell_of_trial(self.path.stem, self.search, trial).name for trial in trials]
+            names = [self.cell(trial).name for trial in trials]
             failed = zip(names, trials, strict=True)
             raise UserError("\n".join(f"{self.path}: {n} failed: {t.user_attrs['message']}" for n, t in failed))
 
     def report(self, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
         """What these trials have shown, as Markdown."""
-        return report(self.path.stem, self.written, trials, runs, self.params)
+        cells, shares = [self.cell(trial) for trial in trials], importances(self.search, trials)
+        return report(self.written, trials, cells, runs, self.params, shares)
+
+    def cell(self, trial: FrozenTrial) -> Cell:
+        """That of a trial."""
+        return cell_of_trial(self.path.stem, self.search, trial)
 
     def spent(self, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
         """Which budget of runs or compute is spent; empty text for none."""

@@ -1,24 +1,23 @@
-"""What became of the runs: trials of optuna, which its journal keeps.
+"""What became of the runs: trials of optuna, which its journal keeps, and the rule that stops bad runs early.
 
 A trial's curve is in its intermediate values, by step. `user_attrs` of a trial has the id of its `cell`, its DVC
 `experiment`, the `message` of one that was stopped or failed, and `after`: how many trials there were when it was
 proposed.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
-from flows.experiments.cells import Cell
-from flows.experiments.rows import is_number
+from flows.experiments.rows import Points, is_number
 from flows.experiments.runs import Run
-from flows.search.early_stop import early_stop, over_shares
-from flows.search.proposals import Proposal, cell_of, distributions
 from flows.search.search_file import Search
 from stages.runtime.atomic import atomic_write
 from stages.runtime.dotted import differences, value_at
@@ -59,44 +58,10 @@ def open_study(path: Path, name: str, written: Search, *, write: bool) -> optuna
     return study
 
 
-def cell_of_trial(name: str, search: Search, trial: FrozenTrial) -> Cell:
-    """The run of a trial of the search of this name, with its choices of conf/ replaced by their values."""
-    return cell_of(f"{name}-{trial.number + 1:04}", search, trial.params)
-
-
 def ranked(search: Search, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """The finished ones, the best first; of equal ones the earlier first."""
     done = [(trial.value, trial) for trial in trials if trial.value is not None and trial.state == TrialState.COMPLETE]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0] if search.lower_is_better else -pair[0])]
-
-
-def judged(
-    search: Search, earlier: Sequence[FrozenTrial], number: int, proposal: Proposal, run: Run, params: Mapping[str, Any]
-) -> FrozenTrial:
-    """The trial of this number, from 0: a proposal, made after earlier trials, whose run has ended.
-
-    The early stop is decided again, from the whole curve: a run that ended before its curve was read is stopped where
-    it would have been, so that the result does not depend on the moment of reading.
-    """
-    points = run.curves.get(search.stop_early.curve, []) if search.stop_early else []
-    state, value, message = TrialState.COMPLETE, number_of(run, search.objective.source), ""
-    rule = early_stop(search, earlier, params)
-    if rule and (stop := rule.stopped(over_shares(search, proposal.cell, points, params))):
-        state, points, message = TrialState.PRUNED, points[: stop[0] + 1], stop[1]
-    elif run.state != "finished":
-        state, message = TrialState.FAIL, run.message or run.state
-    elif value is None:
-        state, message = TrialState.FAIL, f"its report has no number {search.objective.source}"
-    trial = create_trial(
-        state=state,
-        value=value if state == TrialState.COMPLETE else None,
-        params=dict(proposal.values),
-        distributions=distributions(search),
-        user_attrs={"cell": proposal.cell.id, "experiment": run.experiment, "message": message, "after": len(earlier)},
-        intermediate_values={int(step): value for step, value in points},
-    )
-    trial.number = number
-    return trial
 
 
 def number_of(run: Run, source: str) -> float | None:
@@ -104,3 +69,46 @@ def number_of(run: Run, source: str) -> float | None:
     file, _, key = source.partition(":")
     value = value_at(run.reports.get(file), key)
     return float(value) if is_number(value) else None
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """The median rule: a run whose best value so far is worse than that of half the earlier runs is stopped.
+
+    It depends on the curves alone, not on when they are read.
+    """
+
+    curves: Sequence[Points]
+    """Of finished runs, over the share of their steps; none is empty."""
+    after: float
+    """No run is stopped before this share."""
+    quantile: float
+    """Of their values, best first: 0.5 is the median."""
+    lower: bool
+    """Lower is better."""
+
+    def stopped(self, points: Points) -> tuple[int, str] | None:
+        """The first point at which a run with this curve is stopped, and why; the end of a run is no such point.
+
+        Values of the earlier runs are interpolated between their points. A run is compared with those whose curve
+        covers the share, and a value that is no number is worse than every other one.
+        """
+        sign = 1 if self.lower else -1
+        best = math.inf
+        for index, (share, value) in enumerate(points):
+            best = min(best, sign * value) if math.isfinite(value) else best
+            known = [
+                np.interp(share, [x for x, _ in curve], [y for _, y in curve], left=math.nan, right=math.nan)
+                for curve in self.curves
+            ]
+            others = [sign * other for other in known if math.isfinite(other)]
+            if not self.after <= share < 1 or not others:
+                continue
+            bound = float(np.quantile(others, self.quantile))
+            if not math.isfinite(value) or best > bound:
+                what = "the median" if self.quantile == 0.5 else "the best quarter"
+                return index, (
+                    f"stopped after {share:.0%} of its steps: {sign * best:.5g} is worse than {what} of "
+                    f"{len(others)} runs, {sign * bound:.5g}"
+                )
+        return None

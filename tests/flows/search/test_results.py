@@ -73,7 +73,7 @@ def test_the_command_sets_exactly_the_parameters_of_the_best_run(
     (proposal, *_) = propose("toy", with_presets(search), [])
     wanted = proposal.cell.params(params)
 
-    command = shlex.split(params_command(search, proposal.values, params))
+    command = shlex.split(params_command(search, proposal.values, proposal.cell, params))
 
     assert command[:2] == ["parrotflow", "params"]
     assert read_params_text(composed_text(command[2:])) == wanted

@@ -11,8 +11,9 @@ from optuna.trial import FrozenTrial
 from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs
 from flows.search import search as searching
+from flows.search.proposals import cell_of_trial
 from flows.search.search import Found, run_search
-from flows.search.trials import STATES, cell_of_trial, ranked
+from flows.search.trials import STATES, ranked
 from stages.runtime.entry import EXIT_CONTINUE, UserError
 from tests.flows.operated import wait_until
 from tests.flows.search.small_search import PARAMS, InProcess, Killed, write_search

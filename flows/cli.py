@@ -391,17 +391,13 @@ def cell(table: str, row: str, column: str) -> None:
         Its heading, or a part of it that no other column has.
     """
     from flows.experiments.rendering import printed
-    from flows.experiments.results import find_table, origin
+    from flows.experiments.results import find_table, runs_behind
 
     found = find_table(table)
     levels, heading, entry = found.find(row, column)
-    print(f"{found.experiment}/{found.name}, {levels}, {heading}: {printed(entry)}")
-    for run in entry.runs:
-        number = run.metrics.get(entry.metric)
-        value = f" {number:.6g}" if number is not None else " without this metric" if run.state == "finished" else ""
-        print(f"  seed {run.seed}: {run.state}{value} {run.message}".rstrip())
-        if run.commit:
-            print("\n".join(f"    {line}" for line in origin(found, run)))
+    print(
+        f"{found.experiment}/{found.name}, {levels}, {heading}: {printed(entry)}", *runs_behind(found, entry), sep="\n"
+    )
 
 
 @app.command

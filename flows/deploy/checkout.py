@@ -15,8 +15,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.runs import RECORD
+from flows.experiments.yaml_file import EXPERIMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE

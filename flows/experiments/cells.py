@@ -8,20 +8,21 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.experiment import Experiment, Overrides, SettingName, bare_name, experiment_path
+from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE, check_section, differences, read_params_file, value_at
+from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
 
 if TYPE_CHECKING:
     from flows.dvc_repo.experiments import Reach
+    from flows.experiments.experiment import Experiment, SettingName
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -64,8 +65,23 @@ class Cell:
             within[last] = deepcopy(value)
         return changed
 
+    def sets(self, key: str) -> bool:
+        """Whether a leaf of params.yaml, by its dotted key, is what this cell says."""
+        return any(f"{key}.".startswith(f"{own}.") for own in self.overrides)
 
-def cells_of(name: str, experiment: Experiment, size: SettingName) -> list[Cell]:
+    def moved(self, ran: Mapping[str, Any], today: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+        """What a run of this cell had otherwise than it would have it today: the run's values by dotted key.
+
+        `ran` and `today` are params.yaml of the run and of now, `read` the keys that its stages read. What the run did
+        not have was a constant of the code then, and is no difference unless the cell sets it.
+        """
+        within = tuple(f"{key}." if key else "" for key in read)
+        old, new = flatten(ran), flatten(self.params(today))
+        differ = (key for key, *_ in differences("", old, new) if f"{key}.".startswith(within))
+        return {key: old.get(key) for key in differ if key in old or self.sets(key)}
+
+
+def cells_of(name: str, experiment: "Experiment", size: "SettingName") -> list[Cell]:
     """The cells of one size, in the order of the file, seeds last, each checked against the sections of params.yaml.
 
     Raises UserError that names the file, the cell, the key, its value and what is allowed.
@@ -155,7 +171,7 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
                     raise UserError(f"{error} (cell {cell.label})") from None
 
 
-def require_written(name: str, experiment: Experiment, reached: "Reach") -> None:
+def require_written(name: str, experiment: "Experiment", reached: "Reach") -> None:
     """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
 
     Its content in a run's commit would be that of the commit from which the run was started.

@@ -7,14 +7,94 @@ of its cells has at least two seeds.
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
-from flows.experiments.rows import Row, Tidy, paired_by_seed
+import pandas as pd
+from pydantic import Field, model_validator
+
+from flows.experiments.rows import LEVELS, Tidy, labels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
+from flows.experiments.yaml_file import Name
 from stages.runtime.entry import UserError
+from stages.runtime.section import Section
 
-if TYPE_CHECKING:
-    from flows.experiments.experiment import Condition, Experiment
+Limit = float | Name
+"""A number; or a metric, of whose mean at the same levels."""
+
+
+Relation = Literal["below", "at_most", "above", "at_least"]
+
+Bounds = Annotated[dict[Relation, Limit], Field(min_length=1)]
+"""Within which a number has to be."""
+
+
+class Condition(Section):
+    """A number that the runs give, with its 95 % interval, and its bounds: exactly one of the first three.
+
+    {difference: bits_per_byte, levels: {recipe: [Muon, AdamW]}, high: {below: 0}}
+    """
+
+    mean: Name | None = None
+    """A metric: its mean over the seeds."""
+    difference: Name | None = None
+    """A metric: its mean difference between two levels of an axis, paired by seed."""
+    exponent: Name | None = None
+    """One of `fits`: the exponent b of y = a x^-b."""
+    levels: dict[Name, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
+    """A level for each axis that has several; of a difference one axis has two, the baseline last."""
+    value: Bounds | None = None
+    """Of the number itself."""
+    low: Bounds | None = None
+    """Of the lower bound of its interval."""
+    high: Bounds | None = None
+    """Of the upper bound of its interval."""
+
+    @property
+    def bounds(self) -> dict[str, Bounds]:
+        """Those that are given, by `value`, `low` and `high`."""
+        return {name: found for name in ("value", "low", "high") if (found := getattr(self, name))}
+
+    @property
+    def sides(self) -> list[dict[str, str]]:
+        """The levels whose runs are compared: those of the number, and of a difference those of its baseline."""
+        return [
+            {axis: level if isinstance(level, str) else level[side] for axis, level in self.levels.items()}
+            for side in range(2 if self.difference else 1)
+        ]
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> "Condition":
+        if len([name for name in (self.mean, self.difference, self.exponent) if name]) != 1:
+            raise ValueError("give exactly one of mean, difference, exponent")
+        if not self.bounds:
+            raise ValueError("give bounds of at least one of value, low, high")
+        pairs = [level for level in self.levels.values() if isinstance(level, list)]
+        if len(pairs) != (self.difference is not None) or any(own == base for own, base in pairs):
+            raise ValueError("levels: a difference needs two different levels of exactly one axis, others need none")
+        if self.exponent and self.levels:
+            raise ValueError("levels: a fit is through all runs; give none")
+        if self.exponent and any(isinstance(limit, str) for limit in self._limits()):
+            raise ValueError("a fit is compared with numbers only")
+        return self
+
+    def _limits(self) -> list[Limit]:
+        return [limit for bounds in self.bounds.values() for limit in bounds.values()]
+
+    @property
+    def metrics(self) -> set[str]:
+        """Those that it names."""
+        named = {limit for limit in self._limits() if isinstance(limit, str)}
+        return named | {name for name in (self.mean, self.difference) if name}
+
+
+class Claim(Section):
+    """A sentence of the paper, and the conditions under which it holds."""
+
+    says: str
+    """In words."""
+    holds_if: Annotated[list[Condition], Field(min_length=1)]
+    """All of them."""
+
 
 Answer = Literal["holds", "does not hold", "cannot be said"]
 
@@ -36,23 +116,19 @@ class MissingError(Exception):
     """What a claim needs is not there."""
 
 
-def fit_of(experiment: "Experiment", name: str, data: Tidy) -> PowerLaw:
+def fit_of(data: Tidy, name: str) -> PowerLaw:
     """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
-    fit = experiment.fits[name]
-    groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for row in data.rows:
-        if fit.x in row.metrics and fit.y in row.metrics:
-            groups.setdefault(tuple(row.levels.values()), []).append((row.metrics[fit.x], row.metrics[fit.y]))
-    means = [(sum(x for x, _ in points) / len(points), [y for _, y in points]) for points in groups.values()]
-    return fit_power_law(means, offset=fit.offset)
+    fit = data.experiment.fits[name]
+    groups = data.frame.dropna(subset=[fit.x, fit.y]).groupby(LEVELS)
+    return fit_power_law([(rows[fit.x].mean(), rows[fit.y].tolist()) for _, rows in groups], offset=fit.offset)
 
 
-def check_claims(experiment: "Experiment", data: Tidy) -> list[CheckedClaim]:
+def check_claims(data: Tidy) -> list[CheckedClaim]:
     """Each claim of the file. Raises UserError on a level that the grid does not have."""
     checked = []
-    for number, claim in enumerate(experiment.claims):
+    for number, claim in enumerate(data.experiment.claims):
         try:
-            found = [_checked(experiment, condition, data) for condition in claim.holds_if]
+            found = [_checked(data, condition) for condition in claim.holds_if]
         except UserError as error:
             raise UserError(f"claims.{number}.holds_if: {error}") from None
         answers = [answer for answer, _ in found]
@@ -64,17 +140,17 @@ def check_claims(experiment: "Experiment", data: Tidy) -> list[CheckedClaim]:
     return checked
 
 
-def _checked(experiment: "Experiment", condition: "Condition", data: Tidy) -> tuple[Answer, str]:
+def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
     """The answer of one condition, and what is missing, or the values that were compared."""
     rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
     try:
-        found = _number(experiment, condition, rows, data)
+        found = _number(data, condition, rows)
         told, holds = [_told(found)], []
         for name, bounds in condition.bounds.items():
             value = getattr(found, "mean" if name == "value" else name)
             if value is None:
                 return "cannot be said", f"one seed has no interval ({'; '.join(told)})"
-            for relation, limit in bounds.model_dump(exclude_none=True).items():
+            for relation, limit in bounds.items():
                 bound = estimate(_values(rows[0], limit)) if isinstance(limit, str) else None
                 told += [_told(bound)] if bound else []
                 holds.append(RELATIONS[relation](value, bound.mean if bound else limit))
@@ -83,14 +159,15 @@ def _checked(experiment: "Experiment", condition: "Condition", data: Tidy) -> tu
     return "holds" if all(holds) else "does not hold", "; ".join(told)
 
 
-def _number(experiment: "Experiment", condition: "Condition", rows: list[list[Row]], data: Tidy) -> Estimate:
+def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estimate:
     """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
     if condition.exponent:
-        fit = experiment.fits[condition.exponent]
-        if absent := [row.label for row in data.rows if not {fit.x, fit.y} <= row.metrics.keys()]:
-            raise MissingError(f"missing: {'; '.join(absent)}")
+        fit = data.experiment.fits[condition.exponent]
+        absent = data.frame[data.frame[[fit.x, fit.y]].isna().any(axis="columns")]
+        if len(absent):
+            raise MissingError(f"missing: {'; '.join(labels(absent))}")
         try:
-            law = fit_of(experiment, condition.exponent, data)
+            law = fit_of(data, condition.exponent)
         except ValueError as error:
             raise MissingError(str(error)) from None
         return Estimate(law.n, law.b, None, law.b_low, law.b_high)
@@ -107,16 +184,16 @@ def _told(found: Estimate) -> str:
     return f"{found.mean:.4g}{bounds}, n = {found.n}"
 
 
-def _selected(data: Tidy, levels: Mapping[str, str]) -> list[Row]:
+def _selected(data: Tidy, levels: Mapping[str, str]) -> pd.DataFrame:
     rows = data.select(levels)
-    if len({row.seed for row in rows}) < len(rows):
-        open_axes = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
-        raise UserError(f"say which level of {', '.join(open_axes)}")
+    if mixed := mixed_axes(rows, data.axes):
+        raise UserError(f"say which level of {', '.join(mixed)}")
     return rows
 
 
-def _values(rows: list[Row], metric: str) -> list[float]:
-    absent = [f"{row.label} ({row.state})" for row in rows if metric not in row.metrics]
-    if absent or not rows:
-        raise MissingError(f"missing: {'; '.join(absent) or metric}")
-    return [row.metrics[metric] for row in rows]
+def _values(rows: pd.DataFrame, metric: str) -> list[float]:
+    absent = rows[rows[metric].isna()]
+    if len(absent) or not len(rows):
+        told = "; ".join(labels(absent) + " (" + absent["state"] + ")")
+        raise MissingError(f"missing: {told or metric}")
+    return [float(value) for value in rows[metric]]

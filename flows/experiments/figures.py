@@ -1,7 +1,6 @@
 """Figures for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sized
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -11,12 +10,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from flows.experiments.rows import Row, Tidy, lacking
+from flows.experiments.rows import LEVELS, Tidy, lacking
 from flows.experiments.statistics import PowerLaw, estimate
 from stages.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import CurvesFigure, Experiment, Figure, LevelsFigure, PointsFigure
+    from flows.experiments.experiment import CurvesFigure, LevelsFigure, PointsFigure
 
 COLUMN_INCHES = 3.25
 """A column of the usual two-column layouts."""
@@ -59,25 +58,20 @@ METADATA: Mapping[str, dict[str, Any]] = {
 """No time and no version in the files."""
 
 
-def write_figure(
-    folder: Path, experiment: "Experiment", name: str, data: Tidy, fits: Mapping[str, PowerLaw]
-) -> list[Path]:
+def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLaw]) -> list[Path]:
     """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
-    figure = experiment.figures[name]
-    rows = [row for row in data.rows if row.state == "finished"]
+    figure = data.experiment.figures[name]
     settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
     with mpl.rc_context(settings):
         canvas = Canvas(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = canvas.subplots()
-        # Each level with its runs of the grid, so that a label can say how many are missing.
-        levels = Counter(_drawn_as(figure, row) for row in data.rows)
         if figure.kind == "curves":
-            drawn = _draw_curves(axes, experiment, figure, rows, levels)
+            drawn = _draw_curves(axes, data, figure)
         elif figure.kind == "points":
-            drawn = _draw_points(axes, experiment, figure, rows, levels, _fitted(figure.fit, data, fits))
+            drawn = _draw_points(axes, data, figure, fits.get(figure.fit or ""))
         else:
-            drawn = _draw_levels(axes, experiment, figure, rows, levels)
-            canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (len(levels) + 3)))
+            drawn = _draw_levels(axes, data, figure)
+            canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (data.frame[LEVELS].nunique() + 3)))
         paths = {form: folder / f"{name}.{form}" for form in METADATA}
         if not drawn:
             for path in paths.values():
@@ -88,18 +82,6 @@ def write_figure(
             _plain_ticks(getattr(axes, f"{axis}axis"))
         _legend_above(canvas, axes)
         return [_save(canvas, path, form) for form, path in paths.items()]
-
-
-def _drawn_as(figure: "Figure", row: Row) -> str:
-    """The level whose marker a point has; in other figures all levels of the cell, whose seeds are one line."""
-    return row.levels[figure.by] if figure.kind == "points" else ", ".join(row.levels.values())
-
-
-def _fitted(name: str | None, data: Tidy, fits: Mapping[str, PowerLaw]) -> tuple[PowerLaw, str] | None:
-    """A fit, and what its label says of missing runs."""
-    if name is None or name not in fits:
-        return None
-    return fits[name], lacking(fits[name].n, len(data.rows))
 
 
 def _legend_above(canvas: Canvas, axes: Any) -> None:
@@ -130,30 +112,25 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_minor_formatter(mpl.ticker.NullFormatter())
 
 
-def _label(text: str) -> str:
+def _label(text: Any) -> str:
     """A text as matplotlib prints it: `$` would begin a formula, and a name that begins with `_` would be hidden."""
-    return text.replace("$", r"\$").replace("_", " _", text.startswith("_"))
+    return str(text).replace("$", r"\$").replace("_", " _", str(text).startswith("_"))
 
 
-def _draw_curves(
-    axes: Any,
-    experiment: "Experiment",
-    figure: "CurvesFigure",
-    rows: Sequence[Row],
-    levels: Mapping[str, int],
-) -> bool:
+def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
     """The mean over seeds, and a band from the lowest to the highest one."""
-    curve = experiment.curves[figure.curve]
+    curve = data.experiment.curves[figure.curve]
     drawn = False
-    for level, (colour, line, _) in zip(levels, cycle(LOOKS), strict=False):
-        own = [row for row in rows if _drawn_as(figure, row) == level and figure.curve in row.curves]
+    for (level, rows), (colour, line, _) in zip(data.frame.groupby(LEVELS, sort=False), cycle(LOOKS), strict=False):
+        own = [
+            dict(found[figure.curve]) for cell in rows["cell"] if figure.curve in (found := data.curves.get(cell, {}))
+        ]
         if not own:
-            axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {levels[level]} seeds)")
+            axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {len(rows)} seeds)")
             continue
-        shared = set.intersection(*({x for x, _ in row.curves[figure.curve]} for row in own))
-        steps = sorted(shared)
-        values = np.array([[dict(row.curves[figure.curve])[step] for step in steps] for row in own])
-        of_all = f" of {levels[level]}" if len(own) < levels[level] else ""
+        steps = sorted(set.intersection(*map(set, own)))
+        values = np.array([[points[step] for step in steps] for points in own])
+        of_all = f" of {len(rows)}" if len(own) < len(rows) else ""
         seeds = f" ({len(own)}{of_all} seeds)" if len(own) > 1 or of_all else " (1 seed)"
         axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
@@ -162,20 +139,15 @@ def _draw_curves(
     return drawn
 
 
-def _draw_levels(
-    axes: Any,
-    experiment: "Experiment",
-    figure: "LevelsFigure",
-    rows: Sequence[Row],
-    levels: Mapping[str, int],
-) -> bool:
+def _draw_levels(axes: Any, data: Tidy, figure: "LevelsFigure") -> bool:
     """A line of text for each level, its runs beside it."""
-    shown = {level: [r for r in rows if _drawn_as(figure, r) == level and figure.x in r.metrics] for level in levels}
-    for place, own in enumerate(shown.values()):
+    names = []
+    for place, (level, rows) in enumerate(data.frame.groupby(LEVELS, sort=False)):
         axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
-        if not own:
+        values = rows[figure.x].dropna().tolist()
+        names.append(_counted(level, values, rows))
+        if not values:
             continue
-        values = [row.metrics[figure.x] for row in own]
         mean = estimate(values)
         if mean.low is not None and mean.high is not None:
             half = [[mean.mean - mean.low], [mean.high - mean.mean]]
@@ -183,42 +155,39 @@ def _draw_levels(
                 [mean.mean], [place], xerr=half, color="#d55e00", fmt="|", capsize=2, markersize=7, label=MEAN
             )
         axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
-    counts = {level: lacking(len(own), levels[level]) for level, own in shown.items()}
-    axes.set_yticks(range(len(shown)), [_label(level) + (count and f" ({count})") for level, count in counts.items()])
+    axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
-    axes.set(xlabel=_label(experiment.metrics[figure.x].heading))
-    return any(shown.values())
+    axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
+    axes.set(xlabel=_label(data.experiment.metrics[figure.x].heading))
+    return bool(data.frame[figure.x].notna().any())
 
 
-def _draw_points(
-    axes: Any,
-    experiment: "Experiment",
-    figure: "PointsFigure",
-    rows: Sequence[Row],
-    levels: Mapping[str, int],
-    fitted: tuple[PowerLaw, str] | None,
-) -> bool:
+def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
     """A marker for each run, and the fit with its band, if it has one."""
-    known = [row for row in rows if figure.x in row.metrics and figure.y in row.metrics]
-    for level, (colour, _, marker) in zip(levels, cycle(LOOKS), strict=False):
-        own = [row for row in known if _drawn_as(figure, row) == level]
-        xs, ys = ([row.metrics[name] for row in own] for name in (figure.x, figure.y))
-        count = lacking(len(own), levels[level])
-        label = _label(level) + (count and f" ({count})")
-        axes.plot(xs, ys, marker, color=colour, markerfacecolor="none", label=label)
-    ends = [row.metrics[figure.x] for row in known if row.metrics[figure.x] > 0]  # a power law has no others
-    if ends and fitted is not None:
-        law, count = fitted
-        x = np.geomspace(min(ends), max(ends), 100)
+    by_level = data.frame.groupby(figure.by, observed=True)
+    for (level, rows), (colour, _, marker) in zip(by_level, cycle(LOOKS), strict=False):
+        own = rows.dropna(subset=[figure.x, figure.y])
+        label = _counted(level, own, rows)
+        axes.plot(own[figure.x], own[figure.y], marker, color=colour, markerfacecolor="none", label=label)
+    known = data.frame.dropna(subset=[figure.x, figure.y])
+    ends = known[figure.x][known[figure.x] > 0]  # a power law has no others
+    if len(ends) and law is not None:
+        x = np.geomspace(ends.min(), ends.max(), 100)
         offset = f" + {law.c:.3g}" if law.c else ""
         label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
         band = law.band(x)
         if band is not None:
             label += ", 95 % interval"
             axes.fill_between(x, *band, color="#444444", alpha=0.2, linewidth=0)
+        count = lacking(law.n, len(data.frame))
         label += count and f", {count}"
         axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
-    x_label, y_label = (_label(experiment.metrics[name].heading) for name in (figure.x, figure.y))
+    x_label, y_label = (_label(data.experiment.metrics[name].heading) for name in (figure.x, figure.y))
     axes.set(xlabel=x_label, ylabel=y_label)
-    return bool(known)
+    return bool(len(known))
+
+
+def _counted(level: Any, own: Sized, rows: Sized) -> str:
+    """A level, and how many of its runs are shown if some are not."""
+    count = lacking(len(own), len(rows))
+    return _label(level) + (count and f" ({count})")

@@ -1,10 +1,10 @@
 """A table in four forms from one source: LaTeX (booktabs), Markdown, HTML and CSV."""
 
-import csv
-import io
 import re
 from pathlib import Path
 from unicodedata import name as character_name
+
+import pandas as pd
 
 from flows.experiments.tables import Entry, Table
 from stages.formats.html import filled_template
@@ -64,7 +64,7 @@ def markdown(table: Table) -> str:
         plain = printed(entry)
         return f"**{entry.text}**{plain[len(entry.text) :]}" if entry.best else plain
 
-    titles = [*map(escape_markdown, table.row_headings), *(escape_markdown(column.heading) for column in table.columns)]
+    titles = [*map(escape_markdown, table.row_headings), *map(escape_markdown, table.columns)]
     lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
     for levels, entries in zip(table.rows, table.entries, strict=True):
         lines.append([*map(escape_markdown, levels), *(text(entry).replace("|", "\\|") for entry in entries)])
@@ -80,13 +80,13 @@ def html(table: Table) -> str:
 
 def table_csv(table: Table) -> str:
     """Numbers for programs, in full: for each column the value, sd, bounds of the interval, n and the mark."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
     parts = ("value", "sd", "low", "high", "n", "expected", "best")
-    lines.writerow([*table.row_headings, *(f"{column.heading} {part}" for column in table.columns for part in parts)])
-    for levels, entries in zip(table.rows, table.entries, strict=True):
-        lines.writerow([*levels, *(getattr(entry, part) for entry in entries for part in parts)])
-    return text.getvalue()
+    headings = [*table.row_headings, *(f"{column} {part}" for column in table.columns for part in parts)]
+    lines = [
+        [*levels, *(getattr(entry, part) for entry in entries for part in parts)]
+        for levels, entries in zip(table.rows, table.entries, strict=True)
+    ]
+    return str(pd.DataFrame(lines, columns=headings).to_csv(index=False, lineterminator="\n"))
 
 
 def tex(table: Table) -> str:
@@ -101,7 +101,7 @@ def tex(table: Table) -> str:
         f"  \\begin{{tabular}}{{{'l' * names}{'r' * len(table.columns)}}}",
         "    \\toprule",
     ]
-    titles = [*table.row_headings, *(column.heading for column in table.columns)]
+    titles = [*table.row_headings, *table.columns]
     lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
     for levels, entries in zip(table.rows, table.entries, strict=True):
         line = " & ".join([*map(escape_tex, levels), *map(_tex_entry, entries)])

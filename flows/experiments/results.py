@@ -5,29 +5,30 @@ The runs are those of the record, which a sweep writes. The results are written 
 figures/ (.pdf, .svg, .png), fits.json and claims.json.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from flows.dvc_repo.experiments import has_commit, reach
-from flows.experiments.cells import Cell, cells_of, require_written
-from flows.experiments.check import Verdict, compare_claims, compare_fits, compare_tables
+from flows.experiments.cells import cells_of, require_written
+from flows.experiments.check import Compared, compare
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
-    EXPERIMENTS,
-    Experiment,
     SettingName,
-    bare_name,
-    experiment_path,
     read_experiment,
     results_folder,
 )
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
-from flows.experiments.rows import Row, Tidy, is_of_today, lacking, read_rows, rows_csv, tidy
-from flows.experiments.runs import RECORD, Run, recorded_as, recorded_runs
+from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
+from flows.experiments.runs import RECORD, Run, line_of, recorded_runs
 from flows.experiments.statistics import PowerLaw
-from flows.experiments.tables import Table, differences_table, means_table
+from flows.experiments.tables import Entry, Table, differences_table, means_table
+from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
@@ -41,7 +42,6 @@ RUNS, TABLES, FITS, CLAIMS = "runs.csv", "tables", "fits.json", "claims.json"
 class Results:
     """What the runs give, computed but not written."""
 
-    experiment: Experiment
     data: Tidy
     tables: list[Table]
     fits: dict[str, PowerLaw]
@@ -52,57 +52,50 @@ class Results:
 
 def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> Results:
     """Tables, fits and claims of the runs that there are, or of those given. Raises UserError on faults of the file."""
-    experiment, _, data = _collected(name, size, runs)
-    return _results(name, size, experiment, data)
+    experiment = read_experiment(name)
+    cells = cells_of(name, experiment, size)
+    reached, values = reach(experiment.targets), read_params_file()
+    require_written(name, experiment, reached)
+    if runs is None:
+        of_cell: dict[str, list[Run]] = {}
+        for run in recorded_runs(results_folder(name, size) / RECORD):
+            of_cell.setdefault(run.cell, []).insert(0, run)
+        # One that was made with today's params counts before all others, then the newest.
+        runs = [
+            min(of_cell[cell.id], key=lambda run: bool(cell.moved(run.params, values, reached.params)))
+            for cell in cells
+            if cell.id in of_cell
+        ]
+    return _results(tidy((bare_name(name), size), experiment, cells, runs, values, reached.params), name)
 
 
-def _results(name: str, size: SettingName, experiment: Experiment, data: Tidy) -> Results:
-    place = (bare_name(name), size)
+def _results(data: Tidy, name: str) -> Results:
+    experiment = data.experiment
     fits: dict[str, PowerLaw] = {}
     unfitted: dict[str, str] = {}
     try:
         for fit in experiment.fits:
             try:
-                fits[fit] = fit_of(experiment, fit, data)
+                fits[fit] = fit_of(data, fit)
             except ValueError as error:
                 unfitted[fit] = str(error)
-        tables = [means_table(experiment, place, table, data) for table in experiment.tables]
-        tables += [differences_table(experiment, place, item, data) for item in experiment.comparisons]
-        claims = check_claims(experiment, data)
+        tables = [means_table(data, table) for table in experiment.tables]
+        tables += [differences_table(data, comparison) for comparison in experiment.comparisons]
+        return Results(data, tables, fits, unfitted, check_claims(data))
     except UserError as error:
         raise UserError(f"{experiment_path(name)}: {error}") from None
-    return Results(experiment, data, tables, fits, unfitted, claims)
-
-
-def _collected(name: str, size: SettingName, given: Iterable[Run] | None = None) -> tuple[Experiment, list[Cell], Tidy]:
-    """Of the runs of a cell one that was made with today's params counts before all others, then the newest."""
-    experiment = read_experiment(name)
-    cells = cells_of(name, experiment, size)
-    reached, values = reach(experiment.targets), read_params_file()
-    require_written(name, experiment, reached)
-    runs: Iterable[Run | None] | None = given
-    if runs is None:
-        of_cell: dict[str, list[Run]] = {}
-        for run in recorded_runs(results_folder(name, size) / RECORD):
-            of_cell.setdefault(run.cell, []).insert(0, run)
-        runs = [
-            max(of_cell.get(cell.id, []), key=lambda run: is_of_today(run, cell, values, reached.params), default=None)
-            for cell in cells
-        ]
-    return experiment, cells, tidy(experiment, cells, filter(None, runs), values, reached.params)
 
 
 def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
     """Write all of it, each file whole; the paths."""
     folder = results_folder(name, size)
-    atomic_write(folder / RUNS, rows_csv(results.experiment, results.data))
+    atomic_write(folder / RUNS, rows_csv(results.data))
     written = [folder / RUNS]
     for table in results.tables:
         written += write_forms(folder / TABLES, table)
-    for figure in results.experiment.figures:
-        written += write_figure(folder / "figures", results.experiment, figure, results.data, results.fits)
-    if results.experiment.fits:  # also where none is left: no fit of runs that are no longer there
-        expected = len(results.data.rows)
+    for figure in results.data.experiment.figures:
+        written += write_figure(folder / "figures", results.data, figure, results.fits)
+    if results.data.experiment.fits:  # also where none is left: no fit of runs that are no longer there
         fits = {
             name: {
                 "a": law.a,
@@ -110,7 +103,7 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
                 "c": law.c,
                 "b_interval_95": [law.b_low, law.b_high],
                 "runs": law.n,
-                "expected": expected,
+                "expected": len(results.data.frame),
             }
             for name, law in results.fits.items()
         }
@@ -121,27 +114,16 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
     return written
 
 
-def check(name: str, size: SettingName, results: Results) -> list[tuple[str, str, str, Verdict, str]]:
-    """The stored runs.csv against what the runs give now: table, row, column, verdict and the values.
-
-    Each entry of each table, then as tables `fits` and `claims` the exponent of each fit and the answer of each claim.
-
-    Raises UserError where no runs.csv is stored.
-    """
-    stored = stored_results(name, size)
-    compared = [
-        (new.name, *entry)
-        for old, new in zip(stored.tables, results.tables, strict=True)
-        for entry in compare_tables(old, new)
-    ]
-    compared += [("fits", *fit) for fit in compare_fits(stored.fits, results.fits)]
-    return compared + [("claims", *claim) for claim in compare_claims(stored.claims, results.claims)]
+def check(name: str, size: SettingName, results: Results) -> list[Compared]:
+    """The stored runs.csv against what the runs give now. Raises UserError where no runs.csv is stored."""
+    return compare(stored_results(name, size), results)
 
 
 def stored_results(name: str, size: SettingName) -> Results:
     """Tables, fits and claims of the stored runs.csv. Raises UserError where there is none."""
     experiment = read_experiment(name)
-    return _results(name, size, experiment, read_rows(experiment, results_folder(name, size) / RUNS))
+    data = read_rows((bare_name(name), size), experiment, results_folder(name, size) / RUNS)
+    return _results(data, name)
 
 
 def find_table(name: str) -> Table:
@@ -163,32 +145,42 @@ def find_table(name: str) -> Table:
 
 def summary(results: Results) -> Sequence[str]:
     """What a person reads first: the runs, the fits, the claims."""
-    states: dict[str, int] = {}
-    for row in results.data.rows:
-        states[row.state] = states.get(row.state, 0) + 1
-    lines = [f"{len(results.data.rows)} runs: {', '.join(f'{count} {state}' for state, count in states.items())}"]
+    frame = results.data.frame
+    states = ", ".join(f"{count} {state}" for state, count in Counter(frame["state"]).items())
+    lines = [f"{len(frame)} runs: {states}"]
     lines += results.data.notes
     for name, law in results.fits.items():
         offset = f" + {law.c:.4g}" if law.c else ""
         interval = "no interval of the exponent: a cell has one run"
         if law.b_low is not None:
             interval = f"exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
-        count = lacking(law.n, len(results.data.rows))
+        count = lacking(law.n, len(frame))
         lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}{count and f', {count}'}")
     lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
 
 
-def origin(table: Table, run: Row) -> list[str]:
-    """Of a run behind an entry, whose DVC experiment has a commit: where it comes from, and where its params are."""
-    record = results_folder(table.experiment, table.size) / RECORD
-    number, recorded = recorded_as(record, run.commit) or (0, None)
-    lines = [f"experiment {run.experiment}, commit {run.commit}"]
-    if run.baseline:
-        here = "" if has_commit(run.baseline) else ", which this clone lacks"
-        lines.append(f"started from commit {run.baseline}{here}")
-    params = f"params.yaml of sha256 {run.params_sha256}"
-    if has_commit(run.commit):
-        return [*lines, f"{params}: git show {run.commit[:10]}:./params.yaml"]
+def runs_behind(table: Table, entry: Entry) -> list[str]:
+    """The runs of an entry, in lines: the number of each, and where it comes from."""
+    lines = []
+    for run in entry.runs.to_dict("records"):
+        number = run[entry.metric]
+        value = f" {number:.6g}" if pd.notna(number) else " without this metric" if run["state"] == "finished" else ""
+        lines.append(f"  seed {run['seed']}: {run['state']}{value} {run['message']}".rstrip())
+        lines += [f"    {line}" for line in _origin(table, run)] if run["commit"] else []
+    return lines
+
+
+def _origin(table: Table, run: Mapping[Any, Any]) -> list[str]:
+    """Of a run whose DVC experiment has a commit: where it comes from, and where its params are."""
+    commit, record = run["commit"], results_folder(table.experiment, table.size) / RECORD
+    lines = [f"experiment {run['experiment']}, commit {commit}"]
+    if run["baseline"]:
+        here = "" if has_commit(run["baseline"]) else ", which this clone lacks"
+        lines.append(f"started from commit {run['baseline']}{here}")
+    params = f"params.yaml of sha256 {run['params_sha256']}"
+    if has_commit(commit):
+        return [*lines, f"{params}: git show {commit[:10]}:./params.yaml"]
     lines.append("this clone lacks the experiment's commit; `dvc exp pull` brings it where it was pushed")
-    return [*lines, f"{params}: `params` in line {number} of {record}" if recorded else f"{params}: not recorded"]
+    number = line_of(record, commit)
+    return [*lines, f"{params}: `params` in line {number} of {record}" if number else f"{params}: not recorded"]

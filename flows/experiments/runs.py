@@ -80,14 +80,17 @@ def append_run(path: Path, run: Run) -> None:
 
 def recorded_runs(path: Path) -> list[Run]:
     """Every run, in the order of their lines; half a line, left by a kill, is skipped."""
-    runs: list[Run] = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    return [run for _, run in _lines(path)]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Run]]:
+    """The runs with the numbers of their lines, from 1."""
+    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
         try:
             json.loads(line)
         except ValueError:
             continue
-        runs.append(Run.model_validate_json(line))
-    return runs
+        yield number, Run.model_validate_json(line)
 
 
 def last_runs(path: Path) -> dict[str, Run]:
@@ -95,15 +98,9 @@ def last_runs(path: Path) -> dict[str, Run]:
     return {run.cell: run for run in recorded_runs(path)}
 
 
-def recorded_as(path: Path, commit: str) -> tuple[int, Run] | None:
-    """The run of a record whose DVC experiment is this commit, and the number of its line, from 1; None without one."""
-    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
-        if commit.encode() in line:
-            with suppress(ValueError):  # half a line, left by a kill
-                run = Run.model_validate_json(line)
-                if run.commit == commit:
-                    return number, run
-    return None
+def line_of(path: Path, commit: str) -> int:
+    """The number, from 1, of the line with the run whose DVC experiment is this commit; 0 for none."""
+    return next((number for number, run in _lines(path) if run.commit == commit), 0)
 
 
 def reports_and_curves(

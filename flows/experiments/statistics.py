@@ -1,5 +1,6 @@
 """Statistics over seeds: means with t intervals, paired differences with Holm's correction, fitted power laws."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,8 +33,8 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of one or more values, with its spread."""
-    n, mean = len(values), float(np.mean(values))
+    """The mean of the values, NaN for none, with its spread."""
+    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
     if n < 2:
         return Estimate(n, mean, None, None, None)
     if len(set(values)) == 1:  # whose mean, and so whose spread, rounding may change

@@ -1,12 +1,14 @@
 """From tidy data to tables: means over seeds, and paired differences."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-from flows.experiments.rows import Row, Tidy, at_levels, paired_by_seed
-from flows.experiments.statistics import SIGNIFICANT, Difference, Estimate, estimate, holm, is_best, paired_difference
+import pandas as pd
+
+from flows.experiments.rows import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
+from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, is_best, paired_difference
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -20,12 +22,6 @@ class Entry:
 
     text: str
     """The number; empty where there is none."""
-    spread: str
-    """Printed after the number; empty for one run, and where all runs are equal."""
-    extra: str
-    """Printed after the spread."""
-    best: bool
-    """Significantly better than all that it is compared with."""
     n: int
     """Runs that count."""
     expected: int
@@ -38,18 +34,19 @@ class Entry:
     sd: float | None
     metric: str
     """What the runs are asked for."""
-    runs: Sequence[Row]
+    runs: pd.DataFrame = field(compare=False)
+    """Their rows of the tidy data."""
+    spread: str = ""
+    """Printed after the number; empty for one run, and where all runs are equal."""
+    extra: str = ""
+    """Printed after the spread."""
+    best: bool = False
+    """Significantly better than all that it is compared with."""
+    is_p: bool = False
+    """A p value."""
     data_low: float | None = None
     """Of the runs' own 95 % interval, averaged over seeds; None where the metric has none."""
     data_high: float | None = None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's heading."""
-
-    heading: str
-    holds: Literal["numbers", "p values"] = "numbers"
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Table:
     name: str
     caption: str
     row_headings: list[str]
-    columns: list[Column]
+    columns: list[str]
     rows: list[list[str]]
     """The levels that each row is for."""
     entries: list[list[Entry]]
@@ -72,20 +69,12 @@ class Table:
         """Row, column and entry."""
         for levels, entries in zip(self.rows, self.entries, strict=True):
             for column, entry in zip(self.columns, entries, strict=True):
-                yield ", ".join(levels), column.heading, entry
-
-    def by_place(self) -> dict[tuple[tuple[str, ...], Column], Entry]:
-        """Each entry by the levels of its row and its column."""
-        return {
-            (tuple(levels), column): entry
-            for levels, entries in zip(self.rows, self.entries, strict=True)
-            for column, entry in zip(self.columns, entries, strict=True)
-        }
+                yield ", ".join(levels), column, entry
 
     def find(self, row: str, column: str) -> tuple[str, str, Entry]:
         """The entry of a row and a column, each named by a part of its heading that no other has. Raises UserError."""
         rows = _named("row", row, [", ".join(levels) for levels in self.rows])
-        columns = _named("column", column, [item.heading for item in self.columns])
+        columns = _named("column", column, self.columns)
         return next(found for found in self.each() if found[:2] == (rows, columns))
 
 
@@ -104,34 +93,32 @@ SPREADS = {
 }
 
 
-def means_table(experiment: "Experiment", place: tuple[str, str], name: str, data: Tidy) -> Table:
-    """A table of the file: a mean over seeds in each entry. `place` is the experiment's name and size.
+def means_table(data: Tidy, name: str) -> Table:
+    """A table of the file: a mean over seeds in each entry.
 
     Raises UserError where an entry would mix cells of different levels.
     """
-    table = experiment.tables[name]
-    levels = list(product(*(data.levels(axis) for axis in table.rows)))
-    held: dict[tuple[str, ...], list[Row]] = {}
-    for row in data.rows:
-        held.setdefault(tuple(row.levels[axis] for axis in table.rows), []).append(row)
-    for key, rows in held.items():
-        if len({row.seed for row in rows}) < len(rows):
-            mixed = [axis for axis in rows[0].levels if len({row.levels[axis] for row in rows}) > 1]
+    experiment, table = data.experiment, data.experiment.tables[name]
+    grouped = data.frame.groupby(table.rows, observed=True)
+    groups = {tuple(map(str, levels)): rows for levels, rows in grouped}
+    for key, rows in groups.items():
+        if mixed := mixed_axes(rows, data.axes):
             raise UserError(
                 f"tables.{name}: the row {', '.join(key)} holds several levels of {', '.join(mixed)}; "
                 "name that axis under rows"
             )
-    entries = [[_entry(experiment, table, held[row], metric) for metric in table.metrics] for row in levels]
+    columns = [_column(experiment, table, [*groups.values()], metric) for metric in table.metrics]
+    entries = [list(line) for line in zip(*columns, strict=True)]
     return Table(
-        experiment=place[0],
-        size=place[1],
-        name=name,
+        data.name,
+        data.size,
+        name,
         caption=table.caption,
         row_headings=[named(axis) for axis in table.rows],
-        columns=[Column(experiment.metrics[metric].heading) for metric in table.metrics],
-        rows=[list(row) for row in levels],
-        entries=_marked(experiment, table, entries),
-        footnotes=_footnotes(experiment, table, entries, data),
+        columns=[experiment.metrics[metric].heading for metric in table.metrics],
+        rows=[list(levels) for levels in groups],
+        entries=entries,
+        footnotes=_footnotes(data, table, entries),
     )
 
 
@@ -145,53 +132,55 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
-def _entry(experiment: "Experiment", table: "TableSpec", rows: Sequence[Row], metric: str) -> Entry:
-    decimals = experiment.metrics[metric].decimals
-    values = [row.metrics[metric] for row in rows if metric in row.metrics]
-    found = estimate(values) if values else Estimate(0, 0.0, None, None, None)
+def _column(experiment: "Experiment", table: "TableSpec", groups: Sequence[pd.DataFrame], metric: str) -> list[Entry]:
+    """The entries of a metric, one for each group of runs, with the best marked where no run is missing."""
+    entries = [_mean(experiment, table, rows, metric) for rows in groups]
+    better = experiment.metrics[metric].better
+    by_seed = pd.concat([rows.set_index("seed")[metric] for rows in groups], axis="columns").sort_index()
+    if better is None or len(by_seed) < 2 or by_seed.isna().to_numpy().any():
+        return entries
+    values = by_seed.to_numpy().T.tolist()
+    return [
+        replace(entry, best=is_best(own, values[:index] + values[index + 1 :], lower=better == "lower"))
+        for index, (entry, own) in enumerate(zip(entries, values, strict=True))
+    ]
+
+
+def _mean(experiment: "Experiment", table: "TableSpec", rows: pd.DataFrame, metric: str) -> Entry:
+    described = experiment.metrics[metric]
+    found = estimate(rows[metric].dropna().tolist())
     spread = found.sd if table.spread == "sd" else found.half_width
-    intervals = [row.intervals[metric] for row in rows if metric in row.intervals]
-    data_low, data_high = [sum(bound) / len(bound) for bound in zip(*intervals, strict=True)] or (None, None)
-    bounds = [number(data_low, decimals), number(data_high, decimals)] if intervals and table.data_interval else []
-    return Entry(
-        text=number(found.mean, decimals) if values else "",
-        spread=f"± {number(spread, decimals)}" if spread else "",
-        extra=f"[{', '.join(bounds)}]" if bounds else "",
-        best=False,
-        n=len(values),
+    bounds: list[float] = []
+    if described.interval:
+        bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna().tolist()
+    printed = [number(bound, described.decimals) for bound in bounds if table.data_interval]
+    return _entry(
+        found,
+        rows,
+        metric,
+        text=number(found.mean, described.decimals) if found.n else "",
+        spread=f"± {number(spread, described.decimals)}" if spread else "",
+        extra=f"[{', '.join(printed)}]" if printed else "",
         expected=len(rows),
-        value=found.mean if values else None,
-        low=found.low,
-        high=found.high,
-        sd=found.sd,
-        data_low=data_low,
-        data_high=data_high,
-        metric=metric,
-        runs=rows,
+        **dict(zip(("data_low", "data_high"), bounds, strict=False)),
     )
 
 
-def _marked(experiment: "Experiment", table: "TableSpec", entries: list[list[Entry]]) -> list[list[Entry]]:
-    """The entries with the best of each column marked."""
-    marked = [[*line] for line in entries]
-    for column, metric in enumerate(table.metrics):
-        better = experiment.metrics[metric].better
-        values = [_by_seed(line[column]) for line in entries]
-        if better and all(len(item) > 1 for item in values) and len({tuple(item) for item in values}) == 1:
-            numbers = [list(item.values()) for item in values]
-            for row, own in enumerate(numbers):
-                best = is_best(own, numbers[:row] + numbers[row + 1 :], lower=better == "lower")
-                marked[row][column] = replace(entries[row][column], best=best)
-    return marked
+def _entry(found: Estimate, rows: pd.DataFrame, metric: str, **printed: Any) -> Entry:
+    return Entry(
+        n=found.n,
+        value=found.mean if found.n else None,
+        low=found.low,
+        high=found.high,
+        sd=found.sd,
+        metric=metric,
+        runs=rows,
+        **printed,
+    )
 
 
-def _by_seed(entry: Entry) -> dict[int, float]:
-    found = {run.seed: run.metrics[entry.metric] for run in entry.runs if entry.metric in run.metrics}
-    return dict(sorted(found.items())) if entry.n == entry.expected else {}
-
-
-def _footnotes(experiment: "Experiment", table: "TableSpec", entries: list[list[Entry]], data: Tidy) -> list[str]:
-    seeds = sorted({row.seed for row in data.rows})
+def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
+    seeds = sorted(data.frame["seed"].unique())
     lines = [f"Mean ± {SPREADS[table.spread]}; n = {len(seeds)} seeds ({', '.join(map(str, seeds))})."]
     if len(seeds) == 1:
         lines = [f"One run each, seed {seeds[0]}: nothing is said of other seeds."]
@@ -199,12 +188,12 @@ def _footnotes(experiment: "Experiment", table: "TableSpec", entries: list[list[
         lines.append(
             "In brackets the runs' own 95 % interval over their held-out data, its bounds averaged over seeds."
         )
-    if any(experiment.metrics[metric].better for metric in table.metrics) and len(seeds) > 1:
+    if any(data.experiment.metrics[metric].better for metric in table.metrics) and len(seeds) > 1:
         lines.append(
             "Bold: better than every other entry of its column "
             f"(paired t tests by seed, Holm-corrected, p < {SIGNIFICANT}); nothing is marked where a run is missing."
         )
-    return [*lines, *rounded_to_zero(entries), *missing(experiment, data.rows, table.metrics), *data.notes]
+    return [*lines, *rounded_to_zero(entries), *missing(data, table.metrics), *data.notes]
 
 
 def rounded_to_zero(entries: Sequence[Sequence[Entry]]) -> list[str]:
@@ -216,90 +205,74 @@ def rounded_to_zero(entries: Sequence[Sequence[Entry]]) -> list[str]:
     return [f"Some numbers are printed as 0 and are not 0 (the smallest is {smallest:.2g}): raise `decimals`."]
 
 
-def missing(experiment: "Experiment", rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
+def missing(data: Tidy, metrics: Sequence[str]) -> list[str]:
     """A footnote that names each run that is not there, or has no such metric, and why; none where all are."""
-    absent: dict[tuple[str, str], list[int]] = {}
-    for row in rows:
-        why = ": ".join(filter(None, (row.state, row.message)))
-        if row.state == "finished":
-            without = [name for name in metrics if name not in row.metrics]
-            why = f"no {', '.join(experiment.metrics[name].label for name in without)}" if without else ""
+    absent: dict[tuple[str, str], list[str]] = {}
+    for row in data.frame.to_dict("records"):
+        why = ": ".join(filter(None, (row["state"], row["message"])))
+        if row["state"] == "finished":
+            without = [data.experiment.metrics[name].label for name in metrics if pd.isna(row[name])]
+            why = f"no {', '.join(without)}" if without else ""
         if why:
-            absent.setdefault((", ".join(row.levels.values()), why), []).append(row.seed)
-    named = [f"{levels}, seed {', '.join(map(str, seeds))} ({why})" for (levels, why), seeds in absent.items()]
+            absent.setdefault((row[LEVELS], why), []).append(str(row["seed"]))
+    named = [f"{levels}, seed {', '.join(seeds)} ({why})" for (levels, why), seeds in absent.items()]
     return [f"Runs that are missing: {'; '.join(named)}."] if named else []
 
 
-def differences_table(experiment: "Experiment", place: tuple[str, str], name: str, data: Tidy) -> Table:
+def differences_table(data: Tidy, name: str) -> Table:
     """A comparison of the file: paired differences by seed, all p values of the table corrected together."""
-    comparison = experiment.comparisons[name]
+    comparison = data.experiment.comparisons[name]
     axis, baseline = comparison.axis, comparison.baseline
     if baseline not in data.levels(axis):
         levels = ", ".join(data.levels(axis))
         raise UserError(f"comparisons.{name}.baseline = {baseline!r}: {axis} has {levels}")
-    rows = data.rows
-    others = [other for other in rows[0].levels if other != axis]
-    groups = list(dict.fromkeys(tuple(row.levels[other] for other in others) for row in rows))
-    lines = [(*group, level) for group in groups for level in data.levels(axis) if level != baseline]
-    found = {
-        (line, metric): _difference(experiment, rows, [*others, axis], line, baseline, metric)
-        for line in lines
-        for metric in comparison.metrics
-    }
-    corrected = dict(zip(found, holm([p for p, _ in found.values()]), strict=True))
-    tested = sum(p is not None for p in corrected.values())
-    columns: list[Column] = []
-    entries: list[list[Entry]] = [[] for _ in lines]
-    for metric in comparison.metrics:
-        described = experiment.metrics[metric]
-        columns += [Column(f"Δ {described.heading}"), Column(f"p of Δ {described.label}", holds="p values")]
-        for line, row in zip(lines, entries, strict=True):
-            difference = found[line, metric][1]
-            row += [difference, _p_entry(difference, corrected[line, metric])]
+    others = [other for other in data.axes if other != axis]
+    grid = product(*map(data.levels, others), [level for level in data.levels(axis) if level != baseline])
+    lines = [dict(zip((*others, axis), levels, strict=True)) for levels in grid]
+    metrics = [data.experiment.metrics[metric] for metric in comparison.metrics]
+    base = {axis: baseline}
+    found = [_difference(data, line, base, metric) for line in lines for metric in comparison.metrics]
+    corrected = holm([p for p, _ in found])
+    tested = sum(p is not None for p in corrected)
+    flat = [entry for (_, own), p in zip(found, corrected, strict=True) for entry in (own, _p_entry(own, p))]
+    width = 2 * len(metrics)
+    entries = [flat[start : start + width] for start in range(0, len(flat), width)]
     return Table(
-        experiment=place[0],
-        size=place[1],
-        name=name,
+        data.name,
+        data.size,
+        name,
         caption=comparison.caption,
         row_headings=[named(item) for item in (*others, axis)],
-        columns=columns,
-        rows=[list(line) for line in lines],
+        columns=[text for metric in metrics for text in (f"Δ {metric.heading}", f"p of Δ {metric.label}")],
+        rows=[list(line.values()) for line in lines],
         entries=entries,
         footnotes=[
             f"Mean difference from {baseline}, paired by seed, with its 95 % interval (Student's t), and in percent of "
             f"the baseline. p of the paired t test, Holm-corrected for the {tested} differences.",
             "The intervals are not corrected for their number: one may exclude 0 although p is not below 0.05.",
             *rounded_to_zero(entries),
-            *missing(experiment, rows, comparison.metrics),
+            *missing(data, comparison.metrics),
             *data.notes,
         ],
     )
 
 
-def _difference(
-    experiment: "Experiment", rows: Sequence[Row], axes: Sequence[str], line: Sequence[str], baseline: str, metric: str
-) -> tuple[float | None, Entry]:
-    """The p value, and the entry of the difference."""
-    levels = dict(zip(axes, line, strict=True))
-    own, base = (at_levels(rows, place) for place in (levels, levels | {axes[-1]: baseline}))
-    values, against = paired_by_seed(own, base, metric)
-    decimals = experiment.metrics[metric].decimals
-    found = paired_difference(values, against) if values else Difference(0, 0.0, None, None, None, None)
+def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> tuple[float | None, Entry]:
+    """The p value of these levels against those of the baseline, and the entry of the difference."""
+    own, against = (at_levels(data.frame, levels) for levels in (line, line | base))
+    values, reference = paired_by_seed(own, against, metric)
+    decimals = data.experiment.metrics[metric].decimals
+    found = paired_difference(values, reference)
     bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
-    reference = sum(against) / len(against) if against else 0.0
-    return found.p, Entry(
-        text=number(found.mean, decimals, signed=True) if values else "",
+    mean = estimate(reference).mean
+    return found.p, _entry(
+        found,
+        pd.concat([own, against]),
+        metric,
+        text=number(found.mean, decimals, signed=True) if found.n else "",
         spread=f"[{', '.join(bounds)}]" if all(bounds) else "",
-        extra=f"({100 * found.mean / reference:+.1f} %)" if reference else "",
-        best=False,
-        n=found.n,
-        expected=len({row.seed for row in (*own, *base)}),
-        value=found.mean if values else None,
-        low=found.low,
-        high=found.high,
-        sd=found.sd,
-        metric=metric,
-        runs=(*own, *base),
+        extra=f"({100 * found.mean / mean:+.1f} %)" if found.n and mean else "",
+        expected=len({*own["seed"], *against["seed"]}),
     )
 
 
@@ -307,5 +280,6 @@ def _p_entry(difference: Entry, p: float | None) -> Entry:
     text = "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
     # The entry of the difference says what is missing.
     return replace(
-        difference, text=text, spread="", extra="", value=p, low=None, high=None, sd=None, expected=difference.n
-    )
+        difference, text=text, spread="", extra="", is_p=True, value=p, low=None, high=None, sd=None,
+        expected=difference.n,
+    )  # fmt: skip

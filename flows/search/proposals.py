@@ -1,33 +1,33 @@
-"""What optuna proposes next, and its storage.
+"""What optuna proposes next, and how a proposal is judged when its run has ended.
 
 Proposals follow from the file and the results so far alone: each batch has a sampler of its own, seeded by the file's
 seed and the number of results. So a search that was killed, or is repeated, proposes the same runs.
 """
 
-import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages.journal import BaseJournalBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from flows.experiments.cells import Cell, cell_id, joined, resolved
-from flows.search.trials import Proposal, Trial, Value, finished
-from stages.runtime.atomic import atomic_write
+from flows.experiments.rows import Points
+from flows.experiments.runs import Run
+from flows.search.search_file import Dimension, Search
+from flows.search.trials import EarlyStop, number_of
+from stages.runtime.section import value_at
 
-if TYPE_CHECKING:
-    from flows.search.search_file import Dimension, Search
-
-STATES = {"finished": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
+Value = str | int | float
 
 SIGNIFICANT_DIGITS = 3
 """Of proposed numbers without a step: enough for what they do, and the same on machines whose last bits differ."""
+
+SHARE_DIGITS = 9
+"""0.3 and 300 / 1000 are the same."""
 
 REPEATS, MOST_REPEATS = 20, 1000
 """A proposal that was made before is drawn again: so often by the sampler, then at random. After the second number of
@@ -48,33 +48,49 @@ class ProposedCell(Cell):
         return ", ".join(self.levels.values())
 
 
-def propose(name: str, search: "Search", trials: Sequence[Trial]) -> list[Proposal]:
+@dataclass(frozen=True)
+class Proposal:
+    """A run that is to be made."""
+
+    values: Mapping[str, Value]
+    """Of each key of the space: a number, or the name of a choice."""
+    cell: Cell
+    """As a cell of an experiment, by which it is run."""
+
+
+def propose(name: str, search: Search, trials: Sequence[FrozenTrial]) -> list[Proposal]:
     """The next batch, all of it new: `at_once` runs, fewer where the space has no more, none where it is exhausted."""
-    study = study_of(search, trials, optuna.storages.InMemoryStorage())
+    study = study_of(search, trials)
     seed = int(np.random.SeedSequence([search.seed, len(trials)]).generate_state(1)[0])
     random = optuna.samplers.RandomSampler(seed=seed)
     tpe = optuna.samplers.TPESampler(
         n_startup_trials=search.startup_runs, multivariate=True, constant_liar=True, seed=seed
     )
-    known = {trial.cell.id for trial in trials}
+    known = {trial.user_attrs["cell"] for trial in trials}
     proposals: list[Proposal] = []
     for repeats in range(MOST_REPEATS):
         study.sampler = random if search.sampler == "random" or repeats >= REPEATS + search.at_once else tpe
         asked = study.ask(distributions(search))
         values = {key: rounded(search.space[key], value) for key, value in asked.params.items()}
-        number = len(trials) + len(proposals) + 1
-        cell = cell_of(f"{name}-{number:04}", search, values)
+        cell = cell_of(f"{name}-{len(trials) + len(proposals) + 1:04}", search, values)
         if cell.id in known:
             study.tell(asked, state=TrialState.FAIL)
             continue
         known.add(cell.id)
-        proposals.append(Proposal(number, values, cell))
+        proposals.append(Proposal(values, cell))
         if len(proposals) == search.at_once:
             break
     return proposals
 
 
-def with_presets(search: "Search") -> "Search":
+def study_of(search: Search, trials: Sequence[FrozenTrial]) -> optuna.Study:
+    """A study in memory with these results."""
+    study = optuna.create_study(direction=search.direction)
+    study.add_trials(trials)
+    return study
+
+
+def with_presets(search: Search) -> Search:
     """The search with the choices of conf/ replaced by their values. Raises UserError on an unknown one."""
     space = {
         key: item.model_copy(update={"choices": {name: resolved(level) for name, level in item.choices.items()}})
@@ -85,7 +101,7 @@ def with_presets(search: "Search") -> "Search":
     return search.model_copy(update={"base": resolved(search.base), "space": space})
 
 
-def cell_of(label: str, search: "Search", values: Mapping[str, Value]) -> Cell:
+def cell_of(label: str, search: Search, values: Mapping[str, Value]) -> Cell:
     """The run with these values. Raises UserError where two of them set the same key."""
     choices = {key: search.space[key].choices for key in values}
     overrides = search.base | joined(
@@ -98,12 +114,21 @@ def cell_of(label: str, search: "Search", values: Mapping[str, Value]) -> Cell:
     return ProposedCell(digits, f"{label}-{digits}", levels, search.seed, ordered)
 
 
-def corners(name: str, search: "Search") -> list[Cell]:
+def cell_of_trial(name: str, search: Search, trial: FrozenTrial) -> Cell:
+    """The run of a trial of the search of this name, with its choices of conf/ replaced by their values."""
+    return cell_of(f"{name}-{trial.number + 1:04}", search, trial.params)
+
+
+def corners(name: str, search: Search) -> list[Cell]:
     """Each bound and each choice once, the rest at its first: what is checked before anything runs.
 
     Raises UserError where two may set the same key.
     """
-    joined({place: dict.fromkeys(_keys_set(place, item)) for place, item in search.space.items()})
+    keys_set = {
+        place: [key for choice in item.choices.values() for key in choice] if item.choices else [place]
+        for place, item in search.space.items()
+    }
+    joined({place: dict.fromkeys(keys) for place, keys in keys_set.items()})
     ends: dict[str, list[Value]] = {
         key: [*map(str, item.choices)] if item.choices else [rounded(item, bound) for bound in item.bounds]
         for key, item in search.space.items()
@@ -113,11 +138,7 @@ def corners(name: str, search: "Search") -> list[Cell]:
     return list({cell.id: cell for cell in cells}.values())
 
 
-def _keys_set(place: str, dimension: "Dimension") -> list[str]:
-    return [key for choice in dimension.choices.values() for key in choice] if dimension.choices else [place]
-
-
-def rounded(dimension: "Dimension", value: Any) -> Value:
+def rounded(dimension: Dimension, value: Any) -> Value:
     """A value as it is written into params.yaml, within its bounds."""
     if dimension.choices is not None:
         return str(value)
@@ -128,7 +149,7 @@ def rounded(dimension: "Dimension", value: Any) -> Value:
     return min(max(float(f"{value:.{digits}g}"), low), high)
 
 
-def distributions(search: "Search") -> dict[str, BaseDistribution]:
+def distributions(search: Search) -> dict[str, BaseDistribution]:
     """The space in optuna's words."""
     found: dict[str, BaseDistribution] = {}
     for key, item in search.space.items():
@@ -142,59 +163,61 @@ def distributions(search: "Search") -> dict[str, BaseDistribution]:
     return found
 
 
-def study_of(search: "Search", trials: Iterable[Trial], storage: Any, name: str | None = None) -> optuna.Study:
-    """An optuna study with these results."""
-    direction = optuna.study.StudyDirection.MINIMIZE if search.lower_is_better else optuna.study.StudyDirection.MAXIMIZE
-    study = optuna.create_study(storage=storage, study_name=name, direction=direction)
-    for trial in trials:
-        study.add_trial(_frozen(search, trial))
-    return study
-
-
-def _frozen(search: "Search", trial: Trial) -> FrozenTrial:
-    points = {int(step): value for step, value in trial.points}
-    last = trial.points[-1][1] if trial.state == "stopped" else None
-    frozen = optuna.trial.create_trial(
-        state=STATES[trial.state],
-        value=trial.value if trial.state == "finished" else last,
-        params=dict(trial.values),
-        distributions=distributions(search),
-        user_attrs={"cell": trial.cell.id, "experiment": trial.run.experiment, "message": trial.message},
-        intermediate_values=points,
-    )
-    frozen.datetime_start = frozen.datetime_complete = datetime.fromisoformat(trial.run.ended)
-    return frozen
-
-
-def importances(search: "Search", trials: Sequence[Trial]) -> dict[str, float]:
+def importances(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, float]:
     """How much each key sets the best tenth apart from the other finished runs; shares of 1, the largest first.
 
     By PED-ANOVA (Watanabe et al. 2023), which needs no scikit-learn. Empty for few runs.
     """
-    if len(finished(trials, lower=True)) < ENOUGH_FOR_IMPORTANCE:
+    if sum(trial.state == TrialState.COMPLETE for trial in trials) < ENOUGH_FOR_IMPORTANCE:
         return {}
-    study = study_of(search, trials, optuna.storages.InMemoryStorage())
     with warnings.catch_warnings(action="ignore"):
-        found = optuna.importance.get_param_importances(study)
+        found = optuna.importance.get_param_importances(study_of(search, trials))
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-class _Lines(BaseJournalBackend):
-    """A journal in memory."""
+def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[str, Any]) -> EarlyStop | None:
+    """The rule for the runs that follow these trials. None while there are too few to compare with."""
+    rule, done = search.stop_early, [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if rule is None or len(done) < search.startup_runs:
+        return None
+    curves = [
+        over_shares(search, cell_of_trial("", search, trial), list(trial.intermediate_values.items()), params)
+        for trial in done
+        if trial.intermediate_values
+    ]
+    return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
 
-    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.lines[log_number_from:]]
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        self.lines += map(json.dumps, logs)
+def over_shares(search: Search, cell: Cell, points: Points, params: Mapping[str, Any]) -> Points:
+    """A curve over the share of the run's steps instead of the step."""
+    steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
+    return [(round(step / steps, SHARE_DIGITS), value) for step, value in points]
 
 
-def write_journal(path: Path, name: str, search: "Search", trials: Sequence[Trial]) -> None:
-    """Write the results as a journal file of optuna, whole: it is derived from the record and never read here."""
-    journal = _Lines()
-    study_of(search, trials, optuna.storages.JournalStorage(journal), name)
-    anonymous = [json.loads(line) | {"worker_id": name} for line in journal.lines]
-    atomic_write(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in anonymous))
+def judged(
+    search: Search, earlier: Sequence[FrozenTrial], number: int, proposal: Proposal, run: Run, params: Mapping[str, Any]
+) -> FrozenTrial:
+    """The trial of this number, from 0: a proposal, made after earlier trials, whose run has ended.
+
+    The early stop is decided again, from the whole curve: a run that ended before its curve was read is stopped where
+    it would have been, so that the result does not depend on the moment of reading.
+    """
+    points = run.curves.get(search.stop_early.curve, []) if search.stop_early else []
+    state, value, message = TrialState.COMPLETE, number_of(run, search.objective.source), ""
+    rule = early_stop(search, earlier, params)
+    if rule and (stop := rule.stopped(over_shares(search, proposal.cell, points, params))):
+        state, points, message = TrialState.PRUNED, points[: stop[0] + 1], stop[1]
+    elif run.state != "finished":
+        state, message = TrialState.FAIL, run.message or run.state
+    elif value is None:
+        state, message = TrialState.FAIL, f"its report has no number {search.objective.source}"
+    trial = create_trial(
+        state=state,
+        value=value if state == TrialState.COMPLETE else None,
+        params=dict(proposal.values),
+        distributions=distributions(search),
+        user_attrs={"cell": proposal.cell.id, "experiment": run.experiment, "message": message, "after": len(earlier)},
+        intermediate_values={int(step): value for step, value in points},
+    )
+    trial.number = number
+    return trial

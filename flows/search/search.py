@@ -1,39 +1,49 @@
 """`parrotflow search NAME`: propose runs, run them, learn from them, until the budget is spent.
 
-The record of runs is all that is kept: a search is computed again from its first proposal on, and what is recorded is
-not run again. So the same command continues after a kill, and `--show` needs no more.
+What became of the runs is a study of optuna in a journal; the runs themselves are in the record of their cells. A batch
+follows from the trials before it, so the same command continues after a kill, and `--show` needs no more.
 """
 
+import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optuna.trial import FrozenTrial, TrialState
+
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, check_cells
-from flows.experiments.rows import leaves_read
+from flows.experiments.rows import Points
 from flows.experiments.runs import Run, RunCells, last_runs
-from flows.search.proposals import corners, importances, propose, with_presets, write_journal
+from flows.search.proposals import (
+    Proposal,
+    cell_of_trial,
+    corners,
+    early_stop,
+    importances,
+    judged,
+    over_shares,
+    propose,
+    with_presets,
+)
 from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
-from flows.search.trials import Proposal, Trial, curve_over_shares, early_stop, judged, number_of
+from flows.search.trials import number_of, open_study
 from flows.sweep.clone import CLONES
-from flows.sweep.git import git
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import EXIT_CONTINUE, UserError
-from stages.runtime.section import PARAMS_FILE, differences, read_params_file, value_at
+from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
 
 RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
-"""In searches/NAME/: the runs; the same as a study of optuna; the time that all calls took."""
+"""In searches/NAME/: the runs; the study; the time that all calls took."""
 
 CLOCK_WRITTEN_EVERY_SECONDS = 10.0
-
-Curves = Mapping[str, list[tuple[float, float]]]
 
 
 class UnfinishedError(UserError):
@@ -47,62 +57,67 @@ class Found:
     """What a search has found so far."""
 
     plan: "Plan"
-    trials: list[Trial]
+    trials: list[FrozenTrial]
+    runs: Mapping[str, Run]
+    """Those that are recorded, by their cells."""
     ended: str
     """Why it goes no further."""
-    others: int
-    """Recorded runs that the file does not propose as it is now."""
 
     def text(self) -> str:
         """For people."""
-        others = f"{self.others} recorded runs are not proposed by the file as it is now.\n" if self.others else ""
-        return f"{self.plan.report(self.trials)}\n{others}Ended: {self.ended}."
+        return f"{self.plan.report(self.trials, self.runs)}\nEnded: {self.ended}."
 
 
 def run_search(name: str, run_cells: RunCells | None) -> Found:
     """Continue a search until its budget is spent; with None only collect what is recorded.
 
-    Raises UserError on faults of the file, if the first runs all fail, and if params.yaml has changed since;
-    UnfinishedError where a run was killed.
+    Raises UserError on faults of the file, if the first runs all fail, and if the file or params.yaml has changed
+    since; UnfinishedError where a run was killed.
     """
     plan = read_plan(name)
     known = last_runs(plan.folder / RECORD)
-    recorded = set(known)
-    trials: list[Trial] = []
-    while not (ended := plan.spent(trials)):
-        batch = plan.batch(trials)
+    study = open_study(plan.folder / JOURNAL, plan.path.stem, plan.written, write=run_cells is not None)
+    trials = study.get_trials() if study else []
+    plan.require_same_params(map(plan.cell, trials), known)
+    while not (ended := plan.spent(trials, known)):
+        after, batch = plan.batch(trials)
         if not batch:
             ended = "every run of the space was made"
             break
-        if run_cells and not trials and all(_failed(known.get(item.cell.id)) for item in batch):
+        done = [known[item.cell.id] for item in batch if item.cell.id in known]
+        if run_cells and not trials and len(done) == len(batch) and all(run.state == "failed" for run in done):
             known = {}  # nothing has worked yet, so it is tried again
+        plan.require_same_params((item.cell for item in batch), known)
         missing = [item.cell for item in batch if item.cell.id not in known]
         if missing and (ended := "the rest is not run yet" if run_cells is None else plan.late()):
-            trials += plan.judged(trials, [item for item in batch if item.cell.id in known], known)
-            break
+            batch = batch[: next(n for n, item in enumerate(batch) if item.cell.id not in known)]
+        elif missing and run_cells:
+            known |= {run.cell: run for run in plan.run(missing, trials[:after], run_cells)}
+        new = [
+            judged(plan.search, trials[:after], number, item, known[item.cell.id], plan.params)
+            for number, item in enumerate(batch, len(trials))
+        ]
+        if study and run_cells:
+            if not trials:
+                plan.require_not_all_failed(new)
+            study.add_trials(new)
+            remove_stopped(new)
+        trials += new
         if missing and run_cells:
-            known |= {run.cell: run for run in plan.run(missing, trials, run_cells)}
-        judgements = plan.judged(trials, batch, known)
-        if run_cells and not trials and all(trial.state == "failed" for trial in judgements):
-            raise UserError(
-                "\n".join(f"{plan.path}: {trial.cell.name} failed: {trial.message}" for trial in judgements)
-            )
-        trials += judgements
-        for trial in judgements if run_cells else ():
-            if trial.state == "stopped":  # the clone of a failed run is kept, with its checkpoints
-                shutil.rmtree(CLONES / trial.cell.id, ignore_errors=True)
-        if missing:
-            print(*(progress(plan.search, trials, trial) for trial in judgements), sep="\n", flush=True)
-            write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
+            print(*(progress(plan.search, trials, trial, plan.cell(trial)) for trial in new), sep="\n", flush=True)
+        if ended:
+            break
     if run_cells:
-        write_journal(plan.folder / JOURNAL, plan.path.stem, plan.search, trials)
-        atomic_write(plan.folder / "best.md", f"{plan.search.question}\n\n{plan.report(trials)}")
-        atomic_write(plan.folder / "runs.csv", runs_csv(plan.search, trials))
-    return Found(plan, trials, ended, len(recorded - {trial.cell.id for trial in trials}))
+        atomic_write(plan.folder / "best.md", f"{plan.search.question}\n\n{plan.report(trials, known)}")
+        atomic_write(plan.folder / "runs.csv", runs_csv(plan.search, trials, known))
+    return Found(plan, trials, known, ended)
 
 
-def _failed(run: Run | None) -> bool:
-    return run is not None and run.state == "failed"
+def remove_stopped(trials: Iterable[FrozenTrial]) -> None:
+    """Remove the clones of stopped runs; that of a failed one is kept, with its checkpoints."""
+    for trial in trials:
+        if trial.state == TrialState.PRUNED:
+            shutil.rmtree(CLONES / trial.user_attrs["cell"], ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -116,26 +131,35 @@ class Plan:
     """With the choices of conf/ replaced by their values."""
     params: dict[str, Any]
     read: set[str]
-    """Dotted keys of params.yaml that its runs read, each with a dot behind it; empty text for all."""
+    """Dotted keys of params.yaml that its runs read; empty text for all."""
 
     @property
     def folder(self) -> Path:
         """Where the record and the results are."""
         return self.path.with_suffix("")
 
-    def batch(self, trials: Sequence[Trial]) -> list[Proposal]:
-        """What is proposed after these trials, within the budget of runs."""
-        runs = self.search.budget.runs
-        return propose(self.path.stem, self.search, trials)[: runs - len(trials) if runs else None]
+    def batch(self, trials: Sequence[FrozenTrial]) -> tuple[int, list[Proposal]]:
+        """What is to be run after these trials, within the budget of runs; and how many it was proposed after.
 
-    def run(self, cells: Sequence[Cell], trials: Sequence[Trial], run_cells: RunCells) -> list[Run]:
+        That are fewer than there are where a batch was interrupted, or cut off by the budget.
+        """
+        name, after = self.path.stem, trials[-1].user_attrs["after"] if trials else 0
+        rest: list[Proposal] = []
+        if (done := len(trials) - after) < self.search.at_once:
+            rest = propose(name, self.search, trials[:after])[done:]
+        if not rest:
+            after, rest = len(trials), propose(name, self.search, trials)
+        runs = self.search.budget.runs
+        return after, rest[: runs - len(trials) if runs else None]
+
+    def run(self, cells: Sequence[Cell], trials: Sequence[FrozenTrial], run_cells: RunCells) -> list[Run]:
         """Run cells after these trials. Raises UnfinishedError where one has no result through no fault of its own."""
         rule = early_stop(self.search, trials, self.params)
 
-        def stop_early(cell: Cell, curves: Curves) -> str:
+        def stop_early(cell: Cell, curves: Mapping[str, Points]) -> str:
             assert rule is not None
             points = [point for curve in self.search.curves for point in curves.get(curve, [])]
-            stop = rule.stopped(curve_over_shares(self.search, cell, points, self.params))
+            stop = rule.stopped(over_shares(self.search, cell, points, self.params))
             return stop[1] if stop else ""
 
         with self._clock():
@@ -158,34 +182,40 @@ class Plan:
             raise UnfinishedError("\n".join([*unfinished, advice]))
         return runs
 
-    def judged(self, trials: Sequence[Trial], batch: Sequence[Proposal], runs: Mapping[str, Run]) -> list[Trial]:
-        """A batch that was proposed after these trials, with its runs.
-
-        Raises UserError for a run that was made with other values than today's params.yaml gives.
-        """
-        for item in batch:
-            run = runs[item.cell.id]
-            today, then = (leaves_read(values, self.read) for values in (item.cell.params(self.params), run.params))
-            moved = [key for key, *_ in differences("", today, then)] if run.params else []
-            if moved:
+    def require_same_params(self, cells: Iterable[Cell], runs: Mapping[str, Run]) -> None:
+        """Raise UserError for a run that was made with other values than today's params.yaml gives."""
+        for cell in cells:
+            run = runs.get(cell.id)
+            if run and run.params and (moved := cell.moved(run.params, self.params, self.read)):
                 raise UserError(
-                    f"{self.folder / RECORD}: {item.cell.name} was made with another {PARAMS_FILE}: "
+                    f"{self.folder / RECORD}: {cell.name} was made with another {PARAMS_FILE}: "
                     f"{', '.join(moved)}; put these values back, or move {self.folder} away to search anew"
                 )
-        return [judged(self.search, trials, item, runs[item.cell.id], self.params) for item in batch]
 
-    def report(self, trials: Sequence[Trial]) -> str:
+    def require_not_all_failed(self, trials: Sequence[FrozenTrial]) -> None:
+        """Raise UserError with the messages if there are trials and all of them have failed."""
+        if trials and all(trial.state == TrialState.FAIL for trial in trials):
+            names = [self.cell(trial).name for trial in trials]
+            failed = zip(names, trials, strict=True)
+            raise UserError("\n".join(f"{self.path}: {n} failed: {t.user_attrs['message']}" for n, t in failed))
+
+    def report(self, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
         """What these trials have shown, as Markdown."""
-        return report(self.written, trials, self.params, importances(self.search, trials))
+        cells, shares = [self.cell(trial) for trial in trials], importances(self.search, trials)
+        return report(self.written, trials, cells, runs, self.params, shares)
 
-    def spent(self, trials: Sequence[Trial]) -> str:
+    def cell(self, trial: FrozenTrial) -> Cell:
+        """That of a trial."""
+        return cell_of_trial(self.path.stem, self.search, trial)
+
+    def spent(self, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
         """Which budget of runs or compute is spent; empty text for none."""
         budget = self.search.budget
         if budget.runs and len(trials) >= budget.runs:
             return f"{budget.runs} runs are spent"
         if budget.compute:
-            done = [trial.run for trial in trials if trial.state == "finished"]
-            flop = sum(number_of(run, budget.compute.source) or 0.0 for run in done)
+            done = [trial.user_attrs["cell"] for trial in trials if trial.state == TrialState.COMPLETE]
+            flop = sum(number_of(runs[cell], budget.compute.source) or 0.0 for cell in done if cell in runs)
             if flop >= budget.compute.tflop * 1e12:
                 return f"{budget.compute.tflop:g} TFLOP are spent"
         return ""
@@ -221,20 +251,14 @@ class Plan:
             write()
 
 
-def require_name(path: Path) -> None:
-    """Raise UserError where git takes no experiment with the file's name: its runs could not be kept."""
-    reference = f"refs/exps/{path.stem}-0001"
-    if path.stem.startswith("-") or not git(Path(), "check-ref-format", "--normalize", reference, check=False):
+def read_plan(name: str) -> Plan:
+    """Read the file and try every bound and every choice on params.yaml. Raises UserError."""
+    written, path, params = read_search(name), search_path(name), read_params_file()
+    if not re.fullmatch(r"\w[\w-]*(\.[\w-]+)*", path.stem):
         raise UserError(
             f"{path}: its runs are DVC experiments of this name, and git takes no `{path.stem}`; give the file a name "
             "of letters, digits, `-` and `_`"
         )
-
-
-def read_plan(name: str) -> Plan:
-    """Read the file and try every bound and every choice on params.yaml. Raises UserError."""
-    written, path, params = read_search(name), search_path(name), read_params_file()
-    require_name(path)
     reached = reach(written.targets)
     reached.require_written(path, written.reports | {source.partition(":")[0] for source in written.curves})
     try:
@@ -247,4 +271,4 @@ def read_plan(name: str) -> Plan:
                 raise UserError(f"stop_early.steps: {key} of {PARAMS_FILE} is no number of steps: {steps!r}")
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
-    return Plan(path, written, search, params, {f"{key}." if key else "" for key in reached.params})
+    return Plan(path, written, search, params, reached.params)

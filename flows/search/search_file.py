@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from flows.experiments.experiment import Axis, CurveColumn, Overrides, ReportKey, named_path, read_checked
+from flows.experiments.yaml_file import CurveColumn, Overrides, ReportKey, named_path, read_checked
 from stages.runtime.section import Section
 
 SEARCHES = Path("searches")
@@ -28,7 +28,7 @@ class Dimension(Section):
     """Only low, low + step, low + 2 step, ..."""
     integer: bool = False
     """Only whole numbers."""
-    choices: Axis | None = None
+    choices: dict[str, Overrides] | None = None
     """Names with what they change, as the levels of an experiment's axis. `[8, 16]` is short for the key's values."""
 
     @model_validator(mode="after")
@@ -157,6 +157,11 @@ class Search(Section):
     def lower_is_better(self) -> bool:
         """The direction."""
         return self.objective.better == "lower"
+
+    @property
+    def direction(self) -> Literal["minimize", "maximize"]:
+        """As optuna calls it."""
+        return "minimize" if self.lower_is_better else "maximize"
 
     @property
     def reports(self) -> set[str]:

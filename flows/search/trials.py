@@ -1,100 +1,114 @@
-"""What is proposed, and what became of it."""
+"""What became of the runs: trials of optuna, which its journal keeps, and the rule that stops bad runs early.
+
+A trial's curve is in its intermediate values, by step. `user_attrs` of a trial has the id of its `cell`, its DVC
+`experiment`, the `message` of one that was stopped or failed, and `after`: how many trials there were when it was
+proposed.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
 
-from flows.search.early_stop import EarlyStop, Points
-from stages.runtime.section import value_at
+import numpy as np
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
 
-if TYPE_CHECKING:
-    from flows.experiments.cells import Cell
-    from flows.experiments.runs import Run
-    from flows.search.search_file import Search
+from flows.experiments.rows import Points, is_number
+from flows.experiments.runs import Run
+from flows.search.search_file import Search
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+from stages.runtime.section import differences, value_at
 
-Value = str | int | float
+STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
+"""Optuna's states for people."""
 
-State = Literal["finished", "stopped", "failed"]
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A run that is to be made."""
-
-    number: int
-    """From 1, in the order in which they are proposed."""
-    values: Mapping[str, Value]
-    """Of each key of the space: a number, or the name of a choice."""
-    cell: "Cell"
-    """As a cell of an experiment, by which it is run."""
+SETTINGS = "file"
+"""The study's attribute that has the search file."""
 
 
-@dataclass(frozen=True)
-class Trial(Proposal):
-    """A proposal with its run."""
+def open_study(path: Path, name: str, written: Search, *, write: bool) -> optuna.Study | None:
+    """The study of a search, by its file, in its journal, which is made if it is to be written; None where it is not.
 
-    run: "Run"
-    state: State
-    """Stopped: early, by the rule of the file."""
-    value: float | None
-    """The objective; none unless it is finished."""
-    points: Points
-    """Its curve, up to where it was stopped."""
-    message: str
-    """Why it was stopped, or how it failed."""
-
-
-def finished(trials: Sequence[Trial], *, lower: bool) -> list[Trial]:
-    """Those with a value, the best first; of equal ones the earlier first."""
-    done = [(trial.value, trial) for trial in trials if trial.value is not None]
-    return [trial for _, trial in sorted(done, key=lambda pair: pair[0] if lower else -pair[0])]
-
-
-def early_stop(search: "Search", trials: Sequence[Trial], params: Mapping[str, Any]) -> EarlyStop | None:
-    """The rule for the runs that follow these trials. None while there are too few to compare with."""
-    rule = search.stop_early
-    if rule is None:
-        return None
-    curves = [curve_over_shares(search, trial.cell, trial.points, params) for trial in finished(trials, lower=True)]
-    if len(curves) < search.startup_runs:
-        return None
-    return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
-
-
-def curve_over_shares(search: "Search", cell: "Cell", points: Points, params: Mapping[str, Any]) -> Points:
-    """A curve over the share of the run's steps instead of the step."""
-    steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
-    return [(step / steps, value) for step, value in points]
-
-
-def judged(
-    search: "Search", earlier: Sequence[Trial], proposal: Proposal, run: "Run", params: Mapping[str, Any]
-) -> Trial:
-    """A proposal whose run has ended, after the trials of earlier batches.
-
-    The early stop is decided again, from the whole curve: a run that ended before its curve was read is stopped where
-    it would have been, so that the result does not depend on the moment of reading.
+    Raises UserError for one that was made with another search file; only the budget and the question may change.
     """
-    points = run.curves.get(search.stop_early.curve, []) if search.stop_early else []
-    rule = early_stop(search, earlier, params)
-    stop = rule.stopped(curve_over_shares(search, proposal.cell, points, params)) if rule else None
-    if stop:
-        index, why = stop
-        return Trial(**vars(proposal), run=run, state="stopped", value=None, points=points[: index + 1], message=why)
-    if run.state != "finished":
-        message = run.message or run.state
-        return Trial(**vars(proposal), run=run, state="failed", value=None, points=points, message=message)
-    value = number_of(run, search.objective.source)
-    message = "" if value is not None else f"its report has no number {search.objective.source}"
-    state: State = "failed" if value is None else "finished"
-    return Trial(**vars(proposal), run=run, state=state, value=value, points=points, message=message)
+    if not write and not path.is_file():
+        return None
+    if write:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = path.read_bytes() if path.is_file() else b""
+        if not content.endswith(b"\n"):  # a kill has left half a line, which optuna would not read past
+            atomic_write(path, content[: content.rfind(b"\n") + 1])
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    settings = written.model_dump(mode="json", exclude={"question", "budget"})
+    if write and not any(study.study_name == name for study in storage.get_all_studies()):
+        study = optuna.create_study(storage=storage, study_name=name, direction=written.direction)
+        study.set_user_attr(SETTINGS, settings)
+    else:
+        study = optuna.load_study(storage=storage, study_name=name)
+    made_with = study.user_attrs.get(SETTINGS, settings)
+    if moved := [key for key, *_ in differences("", made_with, settings)]:
+        raise UserError(
+            f"{path}: made with another search file: {', '.join(moved)}; put these values back, or move {path.parent} "
+            "away to search anew"
+        )
+    return study
 
 
-def number_of(run: "Run", source: str) -> float | None:
+def ranked(search: Search, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The finished ones, the best first; of equal ones the earlier first."""
+    done = [(trial.value, trial) for trial in trials if trial.value is not None and trial.state == TrialState.COMPLETE]
+    return [trial for _, trial in sorted(done, key=lambda pair: pair[0] if search.lower_is_better else -pair[0])]
+
+
+def number_of(run: Run, source: str) -> float | None:
     """The number at FILE:KEY of a run's reports; none where there is no finite one."""
     file, _, key = source.partition(":")
     value = value_at(run.reports.get(file), key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+    return float(value) if is_number(value) else None
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """The median rule: a run whose best value so far is worse than that of half the earlier runs is stopped.
+
+    It depends on the curves alone, not on when they are read.
+    """
+
+    curves: Sequence[Points]
+    """Of finished runs, over the share of their steps; none is empty."""
+    after: float
+    """No run is stopped before this share."""
+    quantile: float
+    """Of their values, best first: 0.5 is the median."""
+    lower: bool
+    """Lower is better."""
+
+    def stopped(self, points: Points) -> tuple[int, str] | None:
+        """The first point at which a run with this curve is stopped, and why; the end of a run is no such point.
+
+        Values of the earlier runs are interpolated between their points. A run is compared with those whose curve
+        covers the share, and a value that is no number is worse than every other one.
+        """
+        sign = 1 if self.lower else -1
+        best = math.inf
+        for index, (share, value) in enumerate(points):
+            best = min(best, sign * value) if math.isfinite(value) else best
+            known = [
+                np.interp(share, [x for x, _ in curve], [y for _, y in curve], left=math.nan, right=math.nan)
+                for curve in self.curves
+            ]
+            others = [sign * other for other in known if math.isfinite(other)]
+            if not self.after <= share < 1 or not others:
+                continue
+            bound = float(np.quantile(others, self.quantile))
+            if not math.isfinite(value) or best > bound:
+                what = "the median" if self.quantile == 0.5 else "the best quarter"
+                return index, (
+                    f"stopped after {share:.0%} of its steps: {sign * best:.5g} is worse than {what} of "
+                    f"{len(others)} runs, {sign * bound:.5g}"
+                )
+        return None

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from flows.dvc_repo.experiments import reach
 from flows.experiments.cells import Cell, cells_of, require_written
-from flows.experiments.experiment import Experiment, SettingName, bare_name, read_experiment, results_folder
+from flows.experiments.experiment import Experiment, SettingName, read_experiment, results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Run, RunCells
+from flows.experiments.yaml_file import bare_name
 from flows.plan.params import check_params
 from flows.sweep import clone
 from flows.sweep.plan import require_unguarded

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.experiments.cells import Cell
-from flows.experiments.experiment import Experiment
 from flows.experiments.rows import Tidy, tidy
 from flows.experiments.runs import Run
 from tests.flows.experiments.small_experiment import PARAMS, b_is_better, small_experiment
 
 WIDTHS = {"size": {f"w{width}": {"model.width": width} for width in (1, 2, 4, 8)}}
+
+PLACE = ("toy", "small")
 
 SMALLEST = {"size": "w1", "recipe": "a"}
 
@@ -33,7 +34,7 @@ def finished(cell: Cell, loss: float | None = None) -> Run:
     )
 
 
-def some_data(folder: Path, lacking: Iterable[int] = ()) -> tuple[Experiment, Tidy]:
+def some_data(folder: Path, lacking: Iterable[int] = ()) -> Tidy:
     """Four widths, two recipes, three seeds; the cells at these positions have failed."""
     axes = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
     small = {"minutes": 1, "axes": WIDTHS}
@@ -53,7 +54,7 @@ def some_data(folder: Path, lacking: Iterable[int] = ()) -> tuple[Experiment, Ti
     runs = [finished(cell) for cell in cells]
     for index in lacking:
         runs[index] = runs[index].model_copy(update={"state": "failed", "reports": {}, "message": "no luck"})
-    return experiment, tidy(experiment, cells, runs, PARAMS)
+    return tidy(PLACE, experiment, cells, runs, PARAMS)
 
 
 def figures() -> dict[str, dict[str, object]]:

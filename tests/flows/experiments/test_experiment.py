@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from flows.experiments.cells import cells_of
-from flows.experiments.experiment import EXPERIMENTS, experiment_path, read_experiment, results_folder
+from flows.experiments.experiment import read_experiment, results_folder
+from flows.experiments.yaml_file import EXPERIMENTS, experiment_path
 from flows.search.search_file import SEARCHES, search_path
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
@@ -50,8 +51,11 @@ def claiming(**changes: Any) -> dict[str, Any]:
         (claiming(mean=None), "claims.0.holds_if.0: give exactly one of mean, difference, exponent"),
         (claiming(exponent="law"), "give exactly one of mean, difference, exponent"),
         (claiming(value=None), "give bounds of at least one of value, low, high"),
-        (claiming(value={}), "claims.0.holds_if.0.value: give at least one of below, at_most, above, at_least"),
-        (claiming(value={"under": 1}), "claims.0.holds_if.0.value.under: unknown key"),
+        (claiming(value={}), "claims.0.holds_if.0.value = {}: Dictionary should have at least 1 item"),
+        (
+            claiming(value={"under": 1}),
+            "value.under.[key] = 'under': Input should be 'below', 'at_most', 'above' or 'at_least'",
+        ),
         (claiming(mean=None, difference="loss"), "a difference needs two different levels of exactly one axis"),
         (claiming(mean=None, difference="loss", levels={"size": ["w1", "w1"]}), "two different levels of exactly one"),
         (claiming(levels={"size": ["w1", "w2"]}), "others need none"),
@@ -74,9 +78,13 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"axes": {"size": {}}}, "axes.size = {}: Dictionary should have at least 1 item"),
         (
             {"axes": {"size": {"param": ["a", "b"], "values": [1]}}},
-            "axes: size.param = ['a', 'b']: give one dotted key",
+            "axes.size: param = ['a', 'b']: give one dotted key",
         ),
-        ({"axes": {"size": {"param": "model.width", "values": [1, "1"]}}}, "axes: size.values: 1 is there twice"),
+        ({"axes": {"size": {"param": "model.width", "values": [1, "1"]}}}, "axes.size: values: 1 is there twice"),
+        (
+            {"axes": EXPERIMENT["axes"] | {"cost": {"low": {}}, "seed": {"one": {}}}},
+            "axes: cost, seed: another column of runs.csv has this name; call it differently",
+        ),
         (
             {"settings": {"small": {"minutes": 1, "seeds": []}, "full": {"minutes": None}}},
             "settings.small.seeds = []: List should have at least 1 item",

@@ -20,8 +20,8 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draw(folder: Path, name: str) -> dict[str, bytes]:
-    experiment, data = some_data(folder)
-    paths = write_figure(folder, experiment, name, data, {"law": fit_of(experiment, "law", data)})
+    data = some_data(folder)
+    paths = write_figure(folder, data, name, {"law": fit_of(data, "law")})
     return {path.suffix: path.read_bytes() for path in paths}
 
 
@@ -51,13 +51,13 @@ def _inflated(part: bytes) -> bytes:
 
 
 def test_a_fit_without_an_interval_is_drawn_without_a_band(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    one_seed = Tidy(tuple(row for row in data.rows if row.seed == 0))
+    data = some_data(tmp_path)
+    one_seed = replace(data, frame=data.frame[data.frame["seed"] == 0])
 
     def areas(rows: Tidy) -> int:
         svg, *_ = (
             path.read_bytes()
-            for path in write_figure(tmp_path, experiment, "points", rows, {"law": fit_of(experiment, "law", rows)})
+            for path in write_figure(tmp_path, rows, "points", {"law": fit_of(rows, "law")})
             if path.suffix == ".svg"
         )
         return svg.count(b"FillBetweenPolyCollection")
@@ -66,9 +66,9 @@ def test_a_fit_without_an_interval_is_drawn_without_a_band(tmp_path: Path) -> No
 
 
 def test_a_level_of_one_run_has_no_interval_and_one_without_runs_is_named(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=[1, 2, 6, 7, 8])  # of w1, a and w2, a: seeds 1, 2 and all
+    data = some_data(tmp_path, lacking=[1, 2, 6, 7, 8])  # of w1, a and w2, a: seeds 1, 2 and all
 
-    svg = write_figure(tmp_path, experiment, "levels", data, {})[1].read_text()
+    svg = write_figure(tmp_path, data, "levels", {})[1].read_text()
 
     labels = ["w1, a (1 of 3 runs)", "w1, b", "w2, a (0 of 3 runs)", "w2, b", "w4, a", "w4, b", "w8, a", "w8, b"]
     assert [label for label in re.findall(r"<!-- (w\d.*?) -->", svg) if label in labels] == labels
@@ -77,13 +77,13 @@ def test_a_level_of_one_run_has_no_interval_and_one_without_runs_is_named(tmp_pa
 
 
 def test_labels_are_printed_as_they_are_and_a_run_without_cost_has_no_place_on_a_power_law(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    law = fit_of(experiment, "law", data)
+    data = some_data(tmp_path)
+    law, experiment = fit_of(data, "law"), data.experiment
     experiment.metrics["cost"] = experiment.metrics["cost"].model_copy(update={"label": "US$ or $x_1$"})
-    first = replace(data.rows[0], metrics={"cost": 0.0, "loss": 5.0})
+    data.frame.loc[0, ["cost", "loss"]] = 0.0, 5.0
     experiment.figures["points"].log.clear()
 
-    svg = write_figure(tmp_path, experiment, "points", Tidy((first, *data.rows[1:])), {"law": law})[1].read_text()
+    svg = write_figure(tmp_path, data, "points", {"law": law})[1].read_text()
 
     assert "<!-- US$ or $x_1$ -->" in svg
 
@@ -96,17 +96,17 @@ def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
 
 
 def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=range(24))
+    data = some_data(tmp_path, lacking=range(24))
 
-    assert write_figure(tmp_path, experiment, "curves", data, {}) == []
-    assert write_figure(tmp_path, experiment, "points", data, {}) == []
-    assert write_figure(tmp_path, experiment, "levels", data, {}) == []
+    assert write_figure(tmp_path, data, "curves", {}) == []
+    assert write_figure(tmp_path, data, "points", {}) == []
+    assert write_figure(tmp_path, data, "levels", {}) == []
 
 
 def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
     def svg(name: str, lacking: list[int]) -> str:
-        experiment, data = some_data(tmp_path, lacking)
-        return write_figure(tmp_path, experiment, name, data, {"law": fit_of(experiment, "law", data)})[1].read_text()
+        data = some_data(tmp_path, lacking)
+        return write_figure(tmp_path, data, name, {"law": fit_of(data, "law")})[1].read_text()
 
     for name, lacking, said in (
         ("points", [0], ", 23 of 24 runs -->"),

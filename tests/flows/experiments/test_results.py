@@ -1,6 +1,7 @@
 """`parrotflow table` and `parrotflow cell`, from the record of a sweep to the files of a paper."""
 
 import json
+import math
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from flows.cli import app
 from flows.experiments.cells import Cell
-from flows.experiments.check import compare_fits
+from flows.experiments.check import compare
 from flows.experiments.results import compute, find_table
 from flows.experiments.runs import append_run
 from flows.experiments.statistics import PowerLaw
@@ -80,7 +81,8 @@ def test_from_the_record_of_a_sweep_to_tables_figures_claims_and_back_to_a_run(
 
 def losses() -> list[float | None]:
     """Of each cell, as the table has them now."""
-    return [row.metrics.get("loss") for row in compute("toy", "small").data.rows]
+    numbers = compute("toy", "small").data.frame["loss"]
+    return [None if math.isnan(number) else number for number in numbers]
 
 
 def test_of_the_runs_of_a_cell_the_newest_counts(cells: list[Cell]) -> None:
@@ -149,11 +151,12 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
 ) -> None:
     four_widths(tmp_path)
     parrotflow("table", "toy")
-    stored = compute("toy", "small").fits["law"]
+    results = compute("toy", "small")
+    stored = results.fits["law"]
 
-    def verdict(then: PowerLaw, now: PowerLaw) -> str:
-        ((_, _, verdict, _),) = compare_fits({"law": then}, {"law": now})
-        return verdict
+    def verdict(then: PowerLaw | None, now: PowerLaw | None) -> str:
+        old, new = (replace(results, fits={"law": law} if law else {}) for law in (then, now))
+        return next(found.verdict for found in compare(old, new) if found.table == "fits")
 
     assert verdict(stored, stored) == "equal"
     assert verdict(stored, replace(stored, b=stored.b + 1e-9)) == "within intervals"
@@ -162,8 +165,8 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
     alone = replace(stored, b_low=None, b_high=None)
     assert verdict(alone, replace(alone, b=stored.b + 1e-12)) == "equal as printed"
     assert verdict(alone, replace(alone, b=9.0)) == "different"
-    assert compare_fits({}, {"law": stored})[0][2] == "new"
-    assert compare_fits({"law": stored}, {})[0][2] == "gone"
+    assert verdict(None, stored) == "new"
+    assert verdict(stored, None) == "gone"
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 import csv
 import io
-from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from flows.experiments.rows import read_rows, rows_csv, tidy
+from flows.experiments.rows import labels, read_rows, rows_csv, tidy
 from flows.experiments.runs import append_run, recorded_runs
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, PARAMS, small_experiment
-from tests.flows.experiments.some_runs import finished, some_data
+from tests.flows.experiments.some_runs import PLACE, finished, some_data
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,13 @@ def test_every_cell_has_a_row_also_those_that_failed_or_never_ran(tmp_path: Path
     experiment, cells = small_experiment(tmp_path)
     failed = finished(cells[1]).model_copy(update={"state": "failed", "message": "no luck"})
 
-    data = tidy(experiment, cells, [finished(cells[0], 2.0), failed], PARAMS)
+    data = tidy(PLACE, experiment, cells, [finished(cells[0], 2.0), failed], PARAMS)
 
-    assert [row.state for row in data.rows] == ["finished", "failed", *["not run"] * 10]
-    assert data.rows[0].metrics == {"loss": 2.0, "cost": 1.0, "half": 0.5}
-    assert data.rows[0].intervals == {"loss": (1.5, 2.5)}
-    assert data.rows[1].metrics == {}
-    table = list(csv.DictReader(io.StringIO(rows_csv(experiment, data))))
+    assert data.frame["state"].tolist() == ["finished", "failed", *["not run"] * 10]
+    numbers = data.frame[["loss", "cost", "half", "loss low", "loss high"]]
+    assert numbers.loc[0].tolist() == [2.0, 1.0, 0.5, 1.5, 2.5]
+    assert numbers.loc[1].isna().all()
+    table = list(csv.DictReader(io.StringIO(rows_csv(data))))
     assert len(table) == 12
     assert table[0]["loss (nats)"] == "2.0"
     assert (table[1]["state"], table[1]["message"], table[1]["loss (nats)"]) == ("failed", "no luck", "")
@@ -37,16 +37,18 @@ def test_every_cell_has_a_row_also_those_that_failed_or_never_ran(tmp_path: Path
 
 
 def test_the_rows_of_runs_csv_are_read_back_without_curves(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=[1])
+    data = some_data(tmp_path, lacking=[1])
     path = tmp_path / "runs.csv"
-    path.write_text(rows_csv(experiment, data))
+    path.write_text(rows_csv(data))
 
-    assert read_rows(experiment, path).rows == tuple(replace(row, curves={}) for row in data.rows)
-    assert rows_csv(experiment, read_rows(experiment, path)) == path.read_text()
+    read = read_rows(PLACE, data.experiment, path)
+    pd.testing.assert_frame_equal(read.frame, data.frame, check_exact=True, check_like=True)
+    assert read.curves == {}
+    assert rows_csv(read) == path.read_text()
 
     path.write_text(path.read_text().replace("half (pairs)", "other"))
     with pytest.raises(UserError, match=r"runs\.csv: no column half \(pairs\); `parrotflow table NAME` makes it anew"):
-        read_rows(experiment, path)
+        read_rows(PLACE, data.experiment, path)
 
 
 def test_a_run_that_was_made_with_other_values_than_the_cells_does_not_count(tmp_path: Path) -> None:
@@ -54,10 +56,11 @@ def test_a_run_that_was_made_with_other_values_than_the_cells_does_not_count(tmp
     run = finished(cells[0])
     run.params["model"]["width"] = 3
 
-    row = tidy(experiment, cells, [run], PARAMS).rows[0]
+    row = tidy(PLACE, experiment, cells, [run], PARAMS).frame.loc[0]
 
-    assert (row.state, row.metrics) == ("other params", {})
-    assert row.message == "model.width differ from params.yaml and the experiment"
+    assert row["state"] == "other params"
+    assert row[["loss", "cost", "half"]].isna().all()
+    assert row["message"] == "model.width differ from params.yaml and the experiment"
 
 
 def test_a_level_may_set_a_section_and_then_a_key_within_it(tmp_path: Path) -> None:
@@ -68,10 +71,10 @@ def test_a_level_may_set_a_section_and_then_a_key_within_it(tmp_path: Path) -> N
     runs = [finished(cell) for cell in cells]
     runs[1].params["model"]["shape"]["depth"] = 4
 
-    rows = tidy(experiment, cells, runs, PARAMS).rows
+    frame = tidy(PLACE, experiment, cells, runs, PARAMS).frame
 
-    assert [row.state for row in rows] == ["finished", "other params", *["finished"] * 10]
-    assert rows[1].message == "model.shape differ from params.yaml and the experiment"
+    assert frame["state"].tolist() == ["finished", "other params", *["finished"] * 10]
+    assert frame["message"][1] == "model.shape.depth differ from params.yaml and the experiment"
 
 
 def test_a_run_without_a_section_that_its_cell_sets_does_not_count(tmp_path: Path) -> None:
@@ -79,9 +82,7 @@ def test_a_run_without_a_section_that_its_cell_sets_does_not_count(tmp_path: Pat
     run = finished(cells[0])
     del run.params["model"]
 
-    row = tidy(experiment, cells, [run], PARAMS).rows[0]
-
-    assert row.state == "other params"
+    assert tidy(PLACE, experiment, cells, [run], PARAMS).frame["state"][0] == "other params"
 
 
 def test_runs_of_different_params_are_not_mixed_and_those_of_todays_count(tmp_path: Path) -> None:
@@ -89,10 +90,10 @@ def test_runs_of_different_params_are_not_mixed_and_those_of_todays_count(tmp_pa
     old, new = finished(cells[0]), finished(cells[1])
     old.params["other"]["rate"] = 0.1
 
-    rows = tidy(experiment, cells, [old, new], PARAMS).rows
+    frame = tidy(PLACE, experiment, cells, [old, new], PARAMS).frame
 
-    assert [row.state for row in rows[:2]] == ["other params", "finished"]
-    assert rows[0].message.startswith("other.rate differ")
+    assert frame["state"].tolist()[:2] == ["other params", "finished"]
+    assert frame["message"][0].startswith("other.rate differ")
 
 
 def test_a_key_that_only_some_cells_set_has_to_be_the_same_in_the_others(tmp_path: Path) -> None:
@@ -101,15 +102,15 @@ def test_a_key_that_only_some_cells_set_has_to_be_the_same_in_the_others(tmp_pat
     runs = [finished(cell, 1.0) for cell in cells]
     runs[0].params["other"]["rate"] = 0.1
 
-    data = tidy(experiment, cells, runs, PARAMS)
+    data = tidy(PLACE, experiment, cells, runs, PARAMS)
 
-    assert [row.state for row in data.rows] == ["other params", *["finished"] * 11]
-    assert data.rows[0].message == "other.rate differ from params.yaml and the experiment"
+    assert data.frame["state"].tolist() == ["other params", *["finished"] * 11]
+    assert data.frame["message"][0] == "other.rate differ from params.yaml and the experiment"
 
     for run in runs[:3] + runs[6:9]:  # all that do not set it
         run.params["other"]["rate"] = 0.1
-    data = tidy(experiment, cells, runs, PARAMS)
-    assert {row.state for row in data.rows} == {"finished"}
+    data = tidy(PLACE, experiment, cells, runs, PARAMS)
+    assert {*data.frame["state"]} == {"finished"}
     assert data.notes == ("The runs were made with another params.yaml than today's: other.rate.",)
 
 
@@ -119,9 +120,9 @@ def test_runs_that_all_were_made_with_the_same_earlier_params_count_and_a_note_s
     for run in runs:
         run.params["other"]["rate"] = 0.1
 
-    data = tidy(experiment, cells, runs, PARAMS)
+    data = tidy(PLACE, experiment, cells, runs, PARAMS)
 
-    assert [row.state for row in data.rows[:2]] == ["finished", "finished"]
+    assert data.frame["state"].tolist()[:2] == ["finished", "finished"]
     assert data.notes == ("The runs were made with another params.yaml than today's: other.rate.",)
 
 
@@ -130,9 +131,9 @@ def test_params_that_no_stage_of_the_runs_reads_may_differ(tmp_path: Path) -> No
     old, new = finished(cells[0]), finished(cells[1])
     old.params["other"]["rate"] = 0.1
 
-    data = tidy(experiment, cells, [old, new], PARAMS, {"model", "oth"})
+    data = tidy(PLACE, experiment, cells, [old, new], PARAMS, {"model", "oth"})
 
-    assert [row.state for row in data.rows[:2]] == ["finished", "finished"]
+    assert data.frame["state"].tolist()[:2] == ["finished", "finished"]
     assert data.notes == ()
 
 
@@ -140,7 +141,9 @@ def test_runs_from_several_commits_are_noted(tmp_path: Path) -> None:
     experiment, cells = small_experiment(tmp_path)
     runs = [finished(cells[0]), finished(cells[1]).model_copy(update={"baseline": "later"})]
 
-    assert tidy(experiment, cells, runs, PARAMS).notes == ("The runs were started from 2 commits: later, start.",)
+    assert tidy(PLACE, experiment, cells, runs, PARAMS).notes == (
+        "The runs were started from 2 commits: later, start.",
+    )
 
 
 def test_a_number_that_a_report_lacks_is_missing(tmp_path: Path) -> None:
@@ -148,7 +151,8 @@ def test_a_number_that_a_report_lacks_is_missing(tmp_path: Path) -> None:
     run = finished(cells[0])
     del run.reports["scores.json"]["cost"]
 
-    assert set(tidy(experiment, cells, [run], PARAMS).rows[0].metrics) == {"loss"}
+    row = tidy(PLACE, experiment, cells, [run], PARAMS).frame.loc[0]
+    assert row[["loss", "cost", "half"]].notna().tolist() == [True, False, False]
 
 
 def test_the_order_in_which_runs_ended_and_earlier_failures_change_nothing(tmp_path: Path) -> None:
@@ -158,13 +162,15 @@ def test_the_order_in_which_runs_ended_and_earlier_failures_change_nothing(tmp_p
     for run in [runs[3].model_copy(update={"state": "failed"}), *reversed(runs)]:
         append_run(record, run)
 
-    assert tidy(experiment, cells, recorded_runs(record), PARAMS) == tidy(experiment, cells, runs, PARAMS)
+    again, first = (tidy(PLACE, experiment, cells, made, PARAMS) for made in (recorded_runs(record), runs))
+    pd.testing.assert_frame_equal(again.frame, first.frame, check_exact=True)
+    assert (again.curves, again.notes) == (first.curves, first.notes)
 
 
 def test_selections_follow_the_grid(tmp_path: Path) -> None:
-    _, data = some_data(tmp_path)
+    data = some_data(tmp_path)
 
     assert data.levels("size") == ["w1", "w2", "w4", "w8"]
-    assert {row.label for row in data.select({"size": "w2", "recipe": "b"})} == {f"w2, b, seed {n}" for n in range(3)}
+    assert {*labels(data.select({"size": "w2", "recipe": "b"}))} == {f"w2, b, seed {n}" for n in range(3)}
     with pytest.raises(UserError, match="size has no level `w3`; there are w1, w2, w4, w8"):
         data.select({"size": "w3"})

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 import shutil
 import subprocess
@@ -12,13 +13,10 @@ import pytest
 
 from flows.experiments.check import compare_tables
 from flows.experiments.rendering import escape_tex, html, markdown, printed, table_csv, tex
-from flows.experiments.rows import Row, Tidy
 from flows.experiments.statistics import estimate, paired_difference
 from flows.experiments.tables import Table, differences_table, means_table
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
-
-PLACE = ("toy", "small")
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +25,12 @@ def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def losses(folder: Path, **levels: str) -> list[float]:
-    return [row.metrics["loss"] for row in some_data(folder)[1].select(levels)]
+    return some_data(folder).select(levels)["loss"].tolist()
 
 
 def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    main, intervals = (means_table(experiment, PLACE, name, data) for name in ("main", "intervals"))
+    data = some_data(tmp_path)
+    main, intervals = (means_table(data, name) for name in ("main", "intervals"))
     found = estimate(losses(tmp_path, size="w2", recipe="a"))
 
     entry = main.find("w2, a", "loss (nats)")[2]
@@ -49,18 +47,16 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
 
 def test_the_best_of_a_column_is_marked_and_not_where_a_run_is_missing(tmp_path: Path) -> None:
     def best(lacking: list[int]) -> set[tuple[str, str]]:
-        experiment, data = some_data(tmp_path, lacking)
-        return {
-            (row, column) for row, column, entry in means_table(experiment, PLACE, "main", data).each() if entry.best
-        }
+        data = some_data(tmp_path, lacking)
+        return {(row, column) for row, column, entry in means_table(data, "main").each() if entry.best}
 
     assert best([]) == {("w8, b", "loss (nats)")}
     assert best([0]) == set()  # w1, a, seed 0
 
 
 def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=[0, 3, 4, 5])
-    main = means_table(experiment, PLACE, "main", data)
+    data = some_data(tmp_path, lacking=[0, 3, 4, 5])
+    main = means_table(data, "main")
 
     assert printed(main.find("w1, a", "loss")[2]).endswith(" (2/3)")
     assert printed(main.find("w1, b", "loss")[2]) == "— (0/3)"
@@ -70,8 +66,8 @@ def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path)
 
 
 def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path, lacking=[0])
-    table = differences_table(experiment, PLACE, "recipes", data)
+    data = some_data(tmp_path, lacking=[0])
+    table = differences_table(data, "recipes")
     expected = paired_difference(losses(tmp_path, size="w2", recipe="b"), losses(tmp_path, size="w2", recipe="a"))
 
     entry, p = (table.find("w2, b", column)[2] for column in ("Δ loss (nats)", "p of"))
@@ -85,30 +81,25 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -
 
 
 def test_a_finished_run_without_the_number_is_named_below(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    lacks = replace(data.rows[0], metrics={"loss": 5.0})
-    data = Tidy((lacks, *data.rows[1:]))
+    data = some_data(tmp_path)
+    data.frame.loc[0, "cost"] = math.nan
 
-    assert means_table(experiment, PLACE, "main", data).footnotes[-1] == (
-        "Runs that are missing: w1, a, seed 0 (no cost)."
-    )
-    assert "no cost" not in str(means_table(experiment, PLACE, "intervals", data).footnotes)
+    assert means_table(data, "main").footnotes[-1] == ("Runs that are missing: w1, a, seed 0 (no cost).")
+    assert "no cost" not in str(means_table(data, "intervals").footnotes)
 
 
 def test_a_table_that_would_average_different_cells_is_refused(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    mixed = experiment.model_copy(
-        update={"tables": {"main": experiment.tables["main"].model_copy(update={"rows": ["size"]})}}
-    )
+    data = some_data(tmp_path)
+    data.experiment.tables["main"] = data.experiment.tables["main"].model_copy(update={"rows": ["size"]})
 
     with pytest.raises(UserError, match=r"tables\.main: the row w1 holds several levels of recipe"):
-        means_table(mixed, PLACE, "main", data)
+        means_table(data, "main")
 
 
 def all_tables(folder: Path) -> list[Table]:
-    experiment, data = some_data(folder, lacking=[0, 3, 4, 5])
-    means = [means_table(experiment, PLACE, name, data) for name in experiment.tables]
-    return [*means, differences_table(experiment, PLACE, "recipes", data)]
+    data = some_data(folder, lacking=[0, 3, 4, 5])
+    means = [means_table(data, name) for name in data.experiment.tables]
+    return [*means, differences_table(data, "recipes")]
 
 
 def test_latex_is_balanced_has_as_many_columns_as_it_says_and_no_character_that_needs_escaping(tmp_path: Path) -> None:
@@ -139,10 +130,10 @@ def test_any_text_is_escaped_for_latex() -> None:
 
 
 def test_no_row_is_an_argument_of_the_line_break_before_it(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    rows = tuple(replace(row, levels=row.levels | {"size": f"[{row.levels['size']}]"}) for row in data.rows)
+    data = some_data(tmp_path)
+    data.frame["size"] = data.frame["size"].cat.rename_categories(lambda size: f"[{size}]")
 
-    assert tex(means_table(experiment, PLACE, "main", Tidy(rows))).count("\n    {}[w") == 8
+    assert tex(means_table(data, "main")).count("\n    {}[w") == 8
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
@@ -169,12 +160,12 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
 
 
 def test_an_entry_leads_to_its_runs(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
+    data = some_data(tmp_path)
 
-    row, column, entry = means_table(experiment, PLACE, "main", data).find("w4, b", "loss")
+    row, column, entry = means_table(data, "main").find("w4, b", "loss")
 
     assert (row, column, entry.metric) == ("w4, b", "loss (nats)", "loss")
-    assert [*entry.runs] == data.select({"size": "w4", "recipe": "b"})
+    assert entry.runs.equals(data.select({"size": "w4", "recipe": "b"}))
 
 
 @pytest.mark.parametrize(
@@ -188,25 +179,23 @@ def test_an_entry_leads_to_its_runs(tmp_path: Path) -> None:
 def test_what_cannot_be_found_is_answered_with_what_there_is(
     tmp_path: Path, row: str, column: str, message: str
 ) -> None:
-    experiment, data = some_data(tmp_path)
+    data = some_data(tmp_path)
 
     with pytest.raises(UserError) as error:
-        means_table(experiment, PLACE, "main", data).find(row, column)
+        means_table(data, "main").find(row, column)
 
     assert message in str(error.value)
 
 
 def test_a_number_that_is_printed_as_0_and_is_none_has_a_note(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    small = replace(data.rows[0], metrics={"loss": 5.0, "cost": 3.3e-5})
-    none = replace(data.rows[0], metrics={"loss": 5.0, "cost": 0.0})
+    data = some_data(tmp_path)
 
-    def notes(*rows: Row) -> list[str]:
-        table = means_table(experiment, PLACE, "main", Tidy(rows))
+    def notes(cost: float) -> list[str]:
+        table = means_table(replace(data, frame=data.frame[:1].assign(loss=5.0, cost=cost)), "main")
         return [note for note in table.footnotes if "printed as 0" in note]
 
-    assert notes(small) == ["Some numbers are printed as 0 and are not 0 (the smallest is 3.3e-05): raise `decimals`."]
-    assert notes(none) == []
+    assert notes(3.3e-5) == ["Some numbers are printed as 0 and are not 0 (the smallest is 3.3e-05): raise `decimals`."]
+    assert notes(0.0) == []
 
 
 def copied(table: Table) -> Table:
@@ -227,8 +216,8 @@ def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path:
     moved.entries[6][1] = replace(old.entries[6][1], extra="[1.00, 9.00]")
     moved.rows[7] = ["w16", "b"]
 
-    assert {verdict for *_, verdict, _ in compare_tables(old, old)} == {"equal"}
-    verdicts = {(row, column): verdict for row, column, verdict, _ in compare_tables(old, moved)}
+    assert {found.verdict for found in compare_tables(old, old)} == {"equal"}
+    verdicts = {(found.row, found.column): found.verdict for found in compare_tables(old, moved)}
     changed = {place: verdict for place, verdict in verdicts.items() if verdict != "equal"}
     assert changed == {
         ("w2, a", "loss (nats)"): "within intervals",
@@ -250,21 +239,20 @@ def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: 
     def verdict(p: float) -> str:
         moved = copied(old)
         moved.entries[1][1] = replace(old.entries[1][1], value=p)
-        verdicts = {(row, column): verdict for row, column, verdict, _ in compare_tables(old, moved)}
+        verdicts = {(found.row, found.column): found.verdict for found in compare_tables(old, moved)}
         return verdicts["w2, b", "p of Δ loss"]
 
     assert (verdict(0.04), verdict(0.06)) == ("within intervals", "different")
 
 
 def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(tmp_path: Path) -> None:
-    experiment, data = some_data(tmp_path)
-    one_seed = Tidy(tuple(row for row in data.rows if row.seed == 0))
-    old = means_table(experiment, PLACE, "main", one_seed)
+    data = some_data(tmp_path)
+    old = means_table(replace(data, frame=data.frame[data.frame["seed"] == 0]), "main")
 
     def verdict(column: int, value: float, text: str) -> str:
         moved = copied(old)
         moved.entries[0][column] = replace(old.entries[0][column], value=value, text=text)
-        return next(verdict for *_, verdict, _ in compare_tables(old, moved) if verdict != "equal")
+        return next(found.verdict for found in compare_tables(old, moved) if found.verdict != "equal")
 
     cost, loss = (old.entries[0][column] for column in range(2))
     assert cost.value is not None

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.search.early_stop import EarlyStop, Points
+from flows.experiments.rows import Points
+from flows.search.trials import EarlyStop
 
 CURVES: list[Points] = [[(0.25, 5.0), (0.5, 4.0), (1.0, final)] for final in (1.0, 2.0, 3.0)]
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.runs import Run
 from flows.project.compose import composed_text
 from flows.search.proposals import propose, with_presets
 from flows.search.results import params_command
 from flows.search.search import run_search
 from flows.search.search_file import Search
-from flows.search.trials import Trial, finished
+from flows.search.trials import STATES, ranked
 from stages.runtime.section import read_params_file
 from tests.flows.search.small_search import SEARCH, InProcess, write_search
 from tests.small_project import ROOT
@@ -22,18 +21,18 @@ from tests.small_project import ROOT
 def test_the_table_has_the_best_runs_with_their_experiments(tmp_path: Path) -> None:
     folder = write_search(tmp_path, budget={"runs": 24})
     found = run_search("toy", InProcess())
-    ranked = finished(found.trials, lower=True)
+    best = ranked(found.plan.search, found.trials)
 
     text = (folder / "best.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| ")]
 
     assert lines[0] == "| run | loss (lower is better) | model.rate | model.width | shape | experiment |"
-    assert [int(line.split("|")[1]) for line in lines[2:]] == [trial.number for trial in ranked[:10]]
-    assert f"dvc exp apply {ranked[0].cell.name}" in text
+    assert [int(line.split("|")[1]) for line in lines[2:]] == [trial.number + 1 for trial in best[:10]]
+    assert f"dvc exp apply {best[0].user_attrs['experiment']}" in text
     assert text.startswith("Which rate is best?\n\n24 runs: ")
     rows = list(csv.DictReader((folder / "runs.csv").open()))
-    assert [row["cell"] for row in rows] == [trial.cell.id for trial in found.trials]
-    assert [row["state"] for row in rows] == [trial.state for trial in found.trials]
+    assert [row["cell"] for row in rows] == [trial.user_attrs["cell"] for trial in found.trials]
+    assert [row["state"] for row in rows] == [STATES[trial.state] for trial in found.trials]
     assert "commits" not in text
     assert [float(row["loss"]) for row in rows if row["loss"]] == [t.value for t in found.trials if t.value is not None]
 
@@ -74,20 +73,7 @@ def test_the_command_sets_exactly_the_parameters_of_the_best_run(
     (proposal, *_) = propose("toy", with_presets(search), [])
     wanted = proposal.cell.params(params)
 
-    run = Run(
-        cell=proposal.cell.id,
-        state="finished",
-        experiment="e",
-        commit="c",
-        baseline="b",
-        params=wanted,
-        reports={},
-        curves={},
-        ended="",
-    )
-    trial = Trial(**vars(proposal), run=run, state="finished", value=1.0, points=[], message="")
-
-    command = shlex.split(params_command(search, trial, params))
+    command = shlex.split(params_command(search, proposal.values, proposal.cell, params))
 
     assert command[:2] == ["parrotflow", "params"]
     assert read_params_text(composed_text(command[2:])) == wanted

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
+from optuna.trial import FrozenTrial
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs
 from flows.search import search as searching
+from flows.search.proposals import cell_of_trial
 from flows.search.search import Found, run_search
-from flows.search.trials import finished
+from flows.search.trials import STATES, ranked
 from stages.runtime.entry import EXIT_CONTINUE, UserError
 from tests.flows.operated import wait_until
 from tests.flows.search.small_search import PARAMS, InProcess, Killed, write_search
@@ -20,12 +22,32 @@ from tests.flows.search.small_search import PARAMS, InProcess, Killed, write_sea
 def course(found: Found) -> list[tuple[Any, ...]]:
     """Everything about the trials that must not depend on how the search was run."""
     return [
-        (trial.number, trial.cell.name, trial.state, trial.value, trial.points, trial.message) for trial in found.trials
+        (
+            name_of(trial),
+            STATES[trial.state],
+            trial.value,
+            trial.params,
+            trial.intermediate_values,
+            trial.user_attrs["message"],
+            trial.user_attrs["after"],
+        )
+        for trial in found.trials
     ]
 
 
+def name_of(trial: FrozenTrial) -> str:
+    """That of its DVC experiment, if it has one."""
+    return f"toy-{trial.number + 1:04}-{trial.user_attrs['cell']}"
+
+
+def start_anew(folder: Path) -> None:
+    """Remove what a search has recorded."""
+    for name in ("runs.jsonl", "optuna.log"):
+        (folder / name).unlink()
+
+
 def results(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in ("spent.json", "runs.jsonl")}
+    return {name: (folder / name).read_bytes() for name in ("best.md", "runs.csv")}
 
 
 def test_the_best_run_comes_close_to_the_optimum_and_bad_runs_are_stopped(
@@ -35,18 +57,20 @@ def test_the_best_run_comes_close_to_the_optimum_and_bad_runs_are_stopped(
 
     found = run_search("toy", InProcess())
 
-    states = [trial.state for trial in found.trials]
+    states = [STATES[trial.state] for trial in found.trials]
     assert len(states) == 36
     assert states[:6] == ["finished"] * 6  # two batches: at the start of each fewer than five runs had finished
     assert 5 <= states.count("stopped") <= 25
-    assert all(len(trial.points) < 10 for trial in found.trials if trial.state == "stopped")
-    best = finished(found.trials, lower=True)[0]
+    assert all(len(trial.intermediate_values) < 10 for trial in found.trials if STATES[trial.state] == "stopped")
+    best = ranked(found.plan.search, found.trials)[0]
     assert best.value is not None
     assert best.value < 1.35  # the lowest of the first, random ones is above 1.5
     assert best.value < min(trial.value for trial in found.trials[:5] if trial.value)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 36
-    assert any(line.startswith(f"run {best.number} finished {best.value:.6g} (best so far): rate ") for line in lines)
+    assert any(
+        line.startswith(f"run {best.number + 1} finished {best.value:.6g} (best so far): rate ") for line in lines
+    )
     assert found.ended == "36 runs are spent"
     assert {path.name for path in folder.iterdir()} == {
         "runs.jsonl",
@@ -63,7 +87,7 @@ def test_a_search_that_is_killed_after_any_run_ends_with_the_same_files(tmp_path
     whole = InProcess()
     expected, files = course(run_search("toy", whole)), results(folder)
 
-    (folder / "runs.jsonl").unlink()
+    start_anew(folder)
     ran: list[str] = []
     while len(ran) < 12:
         part = InProcess(killed_after=1 + len(ran) % 4)
@@ -84,13 +108,13 @@ def test_a_kill_between_the_record_and_optunas_journal_loses_nothing(
     folder = write_search(tmp_path)
     run_search("toy", InProcess())
     files = results(folder)
-    (folder / "runs.jsonl").unlink()
+    start_anew(folder)
 
     def dies(*_: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(searching, "write_journal", dies)
+        patch.setattr(searching, "judged", dies)
         with pytest.raises(Killed):
             run_search("toy", InProcess())
     assert len(recorded_runs(folder / "runs.jsonl")) == 3
@@ -106,18 +130,18 @@ def test_the_early_stop_does_not_depend_on_when_the_curves_are_read(tmp_path: Pa
     """Nor does what is spent: a run that was read too late, and ended, counts as little as one that was stopped."""
     folder = write_search(tmp_path, budget=budget)
     read = course(run_search("toy", InProcess()))
-    (folder / "runs.jsonl").unlink()
+    start_anew(folder)
 
     unread = course(run_search("toy", InProcess(reads_curves=False)))
 
     assert unread == read
-    assert "stopped" in {state for _, _, state, *_ in read}
+    assert "stopped" in {state for _, state, *_ in read}
 
 
 def test_a_larger_budget_continues_with_what_it_would_have_proposed_from_the_start(tmp_path: Path) -> None:
     folder = write_search(tmp_path, budget={"runs": 13})
     whole = course(run_search("toy", InProcess()))
-    (folder / "runs.jsonl").unlink()
+    start_anew(folder)
 
     parts = []
     for runs in (4, 5, 13):  # the second ends in the middle of a batch of three
@@ -136,12 +160,12 @@ def test_a_failed_run_is_counted_and_shown_and_not_repeated(tmp_path: Path) -> N
 
     found = run_search("toy", fails)
 
-    failed = [trial for trial in found.trials if trial.state == "failed"]
+    failed = [trial for trial in found.trials if STATES[trial.state] == "failed"]
     assert failed
-    assert {trial.message for trial in failed} == {"no luck"}
+    assert {trial.user_attrs["message"] for trial in failed} == {"no luck"}
     assert len(found.trials) == len(fails.ran) == 12
     for trial in failed:
-        assert f"Run {trial.number} ({trial.cell.name}) failed: no luck" in (folder / "best.md").read_text()
+        assert f"Run {trial.number + 1} ({name_of(trial)}) failed: no luck" in (folder / "best.md").read_text()
     assert course(run_search("toy", InProcess(killed_after=0))) == course(found)
 
 
@@ -163,8 +187,8 @@ def test_a_search_whose_first_runs_all_fail_ends_and_the_same_command_tries_them
 def test_a_run_that_was_killed_is_named_and_the_same_command_continues_with_it(tmp_path: Path) -> None:
     folder = write_search(tmp_path)
     expected, files = course(run_search("toy", InProcess())), results(folder)
-    names = [name for _, name, *_ in expected]
-    (folder / "runs.jsonl").unlink()
+    names = [name for name, *_ in expected]
+    start_anew(folder)
 
     with pytest.raises(UserError) as error:
         run_search("toy", InProcess(dies=lambda cell: "train: the memory ran out" if cell.name == names[4] else ""))
@@ -237,7 +261,7 @@ def test_a_space_that_is_exhausted_ends_the_search(tmp_path: Path) -> None:
     found = run_search("toy", InProcess())
 
     assert len(found.trials) == 6
-    assert len({trial.cell.id for trial in found.trials}) == 6
+    assert len({trial.user_attrs["cell"] for trial in found.trials}) == 6
     assert found.ended == "every run of the space was made"
 
 
@@ -251,7 +275,7 @@ def test_showing_a_search_runs_nothing_and_writes_nothing(tmp_path: Path) -> Non
     shown = run_search("toy", None)
 
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    assert [trial.number for trial in shown.trials] == [1, 2, 3, 4, 5]
+    assert [trial.number for trial in shown.trials] == [0, 1, 2, 3, 4]
     assert shown.ended == "the rest is not run yet"
 
 
@@ -269,25 +293,42 @@ def test_runs_that_were_made_with_another_params_yaml_are_refused(tmp_path: Path
     assert (folder / "runs.jsonl").read_bytes() == record
 
 
-def test_runs_of_another_state_of_the_file_are_named_and_not_counted(tmp_path: Path) -> None:
-    write_search(tmp_path)
+def test_a_study_of_another_search_file_is_refused_with_what_differs_and_only_the_budget_may_change(
+    tmp_path: Path,
+) -> None:
+    folder = write_search(tmp_path)
     run_search("toy", InProcess())
+    before = (folder / "optuna.log").read_bytes()
     write_search(tmp_path, seed=1)
 
-    found = run_search("toy", InProcess())
+    for runs in (InProcess(), None):
+        with pytest.raises(UserError, match=r"toy/optuna\.log: made with another search file: seed; put these values"):
+            run_search("toy", runs)
+    assert (folder / "optuna.log").read_bytes() == before
+    write_search(tmp_path, question="Which?", budget={"runs": 3})
+    assert len(run_search("toy", None).trials) == 12
 
-    assert found.others == 12
-    assert "12 recorded runs are not proposed by the file as it is now." in found.text()
-    assert len(found.trials) == 12
+
+def test_half_a_line_of_the_journal_costs_that_line_and_its_run_is_not_made_again(tmp_path: Path) -> None:
+    folder = write_search(tmp_path)
+    expected = course(run_search("toy", InProcess()))
+    journal = folder / "optuna.log"
+    journal.write_bytes(journal.read_bytes()[:-10])
+
+    assert course(run_search("toy", InProcess(killed_after=0))) == expected
+    assert course(run_search("toy", None)) == expected
 
 
 def test_each_cell_changes_what_its_values_say(tmp_path: Path) -> None:
     write_search(tmp_path)
 
-    for trial in run_search("toy", InProcess()).trials:
-        deep = trial.values["shape"] == "deep"
+    found = run_search("toy", InProcess())
+    for trial in found.trials:
+        deep = trial.params["shape"] == "deep"
         changes: dict[str, object] = {"model.depth": 4, "model.name": "deep"} if deep else {"model.depth": 1}
-        numbers = {key: trial.values[key] for key in ("model.rate", "model.width")}
-        assert trial.cell.overrides == {"model.seed": 1} | numbers | changes
-        assert isinstance(trial.cell, Cell)
-        assert trial.cell.name == f"toy-{trial.number:04}-{trial.cell.id}"
+        cell, numbers = (
+            cell_of_trial("toy", found.plan.search, trial),
+            {key: trial.params[key] for key in ("model.rate", "model.width")},
+        )
+        assert cell.overrides == {"model.seed": 1} | numbers | changes
+        assert cell.name == name_of(trial)

@@ -9,8 +9,8 @@ from flows.reproduce.commands import Commands
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, FIELDS_OF_THEIR_OWN, NOT_REPRODUCED, Verdict
 from flows.reproduce.prepare.environment import Interpreter
 from flows.reproduce.revision import Revision
-from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weight_files, weights_sha256
+from stages.formats.pages import filled_template
 from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
 from stages.formats.revision.layout import RECORDED_LOCK
 from stages.formats.revision.segment import SegmentReport

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.experiments.cells import Cell, resolved, set_params
 from flows.search.trials import Trial, finished
-from stages.formats.markdown import table
+from stages.formats.pages import table
 
 if TYPE_CHECKING:
     from flows.search.search_file import Search

@@ -7,7 +7,7 @@ import pandas as pd
 
 from stages.clean.similarity.decontamination import Hit
 from stages.formats.ledger import KEPT
-from stages.formats.markdown import escape, table
+from stages.formats.pages import escape, table
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 
 

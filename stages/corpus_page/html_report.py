@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from stages.formats.html import filled_template
 from stages.formats.ledger import KEPT
+from stages.formats.pages import filled_template
 from stages.formats.tokens import Manifest, Positions
 
 TEMPLATE = Path(__file__).with_name("corpus.html.jinja")

@@ -13,13 +13,13 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
 from stages.formats.revision.receipt import Receipt, read_receipt, write_receipt
-from stages.publish.card.render import render_card
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import Inputs, read_inputs
 from stages.publish.lock import read_lock, recorded_section
 from stages.publish.params import PublishParams, describes_another_corpus
 from stages.publish.record.gather import gather_record
+from stages.publish.render_card import render_card
 from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
 from stages.publish.workspace import in_temporary_workspace
 from stages.runtime.entry import RefusedError, UserError, run_stage

@@ -1,6 +1,6 @@
 """What publishing reads: the trained model, its evaluation and what it was trained on."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -64,6 +64,14 @@ class Split:
     """SPDX expression, or empty where none is known -> amount."""
     licenses_of: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     """(source, revision) -> the licences of its documents."""
+
+    @property
+    def documents_of_source(self) -> Counter[str]:
+        """Source -> documents of all its revisions."""
+        counts: Counter[str] = Counter()
+        for (source, _), amount in self.sources.items():
+            counts[source] += amount.documents
+        return counts
 
 
 @dataclass(frozen=True)

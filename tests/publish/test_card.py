@@ -17,11 +17,10 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session, write_execution
 from stages.publish.__main__ import main
-from stages.publish.card.data import ROWS_SHOWN
-from stages.publish.card.page import write_card
-from stages.publish.card.values import flat, shown
+from stages.publish.card.values import ROWS_SHOWN, flat, shown
 from stages.publish.inputs import Amount, Inputs, read_inputs
 from stages.publish.params import PublishParams
+from stages.publish.render_card import write_card
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import StageCode
@@ -421,6 +420,16 @@ def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: Inputs) 
     assert "| 61 to 1,200 | Abacus | AVX2 | 2 (ddp) | 8 | fp32 | no |" in text
     assert "| torch | 2.13.0+cpu |" in text
     assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text
+
+
+def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: Inputs) -> None:
+    earlier = "e" * 16
+    second = SESSION.model_copy(update={"first_step": 61, "last_step": 90, "continued_from": earlier})
+
+    text = written(inputs, execution=executed(SESSION, second))
+
+    assert f"before step 61 were computed by other code than the recorded one (training `{earlier}`)" in text
+    assert "other code" not in written(inputs, execution=executed(SESSION))
 
 
 def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: Inputs) -> None:

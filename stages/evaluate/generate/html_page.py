@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stages.evaluate.generate.looks import Look
 from stages.formats.evaluation.generation import Generation
-from stages.formats.html import filled_template
+from stages.formats.pages import filled_template
 
 TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 

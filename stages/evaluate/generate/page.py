@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from stages.evaluate.generate.params import HeaderParams
 from stages.formats.evaluation.samples import Sample
-from stages.formats.markdown import code_block, escape
+from stages.formats.pages import code_block, escape
 
 
 def samples_page(samples: Sequence[Sample], params: HeaderParams) -> str:

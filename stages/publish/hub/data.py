@@ -7,13 +7,14 @@ from pathlib import Path, PurePosixPath
 from huggingface_hub import DatasetCardData, HfApi, ModelCardData
 
 from stages.formats.documents import CLEAN, require_documents
-from stages.formats.markdown import escape, table
+from stages.formats.pages import escape, table
 from stages.formats.revision.layout import CARD, revision_name
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
+from stages.publish.card.values import by_license, by_source
 from stages.publish.hub.repository import Repository
 from stages.publish.hub.steps import tokenizer_files
-from stages.publish.inputs import Amount, Split, read_split
+from stages.publish.inputs import Split, read_split
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision
 from stages.runtime.hashes import file_sha256
@@ -93,19 +94,13 @@ def data_card(params: PublishParams, repository: str) -> str:
 
 def split_tables(title: str, split: Split) -> str:
     """One split's documents by licence and by source, the largest first."""
-    licenses = {name or "none stated": amount for name, amount in split.licenses.items()}
-    sources = {f"{name} {revision}".strip(): amount for (name, revision), amount in split.sources.items()}
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
+    sources = [row[:3] for row in by_source(split, most=len(split.sources))]
     return (
-        f"## {title}\n\n{total}.\n\n{table(('licence', 'documents', 'bytes'), rows(licenses))}\n"
-        f"{table(('source', 'documents', 'bytes'), rows(sources))}"
+        f"## {title}\n\n{total}.\n\n"
+        f"{table(('licence', 'documents', 'bytes'), by_license(split, most=len(split.licenses)))}\n"
+        f"{table(('source', 'documents', 'bytes'), sources)}"
     )
-
-
-def rows(amounts: dict[str, Amount]) -> list[tuple[str, str, str]]:
-    """Rows of a table."""
-    ordered = sorted(amounts.items(), key=lambda item: (-item[1].bytes, item[0]))
-    return [(name, f"{amount.documents:,}", f"{amount.bytes:,}") for name, amount in ordered]
 
 
 def tokenizer_card(params: PublishParams, repository: str) -> str:

@@ -47,6 +47,7 @@ def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() 
         {
             MODULE: "steps = 2\n",
             "stages/train/new.py": "new\n",
+            "stages/publish/card/card.md.jinja": "# new\n",
             "problems.jsonl": "{}\n",
             "model/model.safetensors": "1",
         }
@@ -56,7 +57,12 @@ def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() 
 
     source = archived({"train": stage([MODULE, OTHER, "problems.jsonl", "corpus"])}, ["model"])
 
-    assert unpacked(source) == {"problems.jsonl": "{}\n", MODULE: "steps = 2\n", "stages/train/new.py": "new\n"}
+    assert unpacked(source) == {
+        "problems.jsonl": "{}\n",
+        MODULE: "steps = 2\n",
+        "stages/publish/card/card.md.jinja": "# new\n",
+        "stages/train/new.py": "new\n",
+    }
     assert source.archive is not None
     assert source.archive.files == {path: file_sha256(Path(path)) for path in unpacked(source)}
     assert (source.archive.whole, source.archive.deleted) == (False, ["launch/old.yaml"])

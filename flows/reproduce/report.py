@@ -11,7 +11,7 @@ from flows.reproduce.prepare.environment import Interpreter
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import MODEL, weight_files, weights_sha256
 from stages.formats.pages import filled_template
-from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
 from stages.formats.revision.layout import RECORDED_LOCK
 from stages.formats.revision.segment import SegmentReport
 from stages.runtime.entry import UserError
@@ -113,7 +113,7 @@ def outside_of_segment(revision: Revision) -> list[str]:
 def page(story: Story, checkout: Path, interpreter: Interpreter, **values: Any) -> str:
     """Fill the template."""
     revision = story.revision
-    found = read_execution(checkout / TRAIN_EXECUTION)
+    found = Execution.find(checkout / TRAIN_EXECUTION)
     return filled_template(
         TEMPLATE,
         {},

@@ -24,7 +24,7 @@ from stages.evaluate.nucleus import draw
 from stages.evaluate.rows import BatchedRows, SingleRows, attention_window, bytes_per_position, rows_of
 from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, twin
 from stages.evaluate.stopping import End, stop_at
-from stages.formats.evaluation.completions import Ended
+from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64
 """Positions. A text that needs more gets the next power of two."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS, RUNS, step_name
-from stages.formats.revision.provenance import read_provenance
-from stages.formats.revision.receipt import Receipt
-from stages.publish.gate import Gate, published_evaluation
+from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.revision.layout import EVALUATION, MAIN, PROVENANCE, REVISIONS, RUNS, step_name
+from stages.formats.revision.provenance import Provenance, Receipt
+from stages.publish.gate import Gate
 from stages.publish.hub.steps import Step, exported_steps, run_of_model
 from stages.publish.registry.history import Why, record_move
 from stages.publish.revision import Revision
@@ -39,12 +39,12 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
     with only_writer(location):
         before = main_of(location)
         if before not in (None, revision.name):
-            gate.check_not_worse(published_evaluation(location / MAIN), location.as_posix())
+            gate.check_not_worse(PublishedEvaluation.find(location / MAIN / EVALUATION), location.as_posix())
         stored = stored_files(location)
         if kept.is_dir():
             require_intact(kept, revision.sha256)
         else:
-            index = read_provenance(revision.files[PROVENANCE])
+            index = Provenance.find(revision.files[PROVENANCE])
             store(revision.files, index.files if index else revision.sha256, kept, stored)
         run, steps = run_of_model(), exported_steps()
         folders = store_steps(location / RUNS / run, steps, stored) if run else {}
@@ -122,7 +122,7 @@ def stored_files(location: Path) -> dict[str, list[Path]]:
     """The files of each sha256 that the revisions below `location` say they have."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((location / REVISIONS).glob(f"[!.]*/{PROVENANCE}")):
-        provenance = read_provenance(path)
+        provenance = Provenance.find(path)
         for name, digest in provenance.files.items() if provenance else ():
             found[digest].append(path.parent / name)
     return found

@@ -7,22 +7,14 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from stages.formats.evaluation.generation import GENERATE_REPORT, Generation, read_generation
-from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport, read_harness
-from stages.formats.evaluation.reading import receipt_path
-from stages.formats.evaluation.report import (
-    EVALUATE_RECEIPT,
-    EVALUATE_REPORT,
-    Evaluation,
-    EvaluationReceipt,
-    read_evaluation,
-    read_evaluation_receipt,
-)
-from stages.formats.evaluation.samples import SAMPLES, Sample, read_samples
-from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport, read_score
+from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
+from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
+from stages.formats.evaluation.measurements import Measurements, read_measurements
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, EvaluationReceipt
+from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
-from stages.formats.reports import REPORTS, read_json
-from stages.formats.revision.execution import TRAIN_SPEED, Execution, read_execution
+from stages.formats.reports import REPORTS, read_json, receipt_path
+from stages.formats.revision.execution import TRAIN_SPEED, Execution
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import makers, read_lock, recorded_section, recorded_versions
@@ -39,7 +31,7 @@ REPORTS_READ = (
     EVALUATE_RECEIPT,
     *(path for report in (GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT) for path in (report, receipt_path(report))),
 )
-ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
+ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
@@ -106,13 +98,15 @@ class Inputs:
     score: ScoreReport
     harness: HarnessReport
     evaluation_receipt: EvaluationReceipt
+    measurements: dict[Path, Measurements]
+    """The reports of other evaluations, which say themselves what they measured."""
     accepted: list[dict[str, Any]]
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
 
 def read_inputs() -> Inputs:
     """Read all of it. Raises UserError that names what is missing, or was measured on other weights."""
-    for path in ALL:
+    for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
     stages = read_lock()
@@ -131,15 +125,21 @@ def read_inputs() -> Inputs:
             cleaning=recorded_section(stages, "clean"),
             versions=recorded_versions(makers(stages, MODEL)),
         ),
-        evaluation=read_evaluation(),
-        generation=read_generation(),
-        score=read_score(),
-        harness=read_harness(),
-        evaluation_receipt=read_evaluation_receipt(),
+        evaluation=Evaluation.read(),
+        generation=Generation.read(),
+        score=ScoreReport.read(),
+        harness=HarnessReport.read(),
+        evaluation_receipt=EvaluationReceipt.read(),
+        measurements=read_measurements(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
     require_measured(inputs, weights_sha256())
     return inputs
+
+
+def paths_read() -> list[Path]:
+    """The files and folders that a publication is made from."""
+    return [*ALWAYS_READ, *(path for report in read_measurements() for path in (report, receipt_path(report)))]
 
 
 def require_measured(inputs: Inputs, weights: str) -> None:
@@ -149,7 +149,7 @@ def require_measured(inputs: Inputs, weights: str) -> None:
         receipt_path(GENERATE_REPORT): inputs.generation.receipts.weights_sha256,
         receipt_path(SCORE_REPORT): inputs.score.weights_sha256,  # empty where the completions came from elsewhere
         receipt_path(HARNESS_REPORT): inputs.harness.scored_with.weights_sha256 if inputs.harness.scored_with else "",
-    }
+    } | {receipt_path(path): found.weights_sha256 for path, found in inputs.measurements.items()}
     others = [str(report) for report, found in measured.items() if found not in ("", weights)]
     if others:
         raise UserError(
@@ -168,7 +168,7 @@ def training_facts() -> Facts | None:
 
 def training_execution() -> Execution | None:
     """How the training was executed; None where that is recorded of other weights than those in model/."""
-    execution = read_execution()
+    execution = Execution.find()
     return execution if execution and execution.weights_sha256 == weights_sha256() else None
 
 

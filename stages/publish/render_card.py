@@ -7,8 +7,8 @@ Writes the card (`README.md`, `curves.png`) and the sources of the data with the
 import argparse
 from pathlib import Path
 
-from stages.formats.revision.inputs import InputListing, write_inputs
 from stages.formats.revision.layout import CARD, CURVES
+from stages.formats.revision.provenance import InputListing
 from stages.publish.card.curves import draw_curves
 from stages.publish.card.results import metadata
 from stages.publish.card.values import filled_card
@@ -28,7 +28,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     render_card(read_section("publish", PublishParams), read_inputs(), folder)
     asked = recorded_section(read_lock(), "collect").get("sources", [])
-    write_inputs(folder / "inputs.json", InputListing(sources=list(sources(asked)), dependencies=[]))
+    InputListing(sources=list(sources(asked)), dependencies=[]).write(folder / "inputs.json")
 
 
 def render_card(params: PublishParams, inputs: Inputs, folder: Path) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stages.formats.model_folder import weight_files
 from stages.formats.revision.layout import PROVENANCE, SIGNATURE, is_observed, is_shipped, revision_name
-from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.provenance import Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
@@ -38,7 +38,7 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 
     Raises UserError where a file of that record is not as it was published, or an older version wrote it.
     """
-    provenance = read_provenance(folder / PROVENANCE)
+    provenance = Provenance.find(folder / PROVENANCE)
     if provenance is None or provenance.revision != revision.name:
         return None
     again = f"delete {folder} and run `dvc repro -f -s publish`"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json
-from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 

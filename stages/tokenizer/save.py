@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
-from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.runtime.entry import UserError, first_line
 from stages.tokenizer.train import END_OF_TEXT, UNKNOWN
 

@@ -9,8 +9,8 @@ import stages.train.launch.early_stop  # noqa: F401 (what follows takes seconds 
 
 import sys
 
+from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokenizer_folder import TOKENIZER
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import device_count, launch_config

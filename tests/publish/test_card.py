@@ -11,11 +11,11 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt, write_harness
+from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.evaluation.report import Comparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.revision.execution import Execution, Session, write_execution
+from stages.formats.revision.execution import Execution, Session
 from stages.publish.__main__ import main
 from stages.publish.card.values import ROWS_SHOWN, flat, shown
 from stages.publish.inputs import Amount, Inputs, read_inputs
@@ -85,7 +85,7 @@ def harness_report(documents: int) -> HarnessReport:
         stderr={"quiz|": {"acc": 0.01}},
         interval_95={"quiz|": {"f1": (0.1, 0.2)}},
         tasks={"quiz|": task},
-        scored_with=Receipt(
+        scored_with=ScoredWith(
             weights_sha256=weights_sha256(),
             context_length=1024,
             seed=0,
@@ -96,7 +96,7 @@ def harness_report(documents: int) -> HarnessReport:
 
 
 def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(project: Path) -> None:
-    write_harness(harness_report(documents=100), [])
+    harness_report(documents=100).write()
 
     text = card()
 
@@ -110,7 +110,7 @@ def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(projec
 
 
 def test_a_benchmark_over_some_documents_is_no_entry_of_the_model_index(project: Path) -> None:
-    write_harness(harness_report(documents=99), [])
+    harness_report(documents=99).write()
 
     text = card()
 
@@ -439,7 +439,7 @@ def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: I
 
 
 def test_the_execution_of_other_weights_is_not_shown(project: Path) -> None:
-    write_execution(executed().model_copy(update={"weights_sha256": "of others"}))
+    executed().model_copy(update={"weights_sha256": "of others"}).write()
 
     assert read_inputs().execution is None
 
@@ -527,7 +527,7 @@ def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: Input
 
 def test_sections_are_one_blank_line_apart(project: Path) -> None:
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": LOCK}))
-    write_harness(harness_report(documents=100), [])
+    harness_report(documents=100).write()
 
     assert "\n\n\n" not in card()
 

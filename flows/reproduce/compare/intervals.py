@@ -11,10 +11,9 @@ from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
     EVALUATE_REPORT,
     Evaluation,
+    EvaluationReceipt,
     HeldOutMetrics,
     Interval,
-    read_evaluation,
-    read_evaluation_receipt,
 )
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT
@@ -41,9 +40,9 @@ class ComparedSet:
 def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]:
     """Each set of the published evaluation; empty where one of the two has no evaluation that can be read."""
     try:
-        published, found = read_evaluation(revision.folder / EVALUATION), read_evaluation(checkout / EVALUATE_REPORT)
+        published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
         documents = [
-            {name: one.documents_sha256 for name, one in read_evaluation_receipt(path).sets.items()}
+            {name: one.documents_sha256 for name, one in EvaluationReceipt.read(path).sets.items()}
             for path in (revision.folder / EVALUATION_RECEIPT, checkout / EVALUATE_RECEIPT)
         ]
     except (OSError, UserError):

@@ -11,7 +11,7 @@ from flows.reproduce.compare.fields import Cause, ComparedStage, FileDifference,
 from flows.reproduce.compare.intervals import ComparedSet, compare_evaluations, same_weights
 from flows.reproduce.compare.stages import compare_stages
 from flows.reproduce.revision import Revision, ancestors
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
 from stages.formats.revision.layout import CARD, CURVES, EXECUTION, INPUTS, PROVENANCE
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
@@ -174,7 +174,7 @@ def find_causes(
     if trained is not None and (
         first.name == trained or trained in ancestors(revision.stages, revision.makers, first.name)
     ):
-        found += differing_execution(revision.execution, read_execution(checkout / TRAIN_EXECUTION))
+        found += differing_execution(revision.execution, Execution.find(checkout / TRAIN_EXECUTION))
     return list(dict.fromkeys(found))
 
 

@@ -13,9 +13,9 @@ from ruamel.yaml import YAML
 from flows.reproduce.commands import run_quietly, without_credentials, without_secrets
 from flows.reproduce.prepare.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
 from flows.reproduce.revision import Revision
-from stages.formats.revision.inputs import Dependency
 from stages.formats.revision.layout import RECORDED_DATA, record_path
 from stages.formats.revision.lock import file_md5, hash_of
+from stages.formats.revision.provenance import Dependency
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 

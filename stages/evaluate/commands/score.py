@@ -23,7 +23,7 @@ from stages.evaluate.score.scoring import (
     programs_of,
     verdicts_of,
 )
-from stages.formats.evaluation.completions import Completion
+from stages.formats.evaluation.generation import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
 from stages.formats.reports import parse_json

@@ -33,10 +33,14 @@ from stages.evaluate.generate.report import generation
 from stages.evaluate.generator import Generated, Request, prompt_tokens
 from stages.evaluate.model import open_config, open_tokenizer, position_limit_of
 from stages.formats.documents import CLEAN, read_documents, require_documents
-from stages.formats.evaluation.completions import write_completions
-from stages.formats.evaluation.generation import LOOKS, write_generation
+from stages.formats.evaluation.generation import (
+    LOOKS,
+    SAMPLES_HTML,
+    SAMPLES_PAGE,
+    write_completions,
+    write_samples,
+)
 from stages.formats.evaluation.problems import problems_sha256, write_problems
-from stages.formats.evaluation.samples import SAMPLES_HTML, SAMPLES_PAGE, write_samples
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
@@ -86,7 +90,7 @@ def main() -> None:
     atomic_write(SAMPLES_PAGE, samples_page(samples, params.headers))
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))
-    write_generation(report)
+    report.write()
     drop_kept()
 
 

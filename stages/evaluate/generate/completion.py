@@ -13,9 +13,8 @@ from stages.evaluate.generate.params import GenerateParams, HeaderParams, Langua
 from stages.evaluate.generate.problem_sets import OpenSet
 from stages.evaluate.generator import Generated, Request, Sampling, prompt_tokens
 from stages.evaluate.stopping import after, stop_at
-from stages.formats.evaluation.completions import Completion
+from stages.formats.evaluation.generation import Completion, Sample
 from stages.formats.evaluation.problems import Problem
-from stages.formats.evaluation.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)

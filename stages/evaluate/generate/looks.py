@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages.known import LANGUAGES
 from stages.evaluate.generate.overlap import longest_shared
 from stages.evaluate.generate.params import LanguageName
-from stages.formats.evaluation.completions import Ended
-from stages.formats.evaluation.figures import SIGNIFICANT_DIGITS, significant
-from stages.formats.evaluation.generation import Looks
+from stages.formats.evaluation.generation import Ended, Looks
+from stages.formats.reports import SIGNIFICANT_DIGITS, significant
 from stages.formats.tokens import TokenStore
 
 NGRAM = 4

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stages.evaluate.generate.params import HeaderParams
-from stages.formats.evaluation.samples import Sample
+from stages.formats.evaluation.generation import Sample
 from stages.formats.pages import code_block, escape
 
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from stages.evaluate.generate.looks import Look, mean, summed_up
 from stages.evaluate.generate.params import GenerateParams, HeaderParams, ProblemParams
 from stages.evaluate.generate.problem_sets import OpenSet
-from stages.formats.evaluation.figures import releases
-from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, SampleCounts
+from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, Receipts, Sample, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
-from stages.formats.evaluation.samples import Sample
 from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.reports import releases
 
 
 def generation(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.report import Bootstrap
 from stages.evaluate.likelihood.scored import ScoredSet
-from stages.formats.evaluation.figures import releases
 from stages.formats.evaluation.report import EvaluationReceipt, ModelReceipt, SetReceipt
+from stages.formats.reports import releases
 
 
 def evaluation_receipt(

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from stages.evaluate.likelihood.bootstrap import interval_95, resampled_sums
 from stages.evaluate.likelihood.compressors import Compressed
-from stages.formats.evaluation.figures import significant
 from stages.formats.evaluation.report import Comparison, Evaluation, HeldOutMetrics, Interval, Intervals
+from stages.formats.reports import significant
 from stages.formats.splits import VALIDATION
 
 METRICS = ("loss", "perplexity", "bits_per_byte")

@@ -14,8 +14,8 @@ from stages.evaluate.likelihood.report import Scores, mean_losses
 from stages.evaluate.likelihood.score import Losses, Plan
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.evaluation.document_losses import DocumentLosses
-from stages.formats.evaluation.figures import significant
 from stages.formats.model_folder import MODEL
+from stages.formats.reports import significant
 from stages.runtime.entry import UserError, whole_number
 from stages.runtime.launch.config import LaunchConfig
 

@@ -14,7 +14,7 @@ from rich.progress import track
 
 from stages.evaluate.score.judge import Judge
 from stages.evaluate.score.params import Limits
-from stages.formats.evaluation.completions import Completion, completions_text
+from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.verdicts import Outcome, Verdict
 from stages.runtime.code import code_sha256

@@ -7,6 +7,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.harness import HarnessReport
+from stages.formats.evaluation.measurements import Measurements
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.evaluation.verdicts import ScoreReport
 from stages.formats.revision.model_index import HELD_OUT, HELD_OUT_NAME, problem_set_name
@@ -37,6 +38,7 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
             *held_out(inputs.evaluation),
             *code_generation(inputs.score, inputs.generation),
             *benchmarks(inputs.harness),
+            *(result for report in inputs.measurements.values() for result in measured(report)),
         ],
     )
 
@@ -88,6 +90,21 @@ def benchmarks(report: HarnessReport) -> Iterator[EvalResult]:
                     metric_name=named(title, *interval(report, name, metric)),
                     metric_value=value,
                 )
+
+
+def measured(report: Measurements) -> Iterator[EvalResult]:
+    """The metrics of a report that says itself what it measured."""
+    for name, metric in report.metrics.items():
+        if metric.value is not None:
+            title = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+            yield EvalResult(
+                task_type=TASK_TYPE,
+                dataset_type=report.data_set,
+                dataset_name=report.title,
+                metric_type=name,
+                metric_name=named(title, metric.interval_95, metric.over),
+                metric_value=metric.value,
+            )
 
 
 def named(metric: str, ends: Interval, count: int, digits: str = "g") -> str:

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.formats.evaluation.generation import Generation
+from stages.formats.evaluation.generation import Generation, Sample
 from stages.formats.evaluation.harness import HarnessReport
-from stages.formats.evaluation.samples import Sample
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.execution import Session

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from huggingface_hub import CommitOperationDelete
 
+from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, is_observed, run_branch, step_tag
-from stages.formats.revision.provenance import read_provenance
-from stages.formats.revision.receipt import Receipt
-from stages.publish.gate import Gate, published_evaluation
+from stages.formats.revision.provenance import Provenance, Receipt
+from stages.publish.gate import Gate
 from stages.publish.hub.client import AGAIN, connect, explained
 from stages.publish.hub.data import Offered, offered
 from stages.publish.hub.repository import Repository, Tree, differing
@@ -113,7 +113,7 @@ def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate
     """Raise RefusedError if the commit `head`, with the files `present`, holds a better model."""
     if any(Path(path).suffix in WEIGHT_SUFFIXES for path in present):
         with repository.downloaded(head, present, EVALUATION) as folder:
-            gate.check_not_worse(published_evaluation(folder), repository.name)
+            gate.check_not_worse(PublishedEvaluation.find(folder / EVALUATION), repository.name)
 
 
 def move_main(
@@ -130,7 +130,7 @@ def move_main(
         head = repository.head(MAIN)
         present = repository.tree(head)
         with repository.downloaded(head, present, PROVENANCE) as folder:
-            before = read_provenance(folder / PROVENANCE)
+            before = Provenance.find(folder / PROVENANCE)
         published = {*before.files, *NOT_INDEXED} if before else set()
         changed, stale = changes(present, wanted), sorted((published & set(present)) - set(wanted))
         if not changed and not stale:

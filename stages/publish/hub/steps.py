@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.formats.model_folder import MODEL, weights_sha256
-from stages.formats.revision.execution import read_execution
+from stages.formats.model_folder import MODEL, TOKENIZER, weights_sha256
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import SHIPPED, revision_name, run_name, step_name
-from stages.formats.tokenizer_folder import TOKENIZER
 from stages.publish.revision import Revision, model_files
 from stages.runtime.hashes import file_sha256
 
@@ -58,5 +57,5 @@ def tokenizer_files() -> dict[str, Path]:
 
 def run_of_model() -> str | None:
     """The name of the run that made the model; None where no execution of these weights is recorded."""
-    execution = read_execution()
+    execution = Execution.find()
     return run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None

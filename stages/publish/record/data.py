@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.inputs import MOST_FILES, Amount, Dependency, InputListing, Place, Source
 from stages.formats.revision.lock import folder_md5
+from stages.formats.revision.provenance import MOST_FILES, Amount, Dependency, InputListing, Place, Source
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import Stages, outside_deps, recorded_section

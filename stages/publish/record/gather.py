@@ -11,8 +11,7 @@ from pathlib import Path
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED, write_execution
-from stages.formats.revision.inputs import InputListing, Place, write_inputs
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.layout import (
     EXECUTION,
     INPUTS,
@@ -23,7 +22,7 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
     record_path,
 )
-from stages.formats.revision.provenance import GitState, Provenance, write_provenance
+from stages.formats.revision.provenance import GitState, InputListing, Place, Provenance
 from stages.formats.revision.signature import SIGNING_KEY, sign
 from stages.publish import inputs
 from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
@@ -47,7 +46,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     Raises UserError where no one state of the project made the model, or the record would hold a credential.
     """
     everything = read_lock()
-    needed = [path.as_posix() for path in inputs.ALL]
+    needed = [path.as_posix() for path in inputs.paths_read()]
     stages = ancestors(everything, needed)
     written = [*output_paths(everything), *map(Path.as_posix, (LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
     state = git.observe_git(written)
@@ -62,9 +61,9 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
-    write_inputs(folder / INPUTS, listing)
+    listing.write(folder / INPUTS)
     if execution:
-        write_execution(execution, folder / EXECUTION)
+        execution.write(folder / EXECUTION)
     files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
     files |= dict(data_inside(listing))
     require_no_secret(files)
@@ -94,7 +93,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
             "cores": os.cpu_count(),
         },
     )
-    write_provenance(folder / PROVENANCE, provenance)
+    provenance.write(folder / PROVENANCE)
     require_no_secret({PROVENANCE: folder / PROVENANCE})
     return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 

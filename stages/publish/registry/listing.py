@@ -6,9 +6,9 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import read_execution
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import EVALUATION, EXECUTION, PROVENANCE, record_path, run_name
-from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.provenance import Provenance
 from stages.publish.card.values import between
 from stages.publish.inputs import TRAIN_REPORT
 from stages.publish.registry.local import Folder
@@ -74,7 +74,7 @@ class Shown(Listed):
 def listed(registry: Folder, name: str) -> Listed:
     """A revision in a line."""
     folder = registry.folder(name)
-    provenance, execution = read_provenance(folder / PROVENANCE), read_execution(folder / EXECUTION)
+    provenance, execution = Provenance.find(folder / PROVENANCE), Execution.find(folder / EXECUTION)
     figures, git = figures_of(registry, name), provenance.git if provenance else None
     training = folder / record_path(TRAIN_REPORT)
     return Listed(
@@ -95,7 +95,7 @@ def listed(registry: Folder, name: str) -> Listed:
 
 def shown(registry: Folder, name: str) -> Shown:
     """A revision in full; its parameters, libraries and hardware are in its card and below record/."""
-    provenance = read_provenance(registry.folder(name) / PROVENANCE)
+    provenance = Provenance.find(registry.folder(name) / PROVENANCE)
     return Shown(
         **dict(listed(registry, name)),
         location=registry.folder(name).as_posix(),

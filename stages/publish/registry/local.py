@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stages.formats.revision.execution import read_execution
-from stages.formats.revision.layout import EXECUTION, MAIN, PROVENANCE, REVISIONS, RUNS, run_name
+from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.revision.execution import Execution
+from stages.formats.revision.layout import EVALUATION, EXECUTION, MAIN, PROVENANCE, REVISIONS, RUNS, run_name
 from stages.publish.folder import main_of, move_main, only_writer
-from stages.publish.gate import Gate, published_evaluation
+from stages.publish.gate import Gate
 from stages.publish.registry.history import Move, Why, read_moves
 from stages.runtime.entry import UserError
 
@@ -88,13 +89,13 @@ class Folder:
 
     def run(self, name: str) -> str | None:
         """The name of the run that a revision comes from; None where it is not recorded."""
-        execution = read_execution(self.folder(name) / EXECUTION)
+        execution = Execution.find(self.folder(name) / EXECUTION)
         return run_name(execution.fingerprint) if execution else None
 
     def move_main(self, name: str, why: Why, gate: Gate | None) -> None:
         """Move the link."""
         if gate is not None and self.main() not in (None, name):
-            gate.check_not_worse(published_evaluation(self.path / MAIN), self.location)
+            gate.check_not_worse(PublishedEvaluation.find(self.path / MAIN / EVALUATION), self.location)
         move_main(self.path, name, why)
 
     def freed_by_removing(self, name: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from stages.formats.checkpoints import CHECKPOINTS
-from stages.formats.revision.execution import Execution, Session, read_execution
+from stages.formats.revision.execution import Execution, Session
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import VARIABLE as LAUNCH
 from stages.train.launch.facts import ISA_LIMITS, is_computing
@@ -70,7 +70,7 @@ class Segment:
 
 def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segment:
     """The segment between two steps. Raises UserError where the record or the first checkpoint does not have it."""
-    execution = read_execution(record)
+    execution = Execution.find(record)
     if execution is None or not execution.sessions:
         raise UserError(f"{record}: holds no record of how a training was executed; a finished training writes it")
     folder = (checkpoints or CHECKPOINTS / execution.fingerprint).absolute()

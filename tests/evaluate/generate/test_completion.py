@@ -12,7 +12,7 @@ from stages.evaluate.generate.problem_sets import OpenSet
 from stages.evaluate.generator import Generated, Request, Sampling, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.stopping import stop_at
-from stages.formats.evaluation.completions import Ended
+from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.tokenizer.train import train_bpe
 from tests.small_project import sections

@@ -2,7 +2,7 @@ from markdown_it import MarkdownIt
 
 from stages.evaluate.generate.page import samples_page
 from stages.evaluate.generate.params import HeaderParams
-from stages.formats.evaluation.samples import Sample
+from stages.formats.evaluation.generation import Sample
 
 PARAMS = HeaderParams(count=1, temperature=0.8, top_p=0.95, max_new_tokens=10, header_bytes=0)
 HOSTILE = "`a`\n# b <script>alert(1)</script> [c](https://evil.example) | d"

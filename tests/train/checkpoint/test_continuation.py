@@ -7,7 +7,7 @@ import pytest
 
 from flows.reproduce.prepare.execution import changes_within
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import fingerprint
@@ -59,7 +59,7 @@ def test_it_continues_with_the_weights_of_an_undisturbed_run_and_record_and_segm
     assert weights_sha256(project / "model") == weights_sha256(undisturbed / "model")
     assert weights_sha256(project / "model/step-00000002") == weights_sha256(undisturbed / "model/step-00000002")
 
-    record = read_execution(project / TRAIN_EXECUTION)
+    record = Execution.find(project / TRAIN_EXECUTION)
     assert record is not None
     assert [(one.first_step, one.continued_from) for one in record.sessions] == [(1, None), (7, earlier)]
     assert "continued at step 7 with another continued_from" in next(changes_within(record.sessions))

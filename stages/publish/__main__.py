@@ -16,12 +16,11 @@ from stages.formats.revision.provenance import Receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import Inputs, read_inputs
-from stages.publish.lock import read_lock, recorded_section
+from stages.publish.lock import in_temporary_workspace, read_lock, recorded_section
 from stages.publish.params import PublishParams, describes_another_corpus
 from stages.publish.record.gather import gather_record
 from stages.publish.render_card import render_card
 from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
-from stages.publish.workspace import in_temporary_workspace
 from stages.runtime.entry import RefusedError, UserError, run_stage
 from stages.runtime.section import read_section
 

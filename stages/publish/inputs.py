@@ -17,7 +17,7 @@ from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.execution import TRAIN_SPEED, Execution
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import makers, read_lock, recorded_section, recorded_versions
+from stages.publish.lock import maker, read_lock, recorded_section, recorded_versions
 from stages.runtime.entry import UserError
 
 CLEAN_REPORT = REPORTS / "clean.json"
@@ -123,7 +123,7 @@ def read_inputs() -> Inputs:
         recorded=Recorded(
             training=recorded_section(stages, "train"),
             cleaning=recorded_section(stages, "clean"),
-            versions=recorded_versions(makers(stages, MODEL)),
+            versions=recorded_versions(maker(stages, MODEL)),
         ),
         evaluation=Evaluation.read(),
         generation=Generation.read(),

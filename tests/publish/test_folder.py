@@ -16,8 +16,8 @@ from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import is_observed, step_name
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
-from stages.publish.registry.history import read_moves
-from stages.publish.registry.local import Folder
+from stages.publish.folder import read_moves
+from stages.publish.registry import Folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes

@@ -25,7 +25,7 @@ RUN = "0123456789abcdef"
 BRANCH = f"run-{RUN}"
 PUSH = with_short_waits(
     "stages.publish.hub.push_steps",
-    "from stages.publish.hub import retries, push_steps; retries.FIRST_WAIT_SECONDS = 0.01",
+    "from stages.publish.hub import client, push_steps; client.FIRST_WAIT_SECONDS = 0.01",
 )
 CHECKPOINTS = Path(".parrotflow/checkpoints") / RUN
 

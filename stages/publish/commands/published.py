@@ -22,11 +22,10 @@ from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import Provenance
 from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
+from stages.publish.folder import before_main
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
-from stages.publish.registry.history import before_main
-from stages.publish.registry.listing import listed, printed_list, printed_revision, shown, size
-from stages.publish.registry.local import Folder
+from stages.publish.registry import Folder, listed, printed_list, printed_revision, shown, size
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 

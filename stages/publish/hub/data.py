@@ -8,16 +8,14 @@ from huggingface_hub import DatasetCardData, HfApi, ModelCardData
 
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.pages import escape, table
-from stages.formats.revision.layout import CARD, revision_name
+from stages.formats.revision.layout import CARD
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
 from stages.publish.card.values import by_license, by_source
 from stages.publish.hub.repository import Repository
-from stages.publish.hub.steps import tokenizer_files
 from stages.publish.inputs import Split, read_split
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision
-from stages.runtime.hashes import file_sha256
+from stages.publish.revision import Revision, name_revision, tokenizer_files
 
 TITLES = {TRAIN: "The model is trained on", VALIDATION: "Held out to measure it"}
 
@@ -60,9 +58,7 @@ def _offered(params: PublishParams, api: HfApi, folder: Path) -> Iterator[Offere
 def with_card(files: dict[str, Path], card: Path, text: str) -> Revision:
     """The files and their card, named by their content."""
     card.write_text(text, encoding="utf-8")
-    files = files | {CARD: card}
-    sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
-    return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
+    return name_revision(files | {CARD: card})
 
 
 def data_card(params: PublishParams, repository: str) -> str:

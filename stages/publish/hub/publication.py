@@ -16,13 +16,20 @@ from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, is_observed, run_branch, step_tag
 from stages.formats.revision.provenance import Provenance, Receipt
 from stages.publish.gate import Gate
-from stages.publish.hub.client import AGAIN, connect, explained
+from stages.publish.hub.client import (
+    AGAIN,
+    TimeLimitError,
+    configure_clients,
+    connect,
+    explained,
+    retried,
+    time_limit,
+    within,
+)
 from stages.publish.hub.data import Offered, offered
 from stages.publish.hub.repository import Repository, Tree, differing
-from stages.publish.hub.retries import TimeLimitError, configure_clients, retried, time_limit, within
-from stages.publish.hub.steps import Step, exported_steps, model_title, run_of_model
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision
+from stages.publish.revision import Revision, Step, exported_steps, model_title, run_of_model
 from stages.runtime.entry import UnavailableError
 
 Result = TypeVar("Result")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.lock import folder_md5
+from stages.formats.revision.lock import Stages, folder_md5
 from stages.formats.revision.provenance import MOST_FILES, Amount, Dependency, InputListing, Place, Source
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import Stages, outside_deps, recorded_section
+from stages.publish.lock import outside_deps, recorded_section
 from stages.publish.record.git import files_of_dvc, printable, public_url
 from stages.runtime.stage_code import FOLDER
 

@@ -22,10 +22,11 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
     record_path,
 )
+from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import GitState, InputListing, Place, Provenance
 from stages.formats.revision.signature import SIGNING_KEY, sign
 from stages.publish import inputs
-from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
+from stages.publish.lock import LOCK, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
 from stages.publish.params import PublishParams
 from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc

@@ -18,8 +18,9 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
+from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
-from stages.publish.lock import Stages, outside_deps, recorded_code
+from stages.publish.lock import outside_deps, recorded_code
 from stages.publish.record import git
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import COPIED
@@ -66,7 +67,7 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
     deleted: list[str] = []
     for path in sorted((tracked | added) - COPIED):
         asked = whole or path in changed or path in added
-        if git.is_written(path, written) or not (asked or path in ran):
+        if any(overlaps(path, out) for out in written) or not (asked or path in ran):
             continue
         content = version_that_ran(path, ran.get(path))
         reason = None

@@ -1,22 +1,41 @@
-"""The revisions in a folder, `published/NAME`. Those on the Hub are shown and managed by the Hub and its client."""
+"""The revisions in a folder, `published/NAME`, and what `parrotflow published` says of them, as far as their files do.
+
+Those on the Hub are shown and managed by the Hub and its client. Older versions of parrotflow recorded less.
+"""
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.reports import read_json
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import EVALUATION, EXECUTION, MAIN, PROVENANCE, REVISIONS, RUNS, run_name
-from stages.publish.folder import main_of, move_main, only_writer
+from stages.formats.revision.layout import (
+    EVALUATION,
+    EXECUTION,
+    MAIN,
+    PROVENANCE,
+    REVISIONS,
+    RUNS,
+    record_path,
+    run_name,
+)
+from stages.formats.revision.provenance import Provenance
+from stages.publish.card.values import between
+from stages.publish.folder import Move, Why, main_of, move_main, only_writer, read_moves
 from stages.publish.gate import Gate
-from stages.publish.registry.history import Move, Why, read_moves
+from stages.publish.inputs import TRAIN_REPORT
 from stages.runtime.entry import UserError
 
 LEAST_DIGITS = 4
 """Of an abbreviated name, as in git."""
+
+HEADING = ("", "revision", "published", "bits per byte", "95 % interval", "parameters", "size", "own", "run", "commit")
 
 
 class Folder:
@@ -135,3 +154,124 @@ def bytes_of_their_own(folders: Iterable[Path]) -> int:
     names = Counter((stat.st_dev, stat.st_ino) for stat in stats)
     files = {(stat.st_dev, stat.st_ino): stat for stat in stats}
     return sum(stat.st_size for file, stat in files.items() if stat.st_nlink == names[file])
+
+
+class Listed(BaseModel):
+    """A line of `list`."""
+
+    revision: str
+    main: bool
+    """Whether main leads to it."""
+    published: datetime
+    bits_per_byte: float | None
+    """Of the held-out split."""
+    interval_95: tuple[float, float] | None
+    documents: int
+    """Of the held-out split; 0 where that is not known."""
+    parameters: int | None
+    bytes: int
+    """Of all its files; several revisions may share them."""
+    bytes_of_its_own: int
+    """That removing it makes free."""
+    run: str | None
+    commit: str | None
+    dirty: bool | None
+    """Whether files differed from the commit; None where no commit is known."""
+
+
+class Shown(Listed):
+    """What `show` says."""
+
+    location: str
+    files: dict[str, int]
+    """File -> bytes."""
+    steps: dict[int, str]
+    """Exported step of the run -> its folder."""
+    origin: str | None
+    """The remote repository of the commit."""
+    moves: list[str]
+    """When main began to lead to it, and why."""
+
+
+def listed(registry: Folder, name: str) -> Listed:
+    """A revision in a line."""
+    folder = registry.folder(name)
+    provenance = Provenance.find(folder / PROVENANCE)
+    evaluation, git = PublishedEvaluation.find(folder / EVALUATION), provenance.git if provenance else None
+    training = folder / record_path(TRAIN_REPORT)
+    return Listed(
+        revision=name,
+        main=name == registry.main(),
+        published=registry.published(name),
+        bits_per_byte=evaluation.bits_per_byte if evaluation else None,
+        interval_95=evaluation.interval_95.bits_per_byte if evaluation else None,
+        documents=evaluation.documents if evaluation else 0,
+        parameters=read_json(training).get("parameters") if training.is_file() else None,
+        bytes=sum(registry.sizes(name).values()),
+        bytes_of_its_own=registry.freed_by_removing(name),
+        run=registry.run(name),
+        commit=git.commit if git else None,
+        dirty=git.dirty if git else None,
+    )
+
+
+def shown(registry: Folder, name: str) -> Shown:
+    """A revision in full; its parameters, libraries and hardware are in its card and below record/."""
+    provenance = Provenance.find(registry.folder(name) / PROVENANCE)
+    return Shown(
+        **dict(listed(registry, name)),
+        location=registry.folder(name).as_posix(),
+        files=dict(registry.sizes(name)),
+        steps={step: path.as_posix() for step, path in registry.steps(name).items()},
+        origin=provenance.git.origin if provenance and provenance.git else None,
+        moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in registry.moves() if move.to == name],
+    )
+
+
+def printed_list(rows: Sequence[Listed]) -> str:
+    """A line for each revision; `*` is the one that main leads to."""
+    lines = [("*" if row.main else "", *cells(row)) for row in rows]
+    return aligned([HEADING, *lines]) if lines else "nothing is published"
+
+
+def printed_revision(found: Shown) -> str:
+    """Everything about a revision, a line for each fact."""
+    rows = [
+        *zip(HEADING[1:], cells(found), strict=True),
+        ("in", found.location),
+        ("from", found.origin or "no remote repository"),
+        *(("main", move) for move in found.moves),
+        *((f"step {step}", where) for step, where in found.steps.items()),
+        *((path, size(count)) for path, count in found.files.items()),
+    ]
+    return aligned(rows)
+
+
+def cells(row: Listed) -> tuple[str, ...]:
+    """A revision's cells below the heading, without the first."""
+    return (
+        row.revision,
+        f"{row.published:%Y-%m-%d %H:%M}",
+        "" if row.bits_per_byte is None else f"{row.bits_per_byte:g}",
+        between(row.interval_95, row.documents),
+        "" if row.parameters is None else f"{row.parameters:,}",
+        size(row.bytes),
+        size(row.bytes_of_its_own),
+        row.run or "",
+        f"{row.commit[:12]}{' dirty' if row.dirty else ''}" if row.commit else "",
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def size(count: int) -> str:
+    """Bytes in a readable unit."""
+    for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}"
+    return f"{count} bytes"

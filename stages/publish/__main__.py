@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
+from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, publication_receipt
 from stages.formats.revision.provenance import Receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
@@ -27,7 +27,7 @@ from stages.runtime.section import read_section
 
 def main() -> None:
     params = read_section("publish", PublishParams)
-    receipt_file = receipt_path(params.folder, params.name)
+    receipt_file = publication_receipt(params.folder, params.name)
     if in_temporary_workspace(Path.cwd()):
         Receipt(destination="none", location="", reason="temporary experiment workspace").write(receipt_file)
         print("not published: this is an experiment's temporary workspace; apply the experiment and run `dvc repro`")

@@ -37,7 +37,7 @@ Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
 
 @dataclass
-class Amount:
+class TextAmount:
     """An amount of text."""
 
     documents: int = 0
@@ -48,11 +48,11 @@ class Amount:
 class Split:
     """What one split of the corpus holds."""
 
-    total: Amount
+    total: TextAmount
     tokens: int
-    sources: dict[tuple[str, str], Amount] = field(default_factory=lambda: defaultdict(Amount))
+    sources: dict[tuple[str, str], TextAmount] = field(default_factory=lambda: defaultdict(TextAmount))
     """(source, revision) -> amount."""
-    licenses: dict[str, Amount] = field(default_factory=lambda: defaultdict(Amount))
+    licenses: dict[str, TextAmount] = field(default_factory=lambda: defaultdict(TextAmount))
     """SPDX expression, or empty where none is known -> amount."""
     licenses_of: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     """(source, revision) -> the licences of its documents."""
@@ -175,7 +175,7 @@ def training_execution() -> Execution | None:
 def read_split(folder: Path) -> Split:
     """Count a token store's documents by source and by licence."""
     store = TokenStore(folder)
-    split = Split(Amount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
+    split = Split(TextAmount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
     for info in store.document_infos():
         for amount in (split.sources[info["source"], info["revision"]], split.licenses[info["license"]]):
             amount.documents += 1

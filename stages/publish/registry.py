@@ -215,7 +215,7 @@ def listed(registry: Folder, name: str) -> Listed:
     )
 
 
-def shown(registry: Folder, name: str) -> Shown:
+def described(registry: Folder, name: str) -> Shown:
     """A revision in full; its parameters, libraries and hardware are in its card and below record/."""
     provenance = Provenance.find(registry.folder(name) / PROVENANCE)
     return Shown(

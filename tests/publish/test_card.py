@@ -18,7 +18,7 @@ from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
 from stages.publish.__main__ import main
 from stages.publish.card.values import ROWS_SHOWN, flat, shown
-from stages.publish.inputs import Amount, Inputs, read_inputs
+from stages.publish.inputs import Inputs, TextAmount, read_inputs
 from stages.publish.params import PublishParams
 from stages.publish.render_card import write_card
 from stages.runtime.entry import UserError
@@ -344,8 +344,8 @@ def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inpu
 
 
 def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: Inputs) -> None:
-    sources = {(f"source {number:02d}", ""): Amount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
-    split = replace(inputs.train, sources=sources, licenses={"": Amount(2, 3000)})
+    sources = {(f"source {number:02d}", ""): TextAmount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
+    split = replace(inputs.train, sources=sources, licenses={"": TextAmount(2, 3000)})
 
     rows = [line for line in written(inputs, train=split).splitlines() if line.startswith("| source ")][1:]
 

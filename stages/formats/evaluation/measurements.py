@@ -55,12 +55,12 @@ def read_measurements(folder: Path = REPORTS) -> dict[Path, Measurements]:
     found = {}
     for receipt in sorted(folder.glob("*_receipt.json")):
         report = receipt.with_name(f"{receipt.stem.removesuffix('_receipt')}.json")
-        if Kind.find(receipt):
+        if ReceiptKind.find(receipt):
             found[report] = Measurements.read(report)
     return found
 
 
-class Kind(Report):
+class ReceiptKind(Report):
     """What a receipt says of the kind of its report."""
 
     model_config = ConfigDict(extra="ignore")

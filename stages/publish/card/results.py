@@ -8,10 +8,10 @@ from huggingface_hub import EvalResult, ModelCardData
 from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.evaluation.measurements import Measurements
-from stages.formats.evaluation.report import Evaluation
+from stages.formats.evaluation.report import Evaluation, Interval
 from stages.formats.evaluation.verdicts import ScoreReport
 from stages.formats.revision.model_index import HELD_OUT, HELD_OUT_NAME, problem_set_name
-from stages.publish.card.values import FEWEST, Interval, between, drawn, interval, is_published, origin, pass_at_k
+from stages.publish.card.values import FEWEST, between, drawn, interval, is_published, pass_at_k, problems_from
 from stages.publish.inputs import Inputs
 from stages.publish.params import PublishParams
 
@@ -36,8 +36,8 @@ def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
         model_name=params.name,
         eval_results=[
             *held_out(inputs.evaluation),
-            *code_generation(inputs.score, inputs.generation),
-            *benchmarks(inputs.harness),
+            *of_problems(inputs.score, inputs.generation),
+            *of_harness(inputs.harness),
             *(result for report in inputs.measurements.values() for result in measured(report)),
         ],
     )
@@ -57,10 +57,10 @@ def held_out(evaluation: Evaluation) -> Iterator[EvalResult]:
         )
 
 
-def code_generation(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
+def of_problems(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
     """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
     for name, found, k, score in pass_at_k(report):
-        source = origin(found, generation)
+        source = problems_from(found, generation)
         hub = HUB_COMMIT.fullmatch(source)
         set_name = name if is_published(name, found) or not source else source
         samples = f"{found.samples // found.problems:,} samples of each problem"
@@ -76,7 +76,7 @@ def code_generation(report: ScoreReport, generation: Generation) -> Iterator[Eva
         )
 
 
-def benchmarks(report: HarnessReport) -> Iterator[EvalResult]:
+def of_harness(report: HarnessReport) -> Iterator[EvalResult]:
     """The metrics of tasks that were scored whole: the Hub shows them next to those of other models."""
     for name, task in sorted(report.tasks.items()):
         for metric, value in sorted(report.harness[name].items()):
@@ -107,7 +107,7 @@ def measured(report: Measurements) -> Iterator[EvalResult]:
             )
 
 
-def named(metric: str, ends: Interval, count: int, digits: str = "g") -> str:
+def named(metric: str, ends: Interval | None, count: int, digits: str = "g") -> str:
     """A metric's name with its interval, for which the Hub's model-index has no field."""
     if ends is None:
         return metric

@@ -7,11 +7,12 @@ from typing import Any
 
 from stages.formats.evaluation.generation import Generation, Sample
 from stages.formats.evaluation.harness import HarnessReport
+from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.execution import Session
 from stages.formats.revision.layout import run_name, step_name
-from stages.publish.inputs import Amount, Inputs, Split
+from stages.publish.inputs import Inputs, Split, TextAmount
 from stages.publish.params import PublishParams
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
@@ -54,16 +55,14 @@ HARDWARE = [
 ]
 """Of the observed facts those that can change the result, with their titles."""
 
-Interval = tuple[float, float] | None
-
 
 def filled_card(params: PublishParams, inputs: Inputs, metadata: str, *, with_curves: bool) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
-    formats = (between, by_license, by_source, drawn, origin, run_name, settings, shown, step_name, verdict)
+    formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
     functions = (benchmarks, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
     return filled_template(
         TEMPLATE,
-        {one.__name__: one for one in formats} | {"fmt": format, "json": as_json},
+        {one.__name__: one for one in formats} | {"fmt": format, "json": python_text},
         **{one.__name__: one for one in functions},
         publish=params,
         inputs=inputs,
@@ -76,7 +75,7 @@ def filled_card(params: PublishParams, inputs: Inputs, metadata: str, *, with_cu
     )
 
 
-def as_json(text: str) -> Markdown:
+def python_text(text: str) -> Markdown:
     """A text as Python code."""
     return Markdown(json.dumps(text, ensure_ascii=False))
 
@@ -90,7 +89,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def settings(values: Mapping[str, Any]) -> str:
+def one_line(values: Mapping[str, Any]) -> str:
     """Nested parameters on one line."""
     return ", ".join(f"{name}: {shown(value)}" for name, value in flat(values))
 
@@ -106,7 +105,7 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def between(interval: Interval, count: int, digits: str = "g") -> str:
+def between(interval: Interval | None, count: int, digits: str = "g") -> str:
     """A bootstrap interval over so many documents or problems in words; empty where there is none."""
     if interval is None:
         return ""
@@ -144,7 +143,7 @@ def without_width(scores: Iterable[tuple[str, SetScore, int, PassAtK]]) -> bool:
     return any(one.interval_95 and one.interval_95[0] == one.interval_95[1] for *_, one in scores)
 
 
-def origin(found: SetScore, generation: Generation) -> str:
+def problems_from(found: SetScore, generation: Generation) -> str:
     """The file or data set whose problems these are; empty where one holds several sets."""
     receipt = generation.receipts.problem_sets.get(found.problems_sha256)
     return receipt.name if receipt else ""
@@ -185,7 +184,7 @@ def benchmarks(report: HarnessReport) -> Iterator[tuple[str, ...]]:
             )
 
 
-def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval, int, str]:
+def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval | None, int, str]:
     """The ends of a metric's 95 % interval, over how many documents (of a group that is not known), its format."""
     documents = report.tasks[name].documents if name in report.tasks else FEWEST
     if (ends := report.interval_95.get(name, {}).get(metric)) is not None:
@@ -221,7 +220,7 @@ def by_source(split: Split, most: int = ROWS_SHOWN) -> list[tuple[str, str, str,
     return [(*row, licenses.get(row[0], "")) for row in amounts(named, most)]
 
 
-def amounts(named: Mapping[str, Amount], most: int) -> list[tuple[str, str, str]]:
+def amounts(named: Mapping[str, TextAmount], most: int) -> list[tuple[str, str, str]]:
     """Name, documents and bytes, the largest first; after `most` rows the rest is summed up in one."""
     ordered = sorted(named.items(), key=lambda item: (-item[1].bytes, item[0]))
     rows = [(name, f"{amount.documents:,}", f"{amount.bytes:,}") for name, amount in ordered[:most]]

@@ -25,7 +25,7 @@ from stages.formats.revision.verify import verify_files
 from stages.publish.folder import before_main
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
-from stages.publish.registry import Folder, listed, printed_list, printed_revision, shown, size
+from stages.publish.registry import Folder, described, listed, printed_list, printed_revision, size
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -55,7 +55,7 @@ def list_revisions(registry: Folder, arguments: argparse.Namespace) -> None:
 
 def show(registry: Folder, arguments: argparse.Namespace) -> None:
     """Everything about a revision."""
-    found = shown(registry, registry.full_name(arguments.revision))
+    found = described(registry, registry.full_name(arguments.revision))
     print(as_json(found) if arguments.json else printed_revision(found))
 
 

@@ -26,7 +26,7 @@ SETTING = "publish.repository"
 
 AGAIN = "run the same command again, files that arrived are not sent twice"
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 ATTEMPTS = 5
 FIRST_WAIT_SECONDS = 0.5
@@ -99,7 +99,7 @@ def waits() -> Iterator[float]:
     return (FIRST_WAIT_SECONDS * 2**number for number in range(ATTEMPTS - 1))
 
 
-def retried(call: Callable[[], Result]) -> Result:
+def retried(call: Callable[[], Answer]) -> Answer:
     """The result of a call that may be made twice without harm."""
     for wait in waits():
         try:
@@ -117,12 +117,12 @@ def time_limit(size: int) -> float:
     return BASE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 
 
-def within(seconds: float, call: Callable[[], Result]) -> Result:
+def within(seconds: float, call: Callable[[], Answer]) -> Answer:
     """The result of a call. Raises TimeLimitError after `seconds`, also while compiled code is waiting.
 
     The call is then abandoned in its thread, which ends with the process.
     """
-    outcome: Future[Result] = Future()
+    outcome: Future[Answer] = Future()
 
     def run() -> None:
         try:

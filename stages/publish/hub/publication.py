@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 from huggingface_hub import CommitOperationDelete
 
@@ -18,6 +17,7 @@ from stages.formats.revision.provenance import Provenance, Receipt
 from stages.publish.gate import Gate
 from stages.publish.hub.client import (
     AGAIN,
+    Answer,
     TimeLimitError,
     configure_clients,
     connect,
@@ -31,8 +31,6 @@ from stages.publish.hub.repository import Repository, Tree, differing
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, Step, exported_steps, model_title, run_of_model
 from stages.runtime.entry import UnavailableError
-
-Result = TypeVar("Result")
 
 WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"}
 """A main branch with such a file holds a model."""
@@ -67,7 +65,7 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
     return receipt.model_copy(update={"others": commits})
 
 
-def bounded(repository: Repository, size: int, call: Callable[[], Result]) -> Result:
+def bounded(repository: Repository, size: int, call: Callable[[], Answer]) -> Answer:
     """The result of a call that sends at most `size` bytes. Errors of the clients and a time limit are messages."""
     limit = time_limit(size)
     with explained(repository.api, repository.name, repository.setting):
@@ -96,7 +94,7 @@ def publish_model(
         if tag not in tags:
             repository.tag_once(tag, commit)
         commits.append(commit)
-    move_main(repository, commits[-1], f"Publish {revision.name}", gate, revision)
+    move_main_branch(repository, commits[-1], f"Publish {revision.name}", gate, revision)
     return Receipt(
         destination="hub",
         location=repository.name,
@@ -123,7 +121,7 @@ def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate
             gate.check_not_worse(PublishedEvaluation.find(folder / EVALUATION), repository.name)
 
 
-def move_main(
+def move_main_branch(
     repository: Repository, commit: str, title: str, gate: Gate | None, local: Revision | None = None
 ) -> None:
     """Make main hold what a commit holds, instead of the revision before, by a commit with this title.

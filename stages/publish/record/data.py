@@ -121,7 +121,7 @@ class Hashes:
     sha256: str
 
 
-def hash_of(path: Path) -> Hashes:
+def both_hashes(path: Path) -> Hashes:
     """Both hashes, with one reading of the file."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with path.open("rb") as file:
@@ -133,7 +133,7 @@ def hash_of(path: Path) -> Hashes:
 
 def hashes_of(path: Path) -> dict[Path, Hashes]:
     """File -> its hashes, sorted, of a file or a folder."""
-    return {file: hash_of(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
+    return {file: both_hashes(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
 
 
 def md5_of_dvc(path: Path) -> str:

@@ -32,7 +32,7 @@ from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import settings, stages_of_another_pipeline
-from stages.publish.record.source import Source, archive_source, has_private_name
+from stages.publish.record.source import CodeArchive, archive_source, has_private_name
 from stages.publish.revision import Revision
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -99,7 +99,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 
 
-def places(state: GitState | None, source: Source) -> dict[str, Place]:
+def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
     """Where the files are that the archive or the commit has."""
     found = {path: Place(kind="source archive") for path in (source.archive.files if source.archive else ())}
     if state and state.on_remote:

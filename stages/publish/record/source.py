@@ -43,7 +43,7 @@ EDITED = "was edited after the stage ran; the version that ran is neither here n
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CodeArchive:
     """The source archive, as bytes and in words."""
 
     content: bytes
@@ -53,7 +53,7 @@ class Source:
     left_out: list[LeftOut]
 
 
-def archive_source(state: GitState | None, stages: Stages, written: list[str]) -> Source:
+def archive_source(state: GitState | None, stages: Stages, written: list[str]) -> CodeArchive:
     """Archive the code that the commit of `state` does not have.
 
     `stages` are the entries of dvc.lock that led to the revision; `written` are the paths of the pipeline's results.
@@ -86,7 +86,7 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
             left_out.append(LeftOut(path=git.printable(path), reason=reason))
     deleted = [] if whole else deleted
     if not kept and not deleted:
-        return Source(b"", None, left_out)
+        return CodeArchive(b"", None, left_out)
     packed = pack(kept)
     archive = SourceArchive(
         sha256=hashlib.sha256(packed).hexdigest(),
@@ -94,7 +94,7 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
         whole=whole,
         deleted=[git.printable(path) for path in deleted],
     )
-    return Source(packed, archive, left_out)
+    return CodeArchive(packed, archive, left_out)
 
 
 def content_that_ran(stages: Stages) -> dict[str, Callable[[bytes], bool]]:

@@ -1,7 +1,6 @@
 """The files of a revision or of an exported step of a run, and their name, which is derived from their content."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,13 +95,8 @@ def model_title(run: str, revision: Revision) -> str:
 
 def exported_steps(model: Path = MODEL) -> list[Step]:
     """The steps in a model folder, in order."""
-    return sorted(_steps(model), key=lambda step: step.number)
-
-
-def _steps(model: Path) -> Iterator[Step]:
-    for folder in model.glob("step-*"):
-        if found := STEP.fullmatch(folder.name):
-            yield read_step(int(found[1]), folder)
+    found = ((STEP.fullmatch(folder.name), folder) for folder in model.glob("step-*"))
+    return sorted((read_step(int(name[1]), folder) for name, folder in found if name), key=lambda step: step.number)
 
 
 def read_step(number: int, folder: Path) -> Step:

@@ -197,13 +197,14 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     archive = provenance.source.sha256 if provenance.source else None
     if provenance.files.get(SOURCE_ARCHIVE) != archive:
         yield Fault(SOURCE_ARCHIVE, "contradicts", f"{PROVENANCE} has {'another' if archive else 'no'} archive")
-    recorded = {Path(path).name: read_yaml(folder, path) for path in (RECORDED_PARAMS,) if (folder / path).is_file()}
+    if not (folder / RECORDED_PARAMS).is_file():
+        return
+    recorded = read_yaml(folder, RECORDED_PARAMS)
     for stage, entry in lock.items():
-        for name, values in entry.get("params", {}).items():
-            edited = [key for key, value in values.items() if name in recorded and at(recorded[name], key) != value]
-            if edited:
-                yield Fault(f"{RECORD}/{name}", "contradicts", f"stage {stage} ran with another {edited[0]}")
-    section = value_at(recorded.get("params.yaml"), "publish")
+        read = entry.get("params", {}).get(Path(RECORDED_PARAMS).name, {})
+        if edited := [key for key, value in read.items() if at(recorded, key) != value]:
+            yield Fault(RECORDED_PARAMS, "contradicts", f"stage {stage} ran with another {edited[0]}")
+    section = value_at(recorded, "publish")
     if isinstance(section, Mapping) and provenance.publish != section:
         yield Fault(RECORDED_PARAMS, "contradicts", f"{PROVENANCE} has other values of the section publish")
 

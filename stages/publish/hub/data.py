@@ -1,6 +1,5 @@
 """The data set and the tokenizer in repositories of their own: `publish.dataset_repository`, `tokenizer_repository`."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -41,18 +40,17 @@ class Offered:
 
 def offered(params: PublishParams, api: HfApi, folder: Path) -> list[Offered]:
     """What the parameters ask for; the cards are written to `folder`."""
-    return list(_offered(params, api, folder))
-
-
-def _offered(params: PublishParams, api: HfApi, folder: Path) -> Iterator[Offered]:
+    found = []
     if params.dataset_repository is not None:
         repository = Repository(api, params.dataset_repository, "dataset", "publish.dataset_repository")
         shards = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
-        yield Offered(repository, with_card(shards, folder / "data.md", data_card(params, params.dataset_repository)))
+        card = data_card(params, params.dataset_repository)
+        found.append(Offered(repository, with_card(shards, folder / "data.md", card)))
     if params.tokenizer_repository is not None:
         repository = Repository(api, params.tokenizer_repository, "model", "publish.tokenizer_repository")
         card = tokenizer_card(params, params.tokenizer_repository)
-        yield Offered(repository, with_card(tokenizer_files(), folder / "tokenizer.md", card))
+        found.append(Offered(repository, with_card(tokenizer_files(), folder / "tokenizer.md", card)))
+    return found
 
 
 def with_card(files: dict[str, Path], card: Path, text: str) -> Revision:

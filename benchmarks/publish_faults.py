@@ -35,12 +35,12 @@ from benchmarks.runs.publisher import PUBLISH, PUSH_FIRST_STEP, start
 from benchmarks.runs.small_pipeline import REPOSITORY, SMALL, copied_code, make_project, remove, run
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.documents import CLEAN, shard_paths
+from stages.formats.model_folder import TOKENIZER as TOKENIZER_FOLDER
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, write_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.formats.revision.layout import run_branch, step_name, step_tag
-from stages.formats.revision.receipt import Receipt, read_receipt
+from stages.formats.revision.provenance import Receipt
 from stages.formats.splits import SPLITS
-from stages.formats.tokenizer_folder import TOKENIZER as TOKENIZER_FOLDER
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
 from stages.runtime.hashes import file_sha256
 
@@ -126,9 +126,7 @@ def prepared(folder: Path) -> Path:
         with contextlib.chdir(partial):
             if not TRAIN_EXECUTION.exists():
                 fingerprint = next(CHECKPOINTS.iterdir()).name
-                write_execution(
-                    Execution(weights_sha256=weights_sha256(), fingerprint=fingerprint, sessions=[], checkpoints={})
-                )
+                Execution(weights_sha256=weights_sha256(), fingerprint=fingerprint, sessions=[], checkpoints={}).write()
         params = (partial / "params.yaml").read_text(encoding="utf-8")
         for name, value in NAMED.items():
             params = params.replace(f"\n  {name}: null", f"\n  {name}: {value}", 1)
@@ -243,7 +241,7 @@ def wrong_exits(trial: Trial, runs: list[tuple[int, str]]) -> str:
 
 def wrong_state(scene: Scene, models: int = 1) -> str:
     """What is wrong on the Hub; `models` have been published, one card after the other."""
-    receipt = read_receipt(scene.project / "published/tiny/receipt.json")
+    receipt = Receipt.read(scene.project / "published/tiny/receipt.json")
     repository = scene.hub.repositories[REPOSITORY]
     branch = run_branch(str(receipt.run))
     titles = repository.git("log", "--reverse", "--format=%s", branch).decode().splitlines()[1:]

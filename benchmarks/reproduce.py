@@ -27,7 +27,7 @@ import yaml
 from benchmarks.measurements import Measurement, compare, record
 from benchmarks.runs.small_pipeline import ROOT, Edit, environment, make_project, run
 from stages.formats.model_folder import MODEL, weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.section import read_params_file
 
 CORES = os.cpu_count() or 1
@@ -160,7 +160,7 @@ def reproduced(folder: Path, source: Path, case: Case, model: str) -> Measuremen
 
 def segment_seconds(folder: Path) -> float:
     """How long it takes to check the run between its last two checkpoints. Ends the benchmark if they differ."""
-    execution = read_execution(folder / TRAIN_EXECUTION)
+    execution = Execution.find(folder / TRAIN_EXECUTION)
     if execution is None:
         raise SystemExit(f"{folder / TRAIN_EXECUTION}: not there")
     first, last = sorted(execution.checkpoints)[-2:]

@@ -12,11 +12,10 @@ from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.evaluation.generation import GENERATE_REPORT
 from stages.formats.evaluation.harness import HARNESS_REPORT
-from stages.formats.evaluation.reading import receipt_path
 from stages.formats.evaluation.report import EVALUATE_RECEIPT
 from stages.formats.evaluation.verdicts import SCORE_REPORT
 from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import write_json
+from stages.formats.reports import receipt_path, write_json
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
 from tests.small_project import DATA_STAGES, ROOT, function_text, write_corpus, write_params, write_project

@@ -15,7 +15,7 @@ from benchmarks.runs.broken_server import BrokenServer
 from benchmarks.runs.hub_server import Fault, Hub, Repository
 from benchmarks.runs.small_pipeline import LAST_LINE, REPOSITORY, Edit, hub_variables, module_text, put, remove, size
 from benchmarks.runs.trial import MissedError, Process, Trial, WrongResultError, describe, kill, members
-from stages.formats.revision.receipt import read_receipt
+from stages.formats.revision.provenance import Receipt
 
 UNREACHABLE = "http://127.0.0.1:9/api"
 """A Prefect server that is down: with it a run starts one of its own."""
@@ -308,7 +308,7 @@ def hub(trial: Trial) -> None:
 
 def require_published(trial: Trial, server: Hub) -> None:
     """Raise WrongResultError unless tag and main hold every file of the receipt, by one commit on the tag's branch."""
-    receipt = read_receipt(trial.folder / "published/tiny/receipt.json")
+    receipt = Receipt.read(trial.folder / "published/tiny/receipt.json")
     repository = server.repositories[REPOSITORY]
     branch = f"run-{receipt.run or receipt.revision}"
     titles = repository.git("log", "--format=%s", branch).decode().splitlines()

@@ -11,10 +11,10 @@ from pathlib import Path
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
 
-from stages.publish.hub import retries
+from stages.publish.hub import client
 from stages.publish.hub.push_steps import push
-from stages.publish.hub.steps import exported_steps, run_of_model
 from stages.publish.params import PublishParams
+from stages.publish.revision import exported_steps, run_of_model
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
@@ -69,7 +69,7 @@ def run(module: str, folder: Path, environment: dict[str, str], output: Path) ->
     importlib.reload(constants)  # which hold the environment as it was when they were imported
     waits = _http.http_backoff.__kwdefaults__ or {}
     waits.update(base_wait_time=0.01, max_wait_time=0.01)  # from 1 and 8 seconds
-    retries.FIRST_WAIT_SECONDS = 0.01  # from 0.5
+    client.FIRST_WAIT_SECONDS = 0.01  # from 0.5
     code: object = 1
     try:
         run_stage(importlib.import_module(module).main)

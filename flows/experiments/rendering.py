@@ -7,8 +7,8 @@ from unicodedata import name as character_name
 import pandas as pd
 
 from flows.experiments.tables import Entry, Table
-from stages.formats.html import filled_template
-from stages.formats.markdown import escape as escape_markdown
+from stages.formats.pages import escape as escape_markdown
+from stages.formats.pages import filled_template
 from stages.runtime.atomic import atomic_write
 
 TEMPLATE = Path(__file__).with_name("table.html.jinja")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from flows.reproduce.revision import Revision, read_revision, require_made
 from stages.formats.revision.layout import MAIN, NOT_INDEXED, PROVENANCE
-from stages.formats.revision.provenance import Provenance, read_provenance
+from stages.formats.revision.provenance import Provenance
 from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import atomic_folder
@@ -37,7 +37,7 @@ OF_THE_HUB = (".gitattributes", ".cache")
 
 def work_folder(asked: str, found: Path, given: Path | None) -> Path:
     """Where a revision is reproduced. Raises UserError where what the user names is damaged or no revision."""
-    provenance = read_provenance(found / PROVENANCE)
+    provenance = Provenance.find(found / PROVENANCE)
     if provenance is None:
         raise UserError(f"{asked}: holds no {PROVENANCE} that can be read, so it is no revision of parrotflow")
     require_intact(asked, found)

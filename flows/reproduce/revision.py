@@ -8,8 +8,7 @@ from typing import Literal
 
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.consistency import project_path, unmade
-from stages.formats.revision.execution import Execution, read_execution
-from stages.formats.revision.inputs import InputListing, read_inputs
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import (
     EXECUTION,
     INPUTS,
@@ -21,7 +20,7 @@ from stages.formats.revision.layout import (
     record_path,
 )
 from stages.formats.revision.lock import Entry, maker_of, makers_of, overlaps, read_recorded_lock
-from stages.formats.revision.provenance import Provenance, read_provenance
+from stages.formats.revision.provenance import InputListing, Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import code_in, file_changes, library_changes
 
@@ -85,7 +84,7 @@ class Revision:
 
 def read_revision(asked: str, folder: Path) -> Revision:
     """Read a revision whose hashes were checked. Raises UserError that names what the record lacks."""
-    provenance = read_provenance(folder / PROVENANCE)
+    provenance = Provenance.find(folder / PROVENANCE)
     missing = [path for path in NEEDED if not (folder / path).is_file()]
     if provenance is None or missing:
         raise UserError(
@@ -98,8 +97,8 @@ def read_revision(asked: str, folder: Path) -> Revision:
         folder=folder,
         provenance=provenance,
         stages=in_order(stages),
-        execution=read_execution(folder / EXECUTION),
-        inputs=read_inputs(folder / INPUTS),
+        execution=Execution.find(folder / EXECUTION),
+        inputs=InputListing.find(folder / INPUTS),
     )
 
 

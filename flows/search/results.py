@@ -12,7 +12,7 @@ from flows.experiments.cells import Cell, resolved, set_params
 from flows.experiments.runs import Run
 from flows.search.search_file import Search
 from flows.search.trials import STATES, ranked
-from stages.formats.markdown import table
+from stages.formats.pages import table
 
 BEST = 10
 """Runs in the table."""

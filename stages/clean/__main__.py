@@ -15,7 +15,7 @@ from stages.clean.params import CleanParams
 from stages.clean.splits import write_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT, LEDGER
-from stages.formats.markdown import escape, table
+from stages.formats.pages import escape, table
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from stages.formats.html import filled_template
 from stages.formats.ledger import KEPT, read_ledger
+from stages.formats.pages import filled_template
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write

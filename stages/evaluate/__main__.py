@@ -18,7 +18,7 @@ from stages.evaluate.likelihood.score import ScoredSet, score_sets
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
 from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES, write_document_losses
-from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_evaluation, write_loss_by_position
+from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
@@ -38,7 +38,8 @@ def main() -> None:
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 
     ours = scored[: len(sets)]
-    write_evaluation(evaluation(measured), evaluation_receipt(ours, models, bootstrap))
+    evaluation(measured).write()
+    evaluation_receipt(ours, models, bootstrap).write()
     write_document_losses(DOCUMENT_LOSSES, (one.documents for one in scored))
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:

@@ -23,7 +23,7 @@ from stages.evaluate.model import position_limit
 from stages.evaluate.rows import BatchedRows, SingleRows, attention_window, bytes_per_position, rows_of
 from stages.evaluate.sampling import End, Sampling, draw, stop_at
 from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, next_of, twin
-from stages.formats.evaluation.completions import Ended
+from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64
 """Positions. A text that needs more gets the next power of two."""

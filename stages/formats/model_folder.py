@@ -1,4 +1,4 @@
-"""The model folder: what training writes, and what evaluation, publishing and sampling read.
+"""The model folder: what training writes, and what evaluation, publishing and sampling read; and the tokenizer's.
 
     model.safetensors        the weights (large models: model-00001-of-0000N.safetensors and an index)
     config.json              the architecture
@@ -7,7 +7,8 @@
     training.json            what the order of the data followed from, and the precision (resolved, never `auto`)
     step-00000100/           the same without the tokenizer, for each of train.export_steps
 
-`transformers.AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load it.
+`transformers.AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load it. The tokenizer also has
+a folder of its own, `data/tokenizer`, as transformers saves it.
 """
 
 import hashlib
@@ -19,7 +20,11 @@ from stages.runtime.hashes import file_sha256
 MODEL = Path("model")
 CONFIG = "config.json"
 TRAINING_RUN = "training.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+TOKENIZER = Path("data/tokenizer")
+TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = (TOKENIZER_JSON, TOKENIZER_CONFIG)
 
 REMEDY = (
     "; `dvc repro train` trains one, `dvc checkout model` brings back the last one after a training that did not end"

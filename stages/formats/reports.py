@@ -1,18 +1,154 @@
-"""Reports that DVC and people read: JSON for metrics, the same bytes for the same values."""
+"""Reports: what a stage measured or did, as JSON that DVC, people and other stages read; equal values, equal bytes.
+
+A report may be stored in two files with the same keys: `reports/NAME.json` has the metrics, which `dvc metrics diff`
+compares, and `reports/NAME_receipt.json` the rest: every text, and the fields that say what was measured and how.
+The curves of a training are tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
+"""
 
 import json
 from collections import Counter
+from collections.abc import Iterable
+from functools import reduce
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
 
 REPORTS = Path("reports")
+
+CURVES = REPORTS / "curves"
+
+SIGNIFICANT_DIGITS = 6
+"""Further ones are float32's rounding, which changes with the batch size."""
+
+MODEL_LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
+"""What computes with a model."""
+
+Points: TypeAlias = list[tuple[int, float]]
+"""(step, value)."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Report(BaseModel):
+    """A report of one stage. What a stage writes, a later one reads by the same class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: ClassVar[Path]
+    """Where it is, from the project's root; a copy of it may be elsewhere."""
+    stage: ClassVar[str]
+    """Which writes it."""
+    in_receipt: ClassVar[tuple[str, ...] | None] = None
+    """The fields that are stored in a receipt, with every text; None: all is in one file."""
+
+    def write(self, path: Path | None = None) -> None:
+        """Write it, with its receipt."""
+        path, values = path or self.path, self.model_dump(mode="json")
+        if self.in_receipt is None:
+            write_json(path, values)
+            return
+        metrics, texts = _apart({name: value for name, value in values.items() if name not in self.in_receipt})
+        write_json(path, metrics)
+        write_json(receipt_path(path), texts | {name: values[name] for name in self.in_receipt})
+
+    @classmethod
+    def read(cls, path: Path | None = None) -> Self:
+        """Read it. Raises UserError that names the file and the first field that is missing or wrong."""
+        path, remedy = path or cls.path, f"run `dvc repro {cls.stage}`"
+        files = [path] if cls.in_receipt is None else [path, receipt_path(path)]
+        parts = []
+        for file in files:
+            try:
+                parts.append(json.loads(file.read_bytes()))
+            except (OSError, ValueError, RecursionError) as error:
+                raise UserError(f"{file}: cannot be read ({error}); {remedy}") from None
+        return parse(json.dumps(reduce(_together, parts)), cls, str(path), remedy)
+
+    @classmethod
+    def find(cls, path: Path | None = None) -> Self | None:
+        """Read it; None where there is none of this format."""
+        try:
+            return cls.read(path)
+        except UserError:
+            return None
+
+
+def receipt_path(report: Path) -> Path:
+    """`reports/NAME_receipt.json` of `reports/NAME.json`."""
+    return report.with_name(f"{report.stem}_receipt.json")
+
+
+def _apart(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The leaves that are no texts, and those that are, each under its keys."""
+    others: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, dict):
+            others[name], inner = _apart(value)
+            texts |= {name: inner} if inner else {}
+        else:
+            others[name] = value
+    return others, texts
+
+
+def _together(values: Any, more: Any) -> Any:
+    if not (isinstance(values, dict) and isinstance(more, dict)):
+        return more
+    return values | {name: _together(values.get(name), value) for name, value in more.items()}
+
+
+def parse(content: str | bytes, model: type[Model], where: str, remedy: str) -> Model:
+    """JSON as a model. Raises UserError that names the first fault, where it is, and the remedy."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise UserError(f"{where}: {first_fault(error)}; {remedy}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first field that is missing or wrong, and how."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+
+
+def significant(value: float) -> float:
+    """Rounded to `SIGNIFICANT_DIGITS`."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def releases(libraries: Iterable[str] = MODEL_LIBRARIES) -> dict[str, str]:
+    """Library -> version, without a build tag (2.13.0+cpu): it says which hardware the release is for."""
+    return {library: version(library).split("+")[0] for library in libraries}
+
+
+def read_curve(name: str, folder: Path = CURVES) -> dict[str, Points]:
+    """Series -> its points; empty where there is no such curve. The first column is `step`, each other one a series."""
+    path = folder / f"{name}.tsv"
+    if not path.is_file():
+        return {}
+    heading, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
+    return {
+        series: [(int(row[0]), float(row[column])) for row in rows if row[column]]
+        for column, series in enumerate(heading)
+        if column
+    }
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write JSON with sorted keys, two spaces, a final newline; NaN and infinities are refused (RFC 8259)."""
     atomic_write(path, json.dumps(values, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON report."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -26,8 +162,3 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key `{repeated}` is there twice")
     return values
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON report."""
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -11,26 +11,25 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, receipt_path
-from stages.formats.revision.receipt import Receipt, read_receipt, write_receipt
-from stages.publish.card.render import render_card
+from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, publication_receipt
+from stages.formats.revision.provenance import Receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import Inputs, read_inputs
-from stages.publish.lock import read_lock, recorded_section
+from stages.publish.lock import in_temporary_workspace, read_lock, recorded_section
 from stages.publish.params import PublishParams, describes_another_corpus
 from stages.publish.record.gather import gather_record
+from stages.publish.render_card import render_card
 from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
-from stages.publish.workspace import in_temporary_workspace
 from stages.runtime.entry import RefusedError, UserError, run_stage
 from stages.runtime.section import read_section
 
 
 def main() -> None:
     params = read_section("publish", PublishParams)
-    receipt_file = receipt_path(params.folder, params.name)
+    receipt_file = publication_receipt(params.folder, params.name)
     if in_temporary_workspace(Path.cwd()):
-        write_receipt(receipt_file, Receipt(destination="none", location="", reason="temporary experiment workspace"))
+        Receipt(destination="none", location="", reason="temporary experiment workspace").write(receipt_file)
         print("not published: this is an experiment's temporary workspace; apply the experiment and run `dvc repro`")
         return
     require_own_description(params)
@@ -39,7 +38,7 @@ def main() -> None:
     gate.check_limit()
     with gathered(params, inputs) as revision, without_receipt_of_another(receipt_file, revision):
         receipt = publish(revision, params, gate)
-        write_receipt(receipt_file, receipt)
+        receipt.write(receipt_file)
     print(f"published revision {receipt.revision} to {receipt.location}")
 
 
@@ -56,14 +55,14 @@ def without_receipt_of_another(path: Path, revision: Revision) -> Iterator[None]
 
     A refusal moves nothing, so the receipt is put back.
     """
-    before = read_receipt(path) if path.exists() else None
-    if before is not None and before.revision != revision.name:
-        path.unlink()
+    before = Receipt.find(path)
+    if before is None or before.revision != revision.name:
+        path.unlink(missing_ok=True)
     try:
         yield
     except RefusedError:
         if before is not None:
-            write_receipt(path, before)
+            before.write(path)
         raise
 
 

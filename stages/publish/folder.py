@@ -1,6 +1,10 @@
 """Publishes to a folder: `NAME/revisions/REVISION` is kept for good, the link `NAME/main` leads to the current one.
 
 Files are read-only, and equal files of several revisions are one file with several names (hard links).
+
+`history.jsonl` has a line for each move of `main`, written before `main` is moved. After a crash between the two the
+last line names a revision that `main` does not lead to: such lines never happened, are not shown, and are replaced by
+the next move.
 """
 
 import errno
@@ -10,16 +14,18 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal, TypeAlias
 
-from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS, RUNS, step_name
-from stages.formats.revision.provenance import read_provenance
-from stages.formats.revision.receipt import Receipt
-from stages.publish.gate import Gate, published_evaluation
-from stages.publish.hub.steps import Step, exported_steps, run_of_model
-from stages.publish.registry.history import Why, record_move
-from stages.publish.revision import Revision
-from stages.runtime.atomic import atomic_folder, flush_to_disk
+from pydantic import BaseModel, ConfigDict, Field
+
+from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.revision.layout import EVALUATION, HISTORY, MAIN, PROVENANCE, REVISIONS, RUNS, step_name
+from stages.formats.revision.provenance import Provenance, Receipt
+from stages.publish.gate import Gate
+from stages.publish.revision import Revision, Step, exported_steps, run_of_model
+from stages.runtime.atomic import atomic_folder, atomic_write, flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
@@ -27,6 +33,21 @@ READ_ONLY = 0o444
 
 NO_LINK = {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 """The file system has no hard links, no more of this file, or none to there: a copy takes more room, no less."""
+
+Why: TypeAlias = Literal["published", "promoted", "rolled back"]
+
+
+class Move(BaseModel):
+    """One move of `main`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    at: datetime
+    """UTC."""
+    before: str | None = Field(alias="from")
+    """The revision that `main` led to; None for the first publication."""
+    to: str
+    why: Why
 
 
 def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt:
@@ -39,12 +60,12 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
     with only_writer(location):
         before = main_of(location)
         if before not in (None, revision.name):
-            gate.check_not_worse(published_evaluation(location / MAIN), location.as_posix())
+            gate.check_not_worse(PublishedEvaluation.find(location / MAIN / EVALUATION), location.as_posix())
         stored = stored_files(location)
         if kept.is_dir():
             require_intact(kept, revision.sha256)
         else:
-            index = read_provenance(revision.files[PROVENANCE])
+            index = Provenance.find(revision.files[PROVENANCE])
             store(revision.files, index.files if index else revision.sha256, kept, stored)
         run, steps = run_of_model(), exported_steps()
         folders = store_steps(location / RUNS / run, steps, stored) if run else {}
@@ -122,7 +143,7 @@ def stored_files(location: Path) -> dict[str, list[Path]]:
     """The files of each sha256 that the revisions below `location` say they have."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((location / REVISIONS).glob(f"[!.]*/{PROVENANCE}")):
-        provenance = read_provenance(path)
+        provenance = Provenance.find(path)
         for name, digest in provenance.files.items() if provenance else ():
             found[digest].append(path.parent / name)
     return found
@@ -176,3 +197,38 @@ def link(path: Path, target: Path) -> None:
     partial.symlink_to(target, target_is_directory=True)
     partial.replace(path)
     flush_to_disk(path.parent)
+
+
+def read_moves(location: Path, main: str | None) -> list[Move]:
+    """The moves up to the one that led `main` to where it leads now; empty where none is recorded."""
+    path = location / HISTORY
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    moves = [Move.model_validate_json(line) for line in lines]
+    return moves[:-1] if moves and moves[-1].to != main else moves
+
+
+def record_move(location: Path, main: str | None, to: str, why: Why) -> None:
+    """Write that `main` moves from where it leads now, which the caller does next."""
+    moves = [
+        *read_moves(location, main),
+        Move(at=datetime.now(UTC).replace(microsecond=0), before=main, to=to, why=why),
+    ]
+    atomic_write(location / HISTORY, "".join(move.model_dump_json(by_alias=True) + "\n" for move in moves))
+
+
+def before_main(moves: list[Move], kept: set[str]) -> str | None:
+    """The revision that `main` led to before, of those that are kept; None where there is none.
+
+    A rollback takes the move back that it follows, so the next one goes a step further: after A, B, C two rollbacks
+    lead to A.
+    """
+    led_to: list[str] = []
+    for move in moves:
+        if move.before is not None and not led_to:
+            led_to.append(move.before)  # published before moves were recorded
+        if move.why == "rolled back" and move.to in led_to:
+            del led_to[len(led_to) - led_to[::-1].index(move.to) :]
+        else:
+            led_to.append(move.to)
+    current = led_to[-1] if led_to else None
+    return next((name for name in reversed(led_to) if name in kept and name != current), None)

@@ -1,12 +1,10 @@
 """The quality gate: which model may become `main`. The stage itself checks it, however the stage is started."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from stages.formats.evaluation.report import Evaluation, PublishedTotals, read_published_totals
-from stages.formats.revision.layout import EVALUATION
+from stages.formats.evaluation.report import Evaluation, PublishedEvaluation
 from stages.publish.params import GateParams
-from stages.runtime.entry import RefusedError, UserError
+from stages.runtime.entry import RefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +12,7 @@ class Gate:
     """The conditions, and the evaluation of the model that is to become `main`."""
 
     params: GateParams
-    evaluation: Evaluation | PublishedTotals
+    evaluation: Evaluation | PublishedEvaluation
     advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
     """What a refusal ends with."""
     compared: set[float] = field(default_factory=set)
@@ -28,7 +26,7 @@ class Gate:
                 f"publish.gate.bits_per_byte_at_most = {limit:g}: the model has {value:g}; nothing was published"
             )
 
-    def check_not_worse(self, published: PublishedTotals | None, location: str) -> None:
+    def check_not_worse(self, published: PublishedEvaluation | None, location: str) -> None:
         """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now.
 
         None means that `main` holds a model without a readable evaluation: that is refused too.
@@ -55,11 +53,3 @@ class Gate:
             self.compared.add(theirs)
             ours = self.evaluation.bits_per_byte
             print(f"bits per byte {ours:g}, main has {theirs:g}{other_data}: {ours - theirs:+.6g}", flush=True)
-
-
-def published_evaluation(folder: Path) -> PublishedTotals | None:
-    """The evaluation report in a revision's folder; None where there is none that can be read."""
-    try:
-        return read_published_totals(folder / EVALUATION)
-    except (OSError, UserError):
-        return None

@@ -1,31 +1,23 @@
 """What publishing reads: the trained model, its evaluation and what it was trained on."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
-from stages.formats.evaluation.generation import GENERATE_REPORT, Generation, read_generation
-from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport, read_harness
-from stages.formats.evaluation.reading import receipt_path
-from stages.formats.evaluation.report import (
-    EVALUATE_RECEIPT,
-    EVALUATE_REPORT,
-    Evaluation,
-    EvaluationReceipt,
-    read_evaluation,
-    read_evaluation_receipt,
-)
-from stages.formats.evaluation.samples import SAMPLES, Sample, read_samples
-from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport, read_score
+from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
+from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
+from stages.formats.evaluation.measurements import Measurements, read_measurements
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, EvaluationReceipt
+from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
-from stages.formats.reports import REPORTS, read_json
-from stages.formats.revision.execution import TRAIN_SPEED, Execution, read_execution
+from stages.formats.reports import REPORTS, read_json, receipt_path
+from stages.formats.revision.execution import TRAIN_SPEED, Execution
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import makers, read_lock, recorded_section, recorded_versions
+from stages.publish.lock import maker, read_lock, recorded_section, recorded_versions
 from stages.runtime.entry import UserError
 
 CLEAN_REPORT = REPORTS / "clean.json"
@@ -39,13 +31,13 @@ REPORTS_READ = (
     EVALUATE_RECEIPT,
     *(path for report in (GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT) for path in (report, receipt_path(report))),
 )
-ALL = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
+ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
 
 @dataclass
-class Amount:
+class TextAmount:
     """An amount of text."""
 
     documents: int = 0
@@ -56,14 +48,22 @@ class Amount:
 class Split:
     """What one split of the corpus holds."""
 
-    total: Amount
+    total: TextAmount
     tokens: int
-    sources: dict[tuple[str, str], Amount] = field(default_factory=lambda: defaultdict(Amount))
+    sources: dict[tuple[str, str], TextAmount] = field(default_factory=lambda: defaultdict(TextAmount))
     """(source, revision) -> amount."""
-    licenses: dict[str, Amount] = field(default_factory=lambda: defaultdict(Amount))
+    licenses: dict[str, TextAmount] = field(default_factory=lambda: defaultdict(TextAmount))
     """SPDX expression, or empty where none is known -> amount."""
     licenses_of: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     """(source, revision) -> the licences of its documents."""
+
+    @property
+    def documents_of_source(self) -> Counter[str]:
+        """Source -> documents of all its revisions."""
+        counts: Counter[str] = Counter()
+        for (source, _), amount in self.sources.items():
+            counts[source] += amount.documents
+        return counts
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,15 @@ class Inputs:
     score: ScoreReport
     harness: HarnessReport
     evaluation_receipt: EvaluationReceipt
+    measurements: dict[Path, Measurements]
+    """The reports of other evaluations, which say themselves what they measured."""
     accepted: list[dict[str, Any]]
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
 
 def read_inputs() -> Inputs:
     """Read all of it. Raises UserError that names what is missing, or was measured on other weights."""
-    for path in ALL:
+    for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
     stages = read_lock()
@@ -121,17 +123,23 @@ def read_inputs() -> Inputs:
         recorded=Recorded(
             training=recorded_section(stages, "train"),
             cleaning=recorded_section(stages, "clean"),
-            versions=recorded_versions(makers(stages, MODEL)),
+            versions=recorded_versions(maker(stages, MODEL)),
         ),
-        evaluation=read_evaluation(),
-        generation=read_generation(),
-        score=read_score(),
-        harness=read_harness(),
-        evaluation_receipt=read_evaluation_receipt(),
+        evaluation=Evaluation.read(),
+        generation=Generation.read(),
+        score=ScoreReport.read(),
+        harness=HarnessReport.read(),
+        evaluation_receipt=EvaluationReceipt.read(),
+        measurements=read_measurements(),
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
     require_measured(inputs, weights_sha256())
     return inputs
+
+
+def paths_read() -> list[Path]:
+    """The files and folders that a publication is made from."""
+    return [*ALWAYS_READ, *(path for report in read_measurements() for path in (report, receipt_path(report)))]
 
 
 def require_measured(inputs: Inputs, weights: str) -> None:
@@ -141,7 +149,7 @@ def require_measured(inputs: Inputs, weights: str) -> None:
         receipt_path(GENERATE_REPORT): inputs.generation.receipts.weights_sha256,
         receipt_path(SCORE_REPORT): inputs.score.weights_sha256,  # empty where the completions came from elsewhere
         receipt_path(HARNESS_REPORT): inputs.harness.scored_with.weights_sha256 if inputs.harness.scored_with else "",
-    }
+    } | {receipt_path(path): found.weights_sha256 for path, found in inputs.measurements.items()}
     others = [str(report) for report, found in measured.items() if found not in ("", weights)]
     if others:
         raise UserError(
@@ -160,14 +168,14 @@ def training_facts() -> Facts | None:
 
 def training_execution() -> Execution | None:
     """How the training was executed; None where that is recorded of other weights than those in model/."""
-    execution = read_execution()
+    execution = Execution.find()
     return execution if execution and execution.weights_sha256 == weights_sha256() else None
 
 
 def read_split(folder: Path) -> Split:
     """Count a token store's documents by source and by licence."""
     store = TokenStore(folder)
-    split = Split(Amount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
+    split = Split(TextAmount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
     for info in store.document_infos():
         for amount in (split.sources[info["source"], info["revision"]], split.licenses[info["license"]]):
             amount.documents += 1

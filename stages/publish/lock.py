@@ -1,19 +1,20 @@
-"""What dvc.lock records of the stages that led to a file."""
+"""What DVC knows of the project: what dvc.lock records of the stages that led to a file, and its own workspaces."""
 
 from collections.abc import Iterable, Iterator
 from hashlib import md5
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ruamel.yaml import YAML
 
+from stages.formats.revision.lock import Stages, hash_of, maker_of, makers_of, outs_of, overlaps
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import FOLDER, StageCode, read_stage_code
 
 LOCK = Path("dvc.lock")
 
-Stages: TypeAlias = dict[str, dict[str, Any]]
-"""Stage -> its entry: cmd, deps, params, outs."""
+EXPERIMENTS = (".dvc", "tmp", "exps")
+"""Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
 def read_lock(path: Path = LOCK) -> Stages:
@@ -40,7 +41,7 @@ def recorded_code(stages: Stages) -> dict[str, StageCode | None]:
             path = Path(dep["path"])
             if path.parent == FOLDER:
                 content = path.read_bytes() if path.is_file() else b""
-                same = md5(content, usedforsecurity=False).hexdigest() == dep.get("md5")
+                same = md5(content, usedforsecurity=False).hexdigest() == hash_of(dep)
                 found[dep["path"]] = read_stage_code(content) if same else None
     return found
 
@@ -61,13 +62,10 @@ def recorded_versions(stages: Stages) -> dict[str, str]:
     return versions
 
 
-def makers(stages: Stages, output: Path) -> Stages:
+def maker(stages: Stages, output: Path) -> Stages:
     """The stage that makes `output`; empty where none is recorded."""
-    return {
-        name: stage
-        for name, stage in stages.items()
-        if any(out["path"] == output.as_posix() for out in stage.get("outs", []))
-    }
+    name = maker_of(makers_of(stages), output.as_posix())
+    return {name: stages[name]} if name else {}
 
 
 def not_in_lock(stages: Stages, inputs: Iterable[str]) -> list[str]:
@@ -78,7 +76,7 @@ def not_in_lock(stages: Stages, inputs: Iterable[str]) -> list[str]:
 
 def output_paths(stages: Stages) -> list[str]:
     """The paths that the pipeline itself writes."""
-    return [out["path"] for stage in stages.values() for out in stage.get("outs", [])]
+    return [out["path"] for out in outs_of(stages)]
 
 
 def outside_deps(stages: Stages) -> Iterator[dict[str, Any]]:
@@ -112,6 +110,7 @@ def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
     return ordered
 
 
-def overlaps(path: str, other: str) -> bool:
-    """Whether the paths are equal, or one contains the other."""
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+def in_temporary_workspace(folder: Path) -> bool:
+    """Whether a folder is in a temporary workspace of a DVC experiment."""
+    parts = folder.absolute().parts
+    return any(parts[start : start + len(EXPERIMENTS)] == EXPERIMENTS for start in range(len(parts)))

@@ -7,9 +7,12 @@ Writes the card (`README.md`, `curves.png`) and the sources of the data with the
 import argparse
 from pathlib import Path
 
-from stages.formats.revision.inputs import InputListing, write_inputs
-from stages.publish.card.render import render_card
-from stages.publish.inputs import read_inputs
+from stages.formats.revision.layout import CARD, CURVES
+from stages.formats.revision.provenance import InputListing
+from stages.publish.card.curves import draw_curves
+from stages.publish.card.results import metadata
+from stages.publish.card.values import filled_card
+from stages.publish.inputs import Inputs, read_inputs
 from stages.publish.lock import read_lock, recorded_section
 from stages.publish.params import PublishParams
 from stages.publish.record.data import sources
@@ -25,7 +28,20 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     render_card(read_section("publish", PublishParams), read_inputs(), folder)
     asked = recorded_section(read_lock(), "collect").get("sources", [])
-    write_inputs(folder / "inputs.json", InputListing(sources=list(sources(asked)), dependencies=[]))
+    InputListing(sources=list(sources(asked)), dependencies=[]).write(folder / "inputs.json")
+
+
+def render_card(params: PublishParams, inputs: Inputs, folder: Path) -> dict[str, Path]:
+    """Write the card below `folder`; path in the revision -> file. The same inputs give the same bytes."""
+    card, picture = folder / CARD, folder / CURVES
+    drawn = {CURVES: picture} if draw_curves(picture) else {}
+    card.write_text(write_card(params, inputs, with_curves=bool(drawn)), encoding="utf-8")
+    return {CARD: card} | drawn
+
+
+def write_card(params: PublishParams, inputs: Inputs, *, with_curves: bool = False) -> str:
+    """README.md as the Hub reads it: YAML front matter, then Markdown. With curves it shows `curves.png`."""
+    return filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=with_curves)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,26 @@
-"""The files of a revision, and its name, which is derived from their content."""
+"""The files of a revision or of an exported step of a run, and their name, which is derived from their content."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.formats.model_folder import weight_files
-from stages.formats.revision.layout import PROVENANCE, SIGNATURE, is_observed, is_shipped, revision_name
-from stages.formats.revision.provenance import read_provenance
+from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
+from stages.formats.revision.execution import Execution
+from stages.formats.revision.layout import (
+    PROVENANCE,
+    SHIPPED,
+    SIGNATURE,
+    is_observed,
+    is_shipped,
+    revision_name,
+    run_name,
+    step_name,
+)
+from stages.formats.revision.provenance import Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
+
+STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 
     Raises UserError where a file of that record is not as it was published, or an older version wrote it.
     """
-    provenance = read_provenance(folder / PROVENANCE)
+    provenance = Provenance.find(folder / PROVENANCE)
     if provenance is None or provenance.revision != revision.name:
         return None
     again = f"delete {folder} and run `dvc repro -f -s publish`"
@@ -60,3 +73,43 @@ def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
     weight_files(model)
     return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and is_shipped(path.name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The model after some steps of a run."""
+
+    number: int
+    content: Revision
+    """Its files. No card: a step's commit does not change with the model's card."""
+
+    def title(self, run: str) -> str:
+        """Of its commit. It names the content: other hardware may train other weights under the same fingerprint."""
+        return f"{step_name(self.number)} of run {run}: {self.content.name}"
+
+
+def model_title(run: str, revision: Revision) -> str:
+    """Of the commit of the final model."""
+    return f"model of run {run}: {revision.name}"
+
+
+def exported_steps(model: Path = MODEL) -> list[Step]:
+    """The steps in a model folder, in order."""
+    found = ((STEP.fullmatch(folder.name), folder) for folder in model.glob("step-*"))
+    return sorted((read_step(int(name[1]), folder) for name, folder in found if name), key=lambda step: step.number)
+
+
+def read_step(number: int, folder: Path) -> Step:
+    """A step from its folder. Raises UserError where it holds no model."""
+    return Step(number, name_revision(model_files(folder) | tokenizer_files()))
+
+
+def tokenizer_files() -> dict[str, Path]:
+    """The tokenizer's files by name."""
+    return {file.name: file for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
+
+
+def run_of_model() -> str | None:
+    """The name of the run that made the model; None where no execution of these weights is recorded."""
+    execution = Execution.find()
+    return run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from stages.formats.documents import read_shard, text_size
+from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json
-from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.tokens import MANIFEST, Dtype, Manifest, Positions, ShardEntry
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError

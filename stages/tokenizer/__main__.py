@@ -5,9 +5,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stages.formats.documents import CLEAN, require_documents
+from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import TRAIN
-from stages.formats.tokenizer_folder import TOKENIZER, TOKENIZER_JSON
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.hashes import file_sha256

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from stages.formats.documents import read_shard, shard_paths
+from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
-from stages.formats.tokenizer_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.runtime.entry import UserError, first_line
 
 END_OF_TEXT = "<|endoftext|>"

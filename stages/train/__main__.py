@@ -13,8 +13,8 @@ if __name__ == "__main__":
     # What follows takes seconds to import. Nothing has begun by then; the launcher takes over before anything does.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_TERMINATED))
 
+from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokenizer_folder import TOKENIZER
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import device_count, launch_config

@@ -27,7 +27,7 @@ import yaml
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
 from stages.formats.revision.segment import Compared, Difference, SegmentReport, write_segment_report
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
@@ -180,7 +180,7 @@ def recompute(segment: Segment, settings: dict[str, str]) -> Found:
 
 def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segment:
     """The segment between two steps. Raises UserError where the record or the first checkpoint does not have it."""
-    execution = read_execution(record)
+    execution = Execution.find(record)
     if execution is None or not execution.sessions:
         raise UserError(f"{record}: holds no record of how a training was executed; a finished training writes it")
     folder = (checkpoints or CHECKPOINTS / execution.fingerprint).absolute()
@@ -292,7 +292,7 @@ def read_found(segment: Segment, piece: Piece, found: Found) -> None:
     manifest = read_manifest(checkpoint)
     found.sessions.append(manifest.sessions[-1])
     found.contents |= {step: sha256 for step, sha256 in manifest.contents.items() if step in piece.steps}
-    if piece.last == segment.max_steps and (execution := read_execution()):
+    if piece.last == segment.max_steps and (execution := Execution.find()):
         found.weights = execution.weights_sha256
 
 

@@ -11,17 +11,16 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt, write_harness
+from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.evaluation.report import Comparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.revision.execution import Execution, Session, write_execution
+from stages.formats.revision.execution import Execution, Session
 from stages.publish.__main__ import main
-from stages.publish.card.data import ROWS_SHOWN
-from stages.publish.card.page import write_card
-from stages.publish.card.values import flat, shown
-from stages.publish.inputs import Amount, Inputs, read_inputs
+from stages.publish.card.values import ROWS_SHOWN, flat, shown
+from stages.publish.inputs import Inputs, TextAmount, read_inputs
 from stages.publish.params import PublishParams
+from stages.publish.render_card import write_card
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import StageCode
@@ -86,7 +85,7 @@ def harness_report(documents: int) -> HarnessReport:
         stderr={"quiz|": {"acc": 0.01}},
         interval_95={"quiz|": {"f1": (0.1, 0.2)}},
         tasks={"quiz|": task},
-        scored_with=Receipt(
+        scored_with=ScoredWith(
             weights_sha256=weights_sha256(),
             context_length=1024,
             seed=0,
@@ -97,7 +96,7 @@ def harness_report(documents: int) -> HarnessReport:
 
 
 def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(project: Path) -> None:
-    write_harness(harness_report(documents=100), [])
+    harness_report(documents=100).write()
 
     text = card()
 
@@ -111,7 +110,7 @@ def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(projec
 
 
 def test_a_benchmark_over_some_documents_is_no_entry_of_the_model_index(project: Path) -> None:
-    write_harness(harness_report(documents=99), [])
+    harness_report(documents=99).write()
 
     text = card()
 
@@ -345,8 +344,8 @@ def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inpu
 
 
 def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: Inputs) -> None:
-    sources = {(f"source {number:02d}", ""): Amount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
-    split = replace(inputs.train, sources=sources, licenses={"": Amount(2, 3000)})
+    sources = {(f"source {number:02d}", ""): TextAmount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
+    split = replace(inputs.train, sources=sources, licenses={"": TextAmount(2, 3000)})
 
     rows = [line for line in written(inputs, train=split).splitlines() if line.startswith("| source ")][1:]
 
@@ -423,6 +422,16 @@ def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: Inputs) 
     assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text
 
 
+def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: Inputs) -> None:
+    earlier = "e" * 16
+    second = SESSION.model_copy(update={"first_step": 61, "last_step": 90, "continued_from": earlier})
+
+    text = written(inputs, execution=executed(SESSION, second))
+
+    assert f"before step 61 were computed by other code than the recorded one (training `{earlier}`)" in text
+    assert "other code" not in written(inputs, execution=executed(SESSION))
+
+
 def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: Inputs) -> None:
     assert "model_flops" not in inputs.training
     text = written(inputs, execution=executed(), facts={"device": "Abacus"})
@@ -430,7 +439,7 @@ def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: I
 
 
 def test_the_execution_of_other_weights_is_not_shown(project: Path) -> None:
-    write_execution(executed().model_copy(update={"weights_sha256": "of others"}))
+    executed().model_copy(update={"weights_sha256": "of others"}).write()
 
     assert read_inputs().execution is None
 
@@ -518,7 +527,7 @@ def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: Input
 
 def test_sections_are_one_blank_line_apart(project: Path) -> None:
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": LOCK}))
-    write_harness(harness_report(documents=100), [])
+    harness_report(documents=100).write()
 
     assert "\n\n\n" not in card()
 

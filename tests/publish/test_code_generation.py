@@ -6,14 +6,15 @@ import pytest
 from huggingface_hub import EvalResult, ModelCard
 
 from stages.evaluate.score.__main__ import main as score
-from stages.formats.evaluation.completions import Completion, read_completions, write_completions
 from stages.formats.evaluation.generation import (
+    Completion,
+    Generation,
     ProblemSetReceipt,
-    read_generation,
-    write_generation,
+    read_completions,
+    write_completions,
 )
 from stages.formats.evaluation.problems import problems_sha256, read_written_problems
-from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore, read_score, write_score
+from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.publish.__main__ import main
 from stages.runtime.entry import UserError
 from tests.trained_project import write_sections
@@ -50,17 +51,17 @@ def write_scored(
         for name in names
     }
     changes = {"ran": True, "sets": sets, "isolation": "bubblewrap+|", "convention": "As *it* is."}
-    report = read_score().model_copy(update=changes)
-    write_score(report)
+    report = ScoreReport.read().model_copy(update=changes)
+    report.write()
     return report
 
 
 def write_problem_set(name: str) -> None:
     """The project's generation report as if HumanEval's problems had come from there."""
-    generation = read_generation()
+    generation = Generation.read()
     receipt = ProblemSetReceipt(name=name, problems=164)
     receipts = generation.receipts.model_copy(update={"problem_sets": {"sha256 of HumanEval": receipt}})
-    write_generation(generation.model_copy(update={"receipts": receipts}))
+    generation.model_copy(update={"receipts": receipts}).write()
 
 
 def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
@@ -76,7 +77,7 @@ def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
 
     text = section()
 
-    low, high = read_score().sets["parrotflow"].pass_at_k["1"].interval_95 or (0, 0)
+    low, high = ScoreReport.read().sets["parrotflow"].pass_at_k["1"].interval_95 or (0, 0)
     assert f"| parrotflow | pass\\@1 | 0.125 | {low:.4g} to {high:.4g} | 12 | 2 |" in text
     assert "| parrotflow | pass\\@2 | 0.25 |" in text
     assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens, seed 0." in text
@@ -90,14 +91,14 @@ def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
 
 
 def test_where_nothing_was_run_the_card_does_not_speak_of_it(project: Path) -> None:
-    assert read_score().samples == 24
+    assert ScoreReport.read().samples == 24
 
     assert section() == ""
     assert entries() == []
 
 
 def test_where_no_problems_were_completed_the_card_does_not_speak_of_it(project: Path) -> None:
-    write_score(read_score().model_copy(update={"ran": True, "sets": {}, "samples": 0}))
+    ScoreReport.read().model_copy(update={"ran": True, "sets": {}, "samples": 0}).write()
 
     assert section() == ""
     assert entries() == []

@@ -28,6 +28,9 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"publish": stage}}))
     Path("code").mkdir()
     code_path("stages.publish").write_text(code_of("stages.publish").text)  # none of it is in this project
+    (template,) = (Path(dep) for dep in stage["deps"] if dep.endswith(".jinja"))
+    template.parent.mkdir(parents=True)
+    shutil.copyfile(ROOT / template, template)
     Path("accepted.yaml").write_text("")
     Path("reports/curves").mkdir()
     Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n")

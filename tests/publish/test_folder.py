@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.formats.evaluation.harness import Receipt, read_harness, write_harness
+from stages.formats.evaluation.harness import HarnessReport, ScoredWith
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import Execution, write_execution
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import is_observed, step_name
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
-from stages.publish.registry.history import read_moves
-from stages.publish.registry.local import Folder
+from stages.publish.folder import read_moves
+from stages.publish.registry import Folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes
@@ -79,14 +79,14 @@ def test_nothing_is_published_twice(project: Path) -> None:
 
 @pytest.mark.parametrize("report", ["evaluate_receipt", "generate_receipt", "score_receipt", "harness_receipt"])
 def test_a_report_of_other_weights_is_not_published(project: Path, report: str) -> None:
-    receipt = Receipt(
+    receipt = ScoredWith(
         weights_sha256=weights_sha256(),
         context_length=32,
         seed=0,
         bootstrap_resamples=1000,
         versions={"lm_eval": "0.4.13"},
     )
-    write_harness(read_harness().model_copy(update={"scored_with": receipt}), [])
+    HarnessReport.read().model_copy(update={"scored_with": receipt}).write()
     path = project / f"reports/{report}.json"
     path.write_text(path.read_text().replace(weights_sha256(), "e" * 64))
 
@@ -268,7 +268,7 @@ def export_step(number: int, seed: int) -> None:
         tokenizer.unlink()
     Path("model").rename(Path("whole", step_name(number)))
     Path("whole").rename("model")
-    write_execution(Execution(weights_sha256=weights_sha256(), fingerprint="f" * 64, sessions=[], checkpoints={}))
+    Execution(weights_sha256=weights_sha256(), fingerprint="f" * 64, sessions=[], checkpoints={}).write()
 
 
 def test_exported_steps_are_published_with_their_run_and_load_by_path(project: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.evaluation.report import read_evaluation
+from stages.formats.evaluation.report import Evaluation
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main
 from stages.runtime.entry import EXIT_REFUSED, RefusedError
@@ -21,7 +21,7 @@ def publish_with(bits_per_byte: float, seed: int = 0) -> None:
 
 
 def published() -> float:
-    return read_evaluation(PUBLISHED / "main/evaluation.json").bits_per_byte
+    return Evaluation.read(PUBLISHED / "main/evaluation.json").bits_per_byte
 
 
 def test_the_first_publication_needs_no_predecessor(project: Path) -> None:

@@ -23,7 +23,7 @@ NAME = "me/model"
 RECEIPT = Path("published/tiny/receipt.json")
 COMMIT_TO_BRANCH = "POST /api/models/me/model/commit/run-"
 PUBLISH = with_short_waits(
-    "stages.publish", "from stages.publish.hub import retries; retries.FIRST_WAIT_SECONDS = 0.01  # from 0.5"
+    "stages.publish", "from stages.publish.hub import client; client.FIRST_WAIT_SECONDS = 0.01  # from 0.5"
 )
 
 
@@ -411,8 +411,8 @@ def test_no_telemetry_is_sent_and_no_variable_is_needed_for_that(hub: Hub) -> No
 def test_a_server_that_never_answers_is_given_up(hub: Hub) -> None:
     hub.faults.append(Fault(COMMIT_TO_BRANCH, "silence"))
     code = (
-        "from stages.publish import __main__; from stages.publish.hub import retries\n"
-        "retries.REQUEST_SECONDS = 1.0; __main__.main()"
+        "from stages.publish import __main__; from stages.publish.hub import client\n"
+        "client.REQUEST_SECONDS = 1.0; __main__.main()"
     )
 
     result = subprocess.run(
@@ -427,9 +427,9 @@ def test_a_server_that_never_answers_is_given_up(hub: Hub) -> None:
 def test_a_publication_ends_after_its_time_limit_whatever_it_waits_for(hub: Hub) -> None:
     hub.faults.append(Fault("GET .*/refs", "silence", times=99))
     code = (
-        "from stages.publish import __main__; from stages.publish.hub import retries\n"
+        "from stages.publish import __main__; from stages.publish.hub import client\n"
         "from stages.runtime.entry import run_stage\n"
-        "retries.BASE_SECONDS = 3.0; run_stage(__main__.main)"
+        "client.BASE_SECONDS = 3.0; run_stage(__main__.main)"
     )
 
     result = subprocess.run(

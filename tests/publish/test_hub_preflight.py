@@ -12,7 +12,7 @@ from tests.publish.test_hub import NAME, environment
 from tests.trained_project import write_sections
 
 PREFLIGHT = with_short_waits(
-    "stages.publish.hub.preflight", "from stages.publish.hub import retries; retries.FIRST_WAIT_SECONDS = 0.01"
+    "stages.publish.hub.preflight", "from stages.publish.hub import client; client.FIRST_WAIT_SECONDS = 0.01"
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.runs.hub_server import READER, Fault, Hub
 from stages.formats.checkpoints import export_path
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import Execution, write_execution
+from stages.formats.revision.execution import Execution
 from stages.runtime.entry import EXIT_REFUSED
 from tests.hub_client import with_short_waits
 from tests.publish.test_card import SESSION
@@ -25,7 +25,7 @@ RUN = "0123456789abcdef"
 BRANCH = f"run-{RUN}"
 PUSH = with_short_waits(
     "stages.publish.hub.push_steps",
-    "from stages.publish.hub import retries, push_steps; retries.FIRST_WAIT_SECONDS = 0.01",
+    "from stages.publish.hub import client, push_steps; client.FIRST_WAIT_SECONDS = 0.01",
 )
 CHECKPOINTS = Path(".parrotflow/checkpoints") / RUN
 
@@ -38,9 +38,7 @@ def trained(project: Path) -> None:
     write_model(project, seed=0)
     for folder in project.glob("exported-*"):
         shutil.copytree(folder, project / "model" / folder.name.removeprefix("exported-"))
-    write_execution(
-        Execution(weights_sha256=weights_sha256(), fingerprint=RUN + "0" * 16, sessions=[SESSION], checkpoints={})
-    )
+    Execution(weights_sha256=weights_sha256(), fingerprint=RUN + "0" * 16, sessions=[SESSION], checkpoints={}).write()
     write_sections(project, publish__repository=NAME)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from stages.formats.evaluation.harness import write_harness
 from stages.formats.revision.model_index import contradictions
 from tests.publish.test_card import harness_report
 from tests.publish.test_code_generation import CARD, COMMIT, section, write_problem_set, write_scored
@@ -20,7 +19,7 @@ def revision(project: Path, tmp_path: Path) -> Path:
     """The card, the evaluation and the reports of two sets of code problems, one of the Hub, and of a benchmark."""
     write_problem_set(f"openai/openai_humaneval@{COMMIT}")
     write_scored("HumanEval", "MBPP")
-    write_harness(harness_report(documents=100), [])
+    harness_report(documents=100).write()
     section()
     folder = tmp_path / "revision"
     folder.mkdir()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.revision.inputs import read_inputs
 from stages.formats.revision.layout import CARD, INPUTS
+from stages.formats.revision.provenance import InputListing
 from stages.publish.__main__ import main as publish
 from stages.publish.render_card import main
 
@@ -20,7 +20,7 @@ def test_it_writes_what_was_published(project: Path, monkeypatch: pytest.MonkeyP
     main()
 
     assert Path("rendered", CARD).read_bytes() == (MAIN / CARD).read_bytes()
-    published, rendered = read_inputs(MAIN / INPUTS), read_inputs(Path("rendered/inputs.json"))
+    published, rendered = InputListing.find(MAIN / INPUTS), InputListing.find(Path("rendered/inputs.json"))
     assert published is not None
     assert rendered is not None
     assert rendered.sources == published.sources

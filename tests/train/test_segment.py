@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, read_execution, write_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import segment, worker
@@ -74,10 +74,10 @@ def _leaving_its_code(file: Path) -> None:
 
 def change_record(folder: Path, **changes: Any) -> Execution:
     """Write the record with some fields changed."""
-    record = read_execution(folder / TRAIN_EXECUTION)
+    record = Execution.find(folder / TRAIN_EXECUTION)
     assert record is not None
     record = record.model_copy(update=changes)
-    write_execution(record, folder / TRAIN_EXECUTION)
+    record.write(folder / TRAIN_EXECUTION)
     return record
 
 
@@ -140,7 +140,7 @@ def test_a_segment_over_two_sessions_is_computed_as_each_of_them_was(tmp_path: P
     run_workers(project, 1, PARROTFLOW_MICRO_BATCH="2")
     write_params(project, schedule__name="constant", max_steps=9, checkpoints_kept=9)
     run_workers(project, 1)
-    record = read_execution(project / TRAIN_EXECUTION)
+    record = Execution.find(project / TRAIN_EXECUTION)
     assert record is not None
     executed = [(one.first_step, one.last_step, one.micro_batch_size) for one in record.sessions]
     assert executed == [(1, 6, 2), (7, 9, 8)]
@@ -191,4 +191,4 @@ def test_two_processes_are_launched_again_as_the_record_says(finished: Path, tmp
     assert process.returncode == EQUAL, said
     assert "equal: steps 10 to 12, computed again, lead to the recorded state, bit for bit" in said
     assert read_json(project / "report.json")["differences"] == []
-    assert read_execution(project / TRAIN_EXECUTION).sessions[0].processes == 2  # type: ignore[union-attr]
+    assert Execution.find(project / TRAIN_EXECUTION).sessions[0].processes == 2  # type: ignore[union-attr]

@@ -15,7 +15,6 @@ from flows.reproduce.revision import Revision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
-from stages.formats.revision.inputs import InputListing, read_inputs
 from stages.formats.revision.layout import (
     CARD,
     CARD_COMMAND,
@@ -27,6 +26,7 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
 )
+from stages.formats.revision.provenance import InputListing
 from stages.runtime.stage_code import FOLDER
 
 STAGE = "card"
@@ -83,7 +83,7 @@ def compare_card(revision: Revision, rendered: Path, *, same_weights: bool) -> C
     differences = [
         *card_differences(revision.folder / CARD, rendered / CARD, same_weights=same_weights),
         *picture_differences(revision.folder / CURVES, rendered / CURVES),
-        *source_differences(revision.inputs, read_inputs(rendered / Path(INPUTS).name)),
+        *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
     ]
     return ComparedStage(STAGE, "different" if differences else "identical", 3, [], differences)
 

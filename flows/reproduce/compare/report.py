@@ -10,9 +10,9 @@ from flows.reproduce.compare.verdict import BIT_IDENTICAL, FACTS, FIELDS_OF_THEI
 from flows.reproduce.environment import Interpreter
 from flows.reproduce.revision import Revision
 from flows.reproduce.segment import Segment
-from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weight_files, weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, Session, read_execution
+from stages.formats.pages import filled_template
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
 from stages.formats.revision.layout import RECORDED_LOCK
 from stages.formats.revision.segment import SegmentReport
 from stages.runtime.entry import UserError
@@ -84,7 +84,7 @@ def segment_lines(revision: Revision, segment: Segment, found: SegmentReport) ->
 def verdict_page(story: Story, checkout: Path, interpreter: Interpreter, outcome: Verdict | SegmentReport) -> str:
     """The page of a reproduction, or of a segment of its training."""
     revision = story.revision
-    found = read_execution(checkout / TRAIN_EXECUTION)
+    found = Execution.find(checkout / TRAIN_EXECUTION)
     said: dict[str, Any] = {"verdict": None, "segment": None, "found_weights": None}
     if isinstance(outcome, Verdict):
         said |= {"result": outcome.result, "explanation": outcome.explanation, "not_compared": outcome.not_compared}

@@ -14,13 +14,12 @@ from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
     EVALUATE_REPORT,
     Evaluation,
+    EvaluationReceipt,
     HeldOutMetrics,
     Interval,
-    read_evaluation,
-    read_evaluation_receipt,
 )
 from stages.formats.model_folder import MODEL, weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
 from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, EXECUTION, INPUTS, PROVENANCE
 from stages.runtime.entry import UserError
 
@@ -71,9 +70,9 @@ class ComparedSet:
 def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]:
     """Each set of the published evaluation; empty where one of the two has no evaluation that can be read."""
     try:
-        published, found = read_evaluation(revision.folder / EVALUATION), read_evaluation(checkout / EVALUATE_REPORT)
+        published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
         documents = [
-            {name: one.documents_sha256 for name, one in read_evaluation_receipt(path).sets.items()}
+            {name: one.documents_sha256 for name, one in EvaluationReceipt.read(path).sets.items()}
             for path in (revision.folder / EVALUATION_RECEIPT, checkout / EVALUATE_RECEIPT)
         ]
     except (OSError, UserError):
@@ -265,7 +264,7 @@ def find_causes(
     if trained is not None and (
         first.name == trained or trained in ancestors(revision.stages, revision.makers, first.name)
     ):
-        found += differing_execution(revision.execution, read_execution(checkout / TRAIN_EXECUTION))
+        found += differing_execution(revision.execution, Execution.find(checkout / TRAIN_EXECUTION))
     return list(dict.fromkeys(found))
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import OUTCOMES_OF_THE_COMMAND, judged
-from stages.formats.evaluation.completions import Completion
+from stages.formats.evaluation.generation import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
 from stages.formats.reports import parse_json

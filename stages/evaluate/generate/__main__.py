@@ -25,10 +25,8 @@ from stages.evaluate.generate.texts import (
 )
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
-from stages.formats.evaluation.completions import write_completions
-from stages.formats.evaluation.generation import LOOKS, write_generation
+from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
 from stages.formats.evaluation.problems import write_problems
-from stages.formats.evaluation.samples import SAMPLES_HTML, write_samples
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
@@ -74,7 +72,7 @@ def main() -> None:
     write_completions(completions)
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))
-    write_generation(report)
+    report.write()
     drop_others(TEXTS)
 
 

@@ -17,12 +17,11 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages import LANGUAGES
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.texts import OpenSet, Text, sampling_of
-from stages.formats.evaluation.figures import SIGNIFICANT_DIGITS, releases, significant
-from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, SampleCounts
+from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, Sample, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
-from stages.formats.evaluation.samples import Sample
-from stages.formats.html import filled_template
 from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.pages import filled_template
+from stages.formats.reports import SIGNIFICANT_DIGITS, releases, significant
 from stages.formats.tokens import TokenStore
 
 TEMPLATE = Path(__file__).with_name("samples.html.jinja")

@@ -17,9 +17,8 @@ from stages.evaluate.generator import Generated, Request, generate, prompt_token
 from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.sampling import Sampling, after, stop_at
 from stages.evaluate.side_by_side import run_in_processes
-from stages.formats.evaluation.completions import Completion, Ended
+from stages.formats.evaluation.generation import Completion, Ended, Sample
 from stages.formats.evaluation.problems import Problem, as_problem, problems_sha256, read_problems, require_unique
-from stages.formats.evaluation.samples import Sample
 from stages.formats.model_folder import MODEL
 from stages.runtime.cache import ResultLog, cache_key
 from stages.runtime.code import code_key

@@ -9,7 +9,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 # isort: split
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.formats.evaluation.harness import HarnessReport, write_harness
+from stages.formats.evaluation.harness import HarnessReport, write_harness_samples
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
@@ -21,7 +21,8 @@ def main() -> None:
     require_locked("Jinja2", "pyarrow", "sacrebleu", "scikit-learn", "tokenizers")
     if not params.tasks:
         print("harness.tasks is empty: nothing to do")
-        write_harness(HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None), [])
+        write_harness_samples([])
+        HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None).write()
         return
     # lm-eval and torch take seconds to import.
     from stages.evaluate.harness.scoring import open_language_model, score
@@ -35,7 +36,8 @@ def main() -> None:
         with loaded(name, index, params) as tasks:
             results.append(score(model, tasks, params))
         print(f"scored {name}", flush=True)
-    write_harness(summarise(results, model, params), sample_rows(results))
+    write_harness_samples(sample_rows(results))
+    summarise(results, model, params).write()
 
 
 if __name__ == "__main__":

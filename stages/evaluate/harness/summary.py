@@ -11,8 +11,8 @@ from lm_eval.api.metrics import mean
 from stages.evaluate.bootstrap import interval_95
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import LanguageModel, Scored
-from stages.formats.evaluation.figures import MODEL_LIBRARIES, releases, significant
-from stages.formats.evaluation.harness import HarnessReport, Receipt, TaskReceipt
+from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
+from stages.formats.reports import MODEL_LIBRARIES, releases, significant
 
 NO_FILTER = ",none"
 """lm-eval's suffix for metrics of unfiltered answers."""
@@ -35,7 +35,7 @@ def summarise(scored: Sequence[Scored], model: LanguageModel, params: HarnessPar
         stderr={name: values for name, values in stderr.items() if values},
         interval_95={name: values for name, values in intervals.items() if values},
         tasks=tasks,
-        scored_with=Receipt(
+        scored_with=ScoredWith(
             weights_sha256=model.sha256,
             context_length=model.lm.max_length,
             seed=params.seed,

@@ -13,7 +13,6 @@ import numpy as np
 from stages.evaluate.bootstrap import Floats, interval_95, resampled_sums
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.score import ScoredSet, Scores
-from stages.formats.evaluation.figures import releases, significant
 from stages.formats.evaluation.report import (
     Comparison,
     Evaluation,
@@ -24,6 +23,7 @@ from stages.formats.evaluation.report import (
     ModelReceipt,
     SetReceipt,
 )
+from stages.formats.reports import releases, significant
 from stages.formats.splits import VALIDATION
 
 GZIP = 31

@@ -31,9 +31,9 @@ from stages.evaluate.side_by_side import (
     twin,
 )
 from stages.formats.evaluation.document_losses import DocumentLosses
-from stages.formats.evaluation.figures import significant
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
+from stages.formats.reports import significant
 from stages.runtime.entry import UserError, whole_number
 
 WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"

@@ -7,10 +7,9 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.report import require_enough_samples, score_report
 from stages.evaluate.score.scoring import judged
-from stages.formats.evaluation.completions import read_completions
-from stages.formats.evaluation.generation import read_generation_receipts
+from stages.formats.evaluation.generation import GenerationReceipt, read_completions
 from stages.formats.evaluation.problems import read_written_problems
-from stages.formats.evaluation.verdicts import Verdict, write_score, write_verdicts
+from stages.formats.evaluation.verdicts import Verdict, write_verdicts
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
@@ -18,14 +17,14 @@ from stages.runtime.section import read_section
 def main() -> None:
     params = read_section("score", ScoreParams)
     problems, completions = read_written_problems(), read_completions()
-    weights_sha256 = read_generation_receipts().weights_sha256
+    weights_sha256 = GenerationReceipt.read().receipts.weights_sha256
     verdicts: list[Verdict] = []
     programs = 0
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)
         verdicts, programs = judged(problems, completions, params.limits)
     write_verdicts(verdicts)
-    write_score(score_report(problems, completions, verdicts, programs, weights_sha256, params))
+    score_report(problems, completions, verdicts, programs, weights_sha256, params).write()
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ import numpy as np
 from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.sandbox import LEVEL
-from stages.formats.evaluation.completions import Completion, completions_text
-from stages.formats.evaluation.figures import significant
+from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore, Verdict
+from stages.formats.reports import significant
 from stages.runtime.entry import UserError
 
 NOT_RUN = "none: not run"

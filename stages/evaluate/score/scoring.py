@@ -12,7 +12,7 @@ from rich.progress import track
 
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.sandbox import Judge
-from stages.formats.evaluation.completions import Completion, completions_text
+from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.verdicts import Outcome, Verdict
 from stages.runtime.cache import ResultLog, cache_key, drop_others

@@ -1,22 +1,123 @@
-"""The generation report: what a model wrote, at a glance, and what it was written with. generate writes it, publish
-reads it."""
+"""What a model wrote: completions of held-out headers and of code problems, and the report on both.
 
+generate writes all of it; score runs the completions of problems, publish shows the samples and the report.
+
+data/samples.json          completions of held-out headers
+data/completions.jsonl     of code problems: a line per sample, sorted by task_id and sample, so that the file does not
+                           depend on the order in which samples were finished
+reports/generate.json      both at a glance, and what they were written with
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_report, read_with_receipt, receipt_path, write_with_receipt
+from stages.formats.reports import Report, parse, read_json, receipt_path, write_json
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
 """Of each sample: whether it parses and compiles, what it repeats, what it shares with the training data."""
+SAMPLES = Path("data/samples.json")
+SAMPLES_HTML = Path("data/samples.html")
+COMPLETIONS = Path("data/completions.jsonl")
+
+Ended: TypeAlias = Literal["eos", "stop", "length"]
+"""Why a text ended: the model ended the document, a stop string was written, or the tokens were used up."""
 
 
-class _Report(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the model wrote for the header of a held-out function or paragraph."""
+
+    source: str
+    """The package, repository or data set of the held-out document."""
+    path: str
+    """Of the document in its source."""
+    line: int
+    """Of the header, counted from 1."""
+    prompt: str
+    """What the model read: lines of the file, then the signature."""
+    signature: str
+    body: str
+    """What the model wrote, in whole lines; begins with the end of the signature's line."""
+    seed: int
+    """Of this sample alone."""
+    finished: bool
+    """The model continued to what follows the function or ended the document; otherwise its tokens were used up."""
+    parses: bool | None
+    """Signature and body together parse; None for a language without a grammar."""
+
+    @property
+    def name(self) -> str:
+        """Source, path and line."""
+        return f"{self.source} {self.path}:{self.line}"
+
+
+def write_samples(samples: Sequence[Sample]) -> None:
+    """Write `data/samples.json`."""
+    write_json(SAMPLES, [asdict(sample) for sample in samples])
+
+
+def read_samples() -> list[Sample]:
+    """Read `data/samples.json`."""
+    return [Sample(**values) for values in read_json(SAMPLES)]
+
+
+class Completion(BaseModel):
+    """One sample of one problem."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    task_id: str
+    """The problem's."""
+    sample: int
+    """Which of the problem's samples, counted from 0."""
+    seed: int
+    """Of this sample alone."""
+    completion: str
+    """What the model wrote after the prompt, up to the stop string."""
+    ended: Ended
+
+    @property
+    def sort_key(self) -> tuple[str, int]:
+        """The order in the file."""
+        return (self.task_id, self.sample)
+
+
+def completions_text(completions: Iterable[Completion]) -> str:
+    """The file's text."""
+    ordered = sorted(completions, key=lambda one: one.sort_key)
+    return "".join(f"{completion.model_dump_json()}\n" for completion in ordered)
+
+
+def write_completions(completions: Iterable[Completion], path: Path = COMPLETIONS) -> None:
+    """Write the file, sorted."""
+    atomic_write(path, completions_text(completions))
+
+
+def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
+    """Read the file. Raises UserError that names the first line that is not a completion."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); run `dvc repro generate`") from None
+    return [
+        parse(line, Completion, f"{path}: line {number}", "run `dvc repro generate`")
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line
+    ]
+
+
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SampleCounts(_Report):
+class SampleCounts(_Part):
     """How many completions of held-out headers parse."""
 
     functions: int
@@ -27,7 +128,7 @@ class SampleCounts(_Report):
     """Completions that had left neither the function nor the document after `max_new_tokens`."""
 
 
-class Looks(_Report):
+class Looks(_Part):
     """Measurements of texts that need no run of them; null where there are none."""
 
     texts: int
@@ -46,7 +147,7 @@ class Looks(_Report):
     """Why the texts ended -> how many."""
 
 
-class ProblemSetReceipt(_Report):
+class ProblemSetReceipt(_Part):
     """Which problems were completed."""
 
     name: str
@@ -54,7 +155,7 @@ class ProblemSetReceipt(_Report):
     problems: int
 
 
-class Receipts(_Report):
+class Receipts(_Part):
     """What the texts depend on."""
 
     weights_sha256: str
@@ -71,31 +172,23 @@ class Receipts(_Report):
     """Library -> version."""
 
 
-class GenerationReceipt(_Report):
-    """The receipt's file."""
+class GenerationReceipt(Report):
+    """The receipt alone."""
+
+    path: ClassVar[Path] = receipt_path(GENERATE_REPORT)
+    stage: ClassVar[str] = "generate"
 
     receipts: Receipts
 
 
-class Generation(_Report):
+class Generation(Report):
     """The report."""
+
+    path: ClassVar[Path] = GENERATE_REPORT
+    stage: ClassVar[str] = "generate"
+    in_receipt: ClassVar[tuple[str, ...]] = ("receipts",)
 
     samples: SampleCounts
     headers: Looks
     problems: Looks
     receipts: Receipts
-
-
-def write_generation(generation: Generation) -> None:
-    """Write `reports/generate.json` and its receipt."""
-    write_with_receipt(GENERATE_REPORT, generation, ["receipts"])
-
-
-def read_generation(path: Path = GENERATE_REPORT) -> Generation:
-    """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_with_receipt(path, Generation, "generate")
-
-
-def read_generation_receipts(path: Path = GENERATE_REPORT) -> Receipts:
-    """The receipts of a report alone; the same errors."""
-    return read_report(receipt_path(path), GenerationReceipt, "generate").receipts

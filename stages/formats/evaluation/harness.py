@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_with_receipt, write_with_receipt
+from stages.formats.reports import Report
 from stages.runtime.atomic import atomic_write
 
 HARNESS_REPORT = Path("reports/harness.json")
@@ -31,7 +31,7 @@ class TaskReceipt(BaseModel):
     num_fewshot: int
 
 
-class Receipt(BaseModel):
+class ScoredWith(BaseModel):
     """What all tasks were scored with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,14 +45,16 @@ class Receipt(BaseModel):
     """Library -> version: lm-eval, and what computes with the model."""
 
 
-class HarnessReport(BaseModel):
+class HarnessReport(Report):
     """Metrics by task or group, with their uncertainty and the tasks' receipts.
 
     A metric is named as lm-eval names it; behind a comma is the filter of the answers that it was computed from, where
     the task has any (`exact_match,strict-match`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: ClassVar[Path] = HARNESS_REPORT
+    stage: ClassVar[str] = "harness"
+    in_receipt: ClassVar[tuple[str, ...]] = ("tasks", "scored_with")
 
     harness: dict[str, dict[str, float | None]]
     """Task or group -> metric -> value; null where it is not a number."""
@@ -61,17 +63,11 @@ class HarnessReport(BaseModel):
     interval_95: dict[str, dict[str, tuple[float, float]]]
     """Bootstrap intervals over documents, where lm-eval computes no standard error."""
     tasks: dict[str, TaskReceipt]
-    scored_with: Receipt | None
+    scored_with: ScoredWith | None
     """Null where no task was asked for: nothing was scored."""
 
 
-def write_harness(report: HarnessReport, samples: Iterable[dict[str, Any]]) -> None:
-    """Write `reports/harness.json` and its receipt, and `data/harness.jsonl` with one sample a line."""
+def write_harness_samples(samples: Iterable[dict[str, Any]]) -> None:
+    """Write `data/harness.jsonl`, one sample a line."""
     lines = [json.dumps(sample, sort_keys=True, ensure_ascii=False) + "\n" for sample in samples]
     atomic_write(HARNESS_SAMPLES, "".join(lines))
-    write_with_receipt(HARNESS_REPORT, report, ["tasks", "scored_with"])
-
-
-def read_harness(path: Path = HARNESS_REPORT) -> HarnessReport:
-    """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_with_receipt(path, HarnessReport, "harness")

@@ -25,8 +25,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from stages.formats.evaluation.reading import first_fault, parse
-from stages.formats.reports import parse_json
+from stages.formats.reports import first_fault, parse, parse_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 

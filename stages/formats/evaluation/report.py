@@ -7,12 +7,11 @@ reports/loss_by_position/        a table for each set: what `dvc plots diff` com
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_report
-from stages.formats.reports import write_json
+from stages.formats.reports import Report
 
 EVALUATE_REPORT = Path("reports/evaluate.json")
 EVALUATE_RECEIPT = Path("reports/evaluate_receipt.json")
@@ -69,8 +68,11 @@ class HeldOutMetrics(BaseModel):
     """A model of `evaluate.baselines` -> how it compares."""
 
 
-class Evaluation(HeldOutMetrics):
+class Evaluation(HeldOutMetrics, Report):
     """The metrics of the validation split, and of each further set."""
+
+    path: ClassVar[Path] = EVALUATE_REPORT
+    stage: ClassVar[str] = "evaluate"
 
     sets: dict[str, HeldOutMetrics]
     """A set of `evaluate.sets` -> its metrics."""
@@ -102,10 +104,11 @@ class ModelReceipt(BaseModel):
     """Tokens."""
 
 
-class EvaluationReceipt(BaseModel):
+class EvaluationReceipt(Report):
     """What the numbers of the report belong to."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: ClassVar[Path] = EVALUATE_RECEIPT
+    stage: ClassVar[str] = "evaluate"
 
     convention: str
     """How the metrics were computed, in prose."""
@@ -118,35 +121,24 @@ class EvaluationReceipt(BaseModel):
     """Revisions of older versions have neither."""
 
 
-class PublishedTotals(BaseModel):
+class PublishedIntervals(BaseModel):
+    """Of the intervals in the report of any version, the one that people are shown."""
+
+    bits_per_byte: Interval | None = None
+
+
+class PublishedEvaluation(Report):
     """What the report of any version of parrotflow says of the validation split."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(extra="ignore")
+
+    path: ClassVar[Path] = EVALUATE_REPORT
+    stage: ClassVar[str] = "evaluate"
 
     bits_per_byte: float
     documents: int
     bytes: int
-
-
-def write_evaluation(evaluation: Evaluation, receipt: EvaluationReceipt) -> None:
-    """Write `reports/evaluate.json` and `reports/evaluate_receipt.json`."""
-    write_json(EVALUATE_REPORT, evaluation.model_dump(mode="json"))
-    write_json(EVALUATE_RECEIPT, receipt.model_dump(mode="json"))
-
-
-def read_evaluation(path: Path = EVALUATE_REPORT) -> Evaluation:
-    """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_report(path, Evaluation, "evaluate")
-
-
-def read_evaluation_receipt(path: Path = EVALUATE_RECEIPT) -> EvaluationReceipt:
-    """Read a receipt; the same errors."""
-    return read_report(path, EvaluationReceipt, "evaluate")
-
-
-def read_published_totals(path: Path) -> PublishedTotals:
-    """Read what a report of an older version has too; the same errors."""
-    return read_report(path, PublishedTotals, "evaluate")
+    interval_95: PublishedIntervals = PublishedIntervals()
 
 
 def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:

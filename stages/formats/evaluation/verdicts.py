@@ -4,11 +4,11 @@ publish reads the report."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.evaluation.reading import read_with_receipt, write_with_receipt
+from stages.formats.reports import Report
 from stages.runtime.atomic import atomic_write
 
 VERDICTS = Path("data/verdicts.jsonl")
@@ -73,10 +73,12 @@ class SetScore(BaseModel):
     """k -> pass@k. Empty where nothing was run."""
 
 
-class ScoreReport(BaseModel):
+class ScoreReport(Report):
     """What was scored, with what result, and what the result depends on."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: ClassVar[Path] = SCORE_REPORT
+    stage: ClassVar[str] = "score"
+    in_receipt: ClassVar[tuple[str, ...]] = ("ran", "settings")
 
     ran: bool
     """False: `score.run_generated_code` is, so the samples were only counted."""
@@ -101,13 +103,3 @@ class ScoreReport(BaseModel):
 def write_verdicts(verdicts: Iterable[Verdict], path: Path = VERDICTS) -> None:
     """Write one verdict a line, in the order given."""
     atomic_write(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))
-
-
-def write_score(report: ScoreReport) -> None:
-    """Write `reports/score.json` and its receipt."""
-    write_with_receipt(SCORE_REPORT, report, ["ran", "settings"])
-
-
-def read_score(path: Path = SCORE_REPORT) -> ScoreReport:
-    """Read a report. Raises UserError that names the first field that is missing or wrong."""
-    return read_with_receipt(path, ScoreReport, "score")

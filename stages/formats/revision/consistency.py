@@ -12,8 +12,7 @@ from typing import Any
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import read_execution
-from stages.formats.revision.inputs import InputListing, read_inputs
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import (
     CARD,
     CURVES,
@@ -49,7 +48,7 @@ from stages.formats.revision.lock import (
     read_yaml,
 )
 from stages.formats.revision.model_index import contradictions
-from stages.formats.revision.provenance import Provenance
+from stages.formats.revision.provenance import InputListing, Provenance
 from stages.runtime.section import value_at
 from stages.runtime.stage_code import FOLDER, code_in, code_path, modules_of
 
@@ -71,7 +70,7 @@ def inconsistencies(folder: Path, provenance: Provenance) -> list[Fault]:
     if unreadable:
         return unreadable
     lock = read_recorded_lock(folder)
-    listing = read_inputs(folder / INPUTS)
+    listing = InputListing.find(folder / INPUTS)
     return [
         *unknown_files(provenance, lock, listing),
         *edited_outputs(folder, provenance, lock),
@@ -122,7 +121,7 @@ def damaged(folder: Path, provenance: Provenance) -> Iterator[Fault]:
         except (ValueError, RecursionError) as error:
             kind = "JSON" if path.endswith(".json") else "text"
             yield Fault(path, "unreadable", f"is no {kind} ({type(error).__name__})")
-    if INPUTS in provenance.files and (folder / INPUTS).is_file() and read_inputs(folder / INPUTS) is None:
+    if INPUTS in provenance.files and (folder / INPUTS).is_file() and InputListing.find(folder / INPUTS) is None:
         yield Fault(INPUTS, "unreadable", "is no list of inputs")
 
 
@@ -198,13 +197,14 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     archive = provenance.source.sha256 if provenance.source else None
     if provenance.files.get(SOURCE_ARCHIVE) != archive:
         yield Fault(SOURCE_ARCHIVE, "contradicts", f"{PROVENANCE} has {'another' if archive else 'no'} archive")
-    recorded = {Path(path).name: read_yaml(folder, path) for path in (RECORDED_PARAMS,) if (folder / path).is_file()}
+    if not (folder / RECORDED_PARAMS).is_file():
+        return
+    recorded = read_yaml(folder, RECORDED_PARAMS)
     for stage, entry in lock.items():
-        for name, values in entry.get("params", {}).items():
-            edited = [key for key, value in values.items() if name in recorded and at(recorded[name], key) != value]
-            if edited:
-                yield Fault(f"{RECORD}/{name}", "contradicts", f"stage {stage} ran with another {edited[0]}")
-    section = value_at(recorded.get("params.yaml"), "publish")
+        read = entry.get("params", {}).get(Path(RECORDED_PARAMS).name, {})
+        if edited := [key for key, value in read.items() if at(recorded, key) != value]:
+            yield Fault(RECORDED_PARAMS, "contradicts", f"stage {stage} ran with another {edited[0]}")
+    section = value_at(recorded, "publish")
     if isinstance(section, Mapping) and provenance.publish != section:
         yield Fault(RECORDED_PARAMS, "contradicts", f"{PROVENANCE} has other values of the section publish")
 
@@ -256,7 +256,7 @@ def at(values: Any, key: str) -> Any:
 
 def edited_execution(folder: Path, provenance: Provenance) -> Iterator[Fault]:
     """Facts of the training's execution that other files tell otherwise."""
-    execution = read_execution(folder / EXECUTION) if EXECUTION in provenance.files else None
+    execution = Execution.find(folder / EXECUTION) if EXECUTION in provenance.files else None
     if execution is None or not execution.sessions:
         return
     last, observed = execution.sessions[-1].model_dump(), provenance.training or {}

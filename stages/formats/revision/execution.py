@@ -5,11 +5,11 @@ the same parameters, code and data give the same bits. Training writes it to `re
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from stages.formats.reports import REPORTS, write_json
+from stages.formats.reports import REPORTS, Report
 
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
@@ -56,10 +56,13 @@ class Session(BaseModel):
     """Library -> sha256 that tells its wheel from others of the same version (`wheels.wheel_digest`)."""
 
 
-class Execution(BaseModel):
+class Execution(Report):
     """How the training of some weights was executed."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(extra="ignore")
+
+    path: ClassVar[Path] = TRAIN_EXECUTION
+    stage: ClassVar[str] = "train"
 
     weights_sha256: str
     """Of the weights that these sessions made (`model_folder.weights_sha256`)."""
@@ -69,16 +72,3 @@ class Execution(BaseModel):
     """In order; more than one where the training was stopped and continued."""
     checkpoints: dict[int, str]
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
-
-
-def write_execution(execution: Execution, path: Path = TRAIN_EXECUTION) -> None:
-    """Write it as JSON."""
-    write_json(path, execution.model_dump(mode="json"))
-
-
-def read_execution(path: Path = TRAIN_EXECUTION) -> Execution | None:
-    """Read it; None where there is none of this format."""
-    try:
-        return Execution.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None

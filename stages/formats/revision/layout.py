@@ -110,6 +110,6 @@ def step_tag(revision: str, step: int) -> str:
     return f"{revision}-{step_name(step)}"
 
 
-def receipt_path(folder: str, name: str) -> Path:
+def publication_receipt(folder: str, name: str) -> Path:
     """Where the receipt of `publish.name` is, below `publish.folder`."""
     return Path(folder) / name / RECEIPT

@@ -23,9 +23,11 @@ NO_YAML = (YAMLError, ValueError, TypeError, LookupError, AttributeError, Arithm
 """What ruamel.yaml raises for a damaged file."""
 
 
-Problem = Literal["missing", "differs", "unlisted", "unknown", "link", "unreadable", "unbound", "edited", "contradicts"]
+FaultKind = Literal[
+    "missing", "differs", "unlisted", "unknown", "link", "unreadable", "unbound", "edited", "contradicts"
+]
 
-IN_WORDS: dict[Problem, str] = {
+IN_WORDS: dict[FaultKind, str] = {
     "missing": "is missing",
     "differs": "differs from what was published",
     "unlisted": "is not of this revision",
@@ -43,7 +45,7 @@ class Fault:
     """A file of a revision that is not as it was published, or not what its record says that it is."""
 
     path: str
-    problem: Problem
+    problem: FaultKind
     detail: str = ""
     """What was expected, and what was found."""
 

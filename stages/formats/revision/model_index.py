@@ -10,12 +10,12 @@ from ruamel.yaml import YAML
 
 from stages.formats.evaluation.generation import GENERATE_REPORT
 from stages.formats.evaluation.harness import HARNESS_REPORT
-from stages.formats.evaluation.reading import receipt_path
+from stages.formats.evaluation.measurements import read_measurements
 from stages.formats.evaluation.verdicts import SCORE_REPORT
-from stages.formats.reports import read_json
+from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.layout import CARD, EVALUATION, record_path
 from stages.formats.revision.lock import NO_YAML
-from stages.runtime.entry import first_line
+from stages.runtime.entry import UserError, first_line
 
 HELD_OUT = "held-out"
 """The type of data set of the model's own evaluation."""
@@ -44,7 +44,11 @@ def contradictions(folder: Path) -> Iterator[str]:
     except (*NO_YAML, UnicodeDecodeError) as error:
         yield f"its head is no model-index ({first_line(error)})"
         return
-    known = list(data_sets(folder))
+    try:
+        known = list(data_sets(folder))
+    except UserError as error:
+        yield f"a report cannot be read ({error})"
+        return
     for kind, name, metric, value in results:
         # The Hub's client joins results of one type under the first one's name.
         same = [each for each in known if each.type == kind]
@@ -89,6 +93,8 @@ def data_sets(folder: Path) -> Iterator[DataSet]:
         title = problem_set_name(name, problems) if isinstance(problems, int) else name
         kinds = {name, origin, origin.partition("@")[0]} if isinstance(origin, str) else {name}
         yield from (DataSet(kind, title, values) for kind in kinds)
+    for other in read_measurements(folder / record_path(REPORTS)).values():
+        yield DataSet(other.data_set, other.title, {name: metric.value for name, metric in other.metrics.items()})
 
 
 def problem_set_name(name: str, problems: int) -> str:

@@ -1,13 +1,17 @@
-"""The index of a revision: `provenance.json`. What it was made from, and the hash of every file."""
+"""What a revision says of itself: its index `provenance.json`, the data it was made from, and where it is published."""
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from stages.formats.reports import write_json
+from stages.formats.reports import Report, write_json
+from stages.formats.revision.layout import INPUTS, PROVENANCE
 from stages.runtime.hashes import file_sha256
+
+MOST_FILES = 10_000
+"""Of one folder, that are listed by name."""
 
 
 class GitState(BaseModel):
@@ -53,15 +57,18 @@ class SourceArchive(BaseModel):
     """Tracked files that the tree did not have; only where it is not whole."""
 
 
-class Provenance(BaseModel):
-    """What a revision was made from: code, parameters, data, versions, hardware."""
+class Provenance(Report):
+    """What a revision was made from, code, parameters, data, versions, hardware, and the hash of every file."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(extra="ignore")
+
+    path: ClassVar[Path] = Path(PROVENANCE)
+    stage: ClassVar[str] = "publish"
 
     revision: str
     files: dict[str, str]
     """File of the revision -> sha256, without this file and the signature."""
-    folders: dict[str, dict[str, str]] = {}
+    folders: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Folder of the project that a stage made -> its files' md5, by their paths in it. DVC names the folder by the hash
     of this listing, so it also has what the revision does not hold: exported steps."""
     checksum: str = ""
@@ -71,9 +78,9 @@ class Provenance(BaseModel):
     """None outside a git repository."""
     source: SourceArchive | None = None
     """None where the commit has all the code."""
-    left_out: list[LeftOut] = []
+    left_out: list[LeftOut] = Field(default_factory=list)
     """What the code needs and is in neither the commit nor the archive."""
-    not_recorded: list[str] = []
+    not_recorded: list[str] = Field(default_factory=list)
     """What this record should hold and does not, in words: e.g. how the training was executed."""
     pipeline: list[dict[str, Any]]
     """The stages that led to the model, as dvc.lock records them: command, parameters, hashes of inputs and outputs."""
@@ -88,12 +95,11 @@ class Provenance(BaseModel):
     published_from: dict[str, str | int | None]
     """Python, system and cores of the machine that published."""
 
-
-def write_provenance(path: Path, provenance: Provenance) -> None:
-    """Write `provenance.json` with its checksum."""
-    values = provenance.model_dump(mode="json") | {"checksum": ""}
-    write_json(path, values)
-    write_json(path, values | {"checksum": file_sha256(path)})
+    def write(self, path: Path | None = None) -> None:
+        """Write it with its checksum."""
+        path, values = path or self.path, self.model_dump(mode="json") | {"checksum": ""}
+        write_json(path, values)
+        write_json(path, values | {"checksum": file_sha256(path)})
 
 
 def is_undamaged(path: Path, provenance: Provenance) -> bool:
@@ -102,9 +108,108 @@ def is_undamaged(path: Path, provenance: Provenance) -> bool:
     return hashlib.sha256(content).hexdigest() == provenance.checksum
 
 
-def read_provenance(path: Path) -> Provenance | None:
-    """Read `provenance.json`; None where there is none of this format."""
-    try:
-        return Provenance.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
+class Place(BaseModel):
+    """Where bytes can be had from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["commit", "source archive", "record", "dvc remote", "package", "hub", "url", "local"]
+    """`commit`: the git commit of the provenance. `record`: below `record/data/` of the revision. `local`: only the
+    project itself is known to have it."""
+    address: str | None = None
+    """Of a DVC remote or URL, without credentials; `name==version` of a package; `repository@commit` on the Hub."""
+
+
+class Dependency(BaseModel):
+    """A file or folder that stages depend on and that none makes; code excepted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    md5: str
+    """As dvc.lock records it; of a folder that of DVC's listing, with `.dir` at its end; of a URL the server's tag."""
+    bytes: int
+    files: dict[str, str]
+    """File -> sha256, by its path from the project's root; at most `MOST_FILES`."""
+    not_listed: int
+    """Files of a folder beyond those."""
+    edited: bool = False
+    """Whether it was changed after the stages had run; then no file is listed."""
+    places: list[Place]
+
+
+class Amount(BaseModel):
+    """An amount of text."""
+
+    model_config = ConfigDict(frozen=True)
+
+    documents: int
+    bytes: int
+
+
+class Source(BaseModel):
+    """A source of documents, and what of it the model was trained and validated on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    revision: str
+    """A version, a commit, or the user's own text."""
+    kind: str
+    """As `collect.sources` names it; empty where that is not recorded."""
+    documents: int
+    bytes: int
+    """UTF-8 bytes of the documents' text, as they were tokenized."""
+    sha256: str
+    """Of the documents' ids, sorted, one a line."""
+    licenses: dict[str, Amount]
+    """SPDX expression, or empty where none is known -> amount."""
+    places: list[Place]
+
+
+class InputListing(Report):
+    """All data that went into a revision: `record/inputs.json`. Names, hashes, licences, and where the bytes are."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    path: ClassVar[Path] = Path(INPUTS)
+    stage: ClassVar[str] = "publish"
+
+    sources: list[Source]
+    dependencies: list[Dependency]
+    remote: str | None = None
+    """The URL of the project's default DVC remote, without credentials; it has what the stages made, if that was
+    pushed. None where there is none, or a folder of one machine."""
+
+
+class Receipt(Report):
+    """The receipt of a publication, what the last run of publish did: publish writes it, people and flows read it.
+
+    It is in the folder of the published model, so that deleting `published/` deletes the receipt too, and DVC notices.
+    """
+
+    stage: ClassVar[str] = "publish"
+
+    destination: Literal["folder", "hub", "none"]
+    """`none`: nothing was published."""
+    location: str
+    """The model's folder, or `owner/name` on the Hub."""
+    revision: str | None = None
+    """The name of the revision that `main` leads to."""
+    commit: str | None = None
+    """On the Hub: the commit that the revision's tag names."""
+    run: str | None = None
+    """The name of the training run (`run_name`); None where its checkpoints' fingerprint is not recorded."""
+    steps: dict[int, str] = Field(default_factory=dict)
+    """Exported step of that run -> its commit on the Hub, or its folder below the location."""
+    others: dict[str, str] = Field(default_factory=dict)
+    """Other repositories on the Hub that were published to, `datasets/owner/name` for a data set -> the commit."""
+    sha256: dict[str, str] = Field(default_factory=dict)
+    """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
+    reason: str | None = None
+    """Why nothing was published."""
+
+    def write(self, path: Path | None = None) -> None:
+        """Write it without the fields that have no value; nothing is written where it is there."""
+        if Receipt.find(path) != self:
+            write_json(path or self.path, self.model_dump(mode="json", exclude_none=True))

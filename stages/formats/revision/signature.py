@@ -44,7 +44,7 @@ ASK = f'#!/bin/sh\nprintf "%s\\n" "${PASSPHRASE}"\n'
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SignatureCheck:
     """What is known of a revision's signature."""
 
     state: Literal["unsigned", "unchecked", "valid", "invalid"]
@@ -85,7 +85,7 @@ def sign(provenance: Path, key: Path) -> None:
         )
 
 
-def verify_signature(folder: Path, key: Path | None = None) -> Verdict:
+def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
     """Verify the signature of the revision in `folder`.
 
     `key` is a public key or an allowed-signers file; without it the one that PARROTFLOW_TRUSTED_KEY names is used.
@@ -98,22 +98,24 @@ def verify_signature(folder: Path, key: Path | None = None) -> Verdict:
     if key is not None and not key.is_file():
         raise UserError(f"{key}: no such file; name a public key (key.pub) or an allowed-signers file")
     if not signature.is_file() or not content.is_file():
-        return Verdict("unsigned")
+        return SignatureCheck("unsigned")
     if key is None and shutil.which("ssh-keygen") is None:
-        return Verdict("unchecked", "ssh-keygen is not installed")
+        return SignatureCheck("unchecked", "ssh-keygen is not installed")
     common = ("-n", NAMESPACE, "-s", str(signature))
     intact = ssh_keygen("check-novalidate", *common, reads=content)
     if intact.returncode or not ARMOR.fullmatch(signature.read_bytes()):
-        return Verdict("invalid", f"{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
+        return SignatureCheck("invalid", f"{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
     fingerprint = intact.stdout.split()[-1]  # Good "parrotflow" signature with ED25519 key SHA256:...
     if key is None:
-        return Verdict("unchecked", f"made with the key {fingerprint}; name the publisher's public key with --key")
+        return SignatureCheck(
+            "unchecked", f"made with the key {fingerprint}; name the publisher's public key with --key"
+        )
     with allowed_signers(key) as allowed:
         found = ssh_keygen("find-principals", "-f", str(allowed), "-s", str(signature))
         for name in found.stdout.splitlines():
             if ssh_keygen("verify", "-f", str(allowed), "-I", name, *common, reads=content).returncode == 0:
-                return Verdict("valid", signer=fingerprint if name == SIGNER else f"{name}, {fingerprint}")
-    return Verdict("invalid", f"made with the key {fingerprint}, which {key} does not name for {NAMESPACE}")
+                return SignatureCheck("valid", signer=fingerprint if name == SIGNER else f"{name}, {fingerprint}")
+    return SignatureCheck("invalid", f"made with the key {fingerprint}, which {key} does not name for {NAMESPACE}")
 
 
 def trusted_key(key: Path | None) -> Path | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.consistency import inconsistencies
-from stages.formats.revision.execution import read_execution
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import EXECUTION, NOT_INDEXED, PROVENANCE, revision_name
 from stages.formats.revision.lock import Fault, is_outside
-from stages.formats.revision.provenance import Provenance, is_undamaged, read_provenance
+from stages.formats.revision.provenance import Provenance, is_undamaged
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
@@ -31,7 +31,7 @@ def verify_files(folder: Path) -> list[Fault]:
     needs a signature.
     """
     links = list(links_in(folder))
-    provenance = None if links else read_provenance(folder / PROVENANCE)
+    provenance = None if links else Provenance.find(folder / PROVENANCE)
     if provenance is None:
         return links or [Fault(PROVENANCE, "unreadable" if (folder / PROVENANCE).exists() else "missing")]
     if not provenance.checksum:
@@ -91,7 +91,7 @@ def _unbound(folder: Path, provenance: Provenance) -> Iterator[Fault]:
         yield Fault(PROVENANCE, "unbound", f"expected {provenance.weights_sha256[:16]}, found {weights[:16]}")
     if EXECUTION not in provenance.files or not (folder / EXECUTION).is_file():
         return
-    execution = read_execution(folder / EXECUTION)
+    execution = Execution.find(folder / EXECUTION)
     if execution is None:
         yield Fault(EXECUTION, "unreadable")
     elif execution.weights_sha256 != weights:

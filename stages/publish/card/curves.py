@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.formats.curves import CURVES, Points, read_curve
+from stages.formats.reports import CURVES, Points, read_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

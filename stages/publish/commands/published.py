@@ -15,18 +15,17 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from stages.formats.evaluation.report import read_published_totals
+from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.consistency import unmade, without_code
 from stages.formats.revision.layout import EVALUATION, PROVENANCE
 from stages.formats.revision.lock import read_recorded_lock
-from stages.formats.revision.provenance import read_provenance
+from stages.formats.revision.provenance import Provenance
 from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
+from stages.publish.folder import before_main
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
-from stages.publish.registry.history import before_main
-from stages.publish.registry.listing import listed, printed_list, printed_revision, shown, size
-from stages.publish.registry.local import Folder
+from stages.publish.registry import Folder, described, listed, printed_list, printed_revision, size
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -56,7 +55,7 @@ def list_revisions(registry: Folder, arguments: argparse.Namespace) -> None:
 
 def show(registry: Folder, arguments: argparse.Namespace) -> None:
     """Everything about a revision."""
-    found = shown(registry, registry.full_name(arguments.revision))
+    found = described(registry, registry.full_name(arguments.revision))
     print(as_json(found) if arguments.json else printed_revision(found))
 
 
@@ -94,7 +93,7 @@ def verify(registry: Folder, arguments: argparse.Namespace) -> None:
 
 def unrecorded(folder: Path) -> str:
     """What nothing can be said of in an intact revision: files that no recorded stage makes, stages without code."""
-    provenance, lock = read_provenance(folder / PROVENANCE), read_recorded_lock(folder)
+    provenance, lock = Provenance.find(folder / PROVENANCE), read_recorded_lock(folder)
     lacking = {
         "stage": unmade(provenance, lock) if provenance else [],
         "code": without_code(folder, lock),
@@ -138,7 +137,7 @@ def gate_of(registry: Folder, name: str, allow_worse: bool) -> Gate:
     params = read_section("publish", PublishParams).gate
     gate = Gate(
         params.model_copy(update={"allow_worse": True, "bits_per_byte_at_most": None}) if allow_worse else params,
-        read_published_totals(report),
+        PublishedEvaluation.read(report),
         advice="main was not moved; --allow-worse moves it nevertheless",
     )
     gate.check_limit()

@@ -1,22 +1,20 @@
 """The data set and the tokenizer in repositories of their own: `publish.dataset_repository`, `tokenizer_repository`."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import DatasetCardData, HfApi, ModelCardData
 
 from stages.formats.documents import CLEAN, require_documents
-from stages.formats.markdown import escape, table
-from stages.formats.revision.layout import CARD, revision_name
+from stages.formats.pages import escape, table
+from stages.formats.revision.layout import CARD
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
+from stages.publish.card.values import by_license, by_source
 from stages.publish.hub.repository import Repository
-from stages.publish.hub.steps import tokenizer_files
-from stages.publish.inputs import Amount, Split, read_split
+from stages.publish.inputs import Split, read_split
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision
-from stages.runtime.hashes import file_sha256
+from stages.publish.revision import Revision, name_revision, tokenizer_files
 
 TITLES = {TRAIN: "The model is trained on", VALIDATION: "Held out to measure it"}
 
@@ -42,26 +40,23 @@ class Offered:
 
 def offered(params: PublishParams, api: HfApi, folder: Path) -> list[Offered]:
     """What the parameters ask for; the cards are written to `folder`."""
-    return list(_offered(params, api, folder))
-
-
-def _offered(params: PublishParams, api: HfApi, folder: Path) -> Iterator[Offered]:
+    found = []
     if params.dataset_repository is not None:
         repository = Repository(api, params.dataset_repository, "dataset", "publish.dataset_repository")
         shards = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
-        yield Offered(repository, with_card(shards, folder / "data.md", data_card(params, params.dataset_repository)))
+        card = data_card(params, params.dataset_repository)
+        found.append(Offered(repository, with_card(shards, folder / "data.md", card)))
     if params.tokenizer_repository is not None:
         repository = Repository(api, params.tokenizer_repository, "model", "publish.tokenizer_repository")
         card = tokenizer_card(params, params.tokenizer_repository)
-        yield Offered(repository, with_card(tokenizer_files(), folder / "tokenizer.md", card))
+        found.append(Offered(repository, with_card(tokenizer_files(), folder / "tokenizer.md", card)))
+    return found
 
 
 def with_card(files: dict[str, Path], card: Path, text: str) -> Revision:
     """The files and their card, named by their content."""
     card.write_text(text, encoding="utf-8")
-    files = files | {CARD: card}
-    sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
-    return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
+    return name_revision(files | {CARD: card})
 
 
 def data_card(params: PublishParams, repository: str) -> str:
@@ -93,19 +88,13 @@ def data_card(params: PublishParams, repository: str) -> str:
 
 def split_tables(title: str, split: Split) -> str:
     """One split's documents by licence and by source, the largest first."""
-    licenses = {name or "none stated": amount for name, amount in split.licenses.items()}
-    sources = {f"{name} {revision}".strip(): amount for (name, revision), amount in split.sources.items()}
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
+    sources = [row[:3] for row in by_source(split, most=len(split.sources))]
     return (
-        f"## {title}\n\n{total}.\n\n{table(('licence', 'documents', 'bytes'), rows(licenses))}\n"
-        f"{table(('source', 'documents', 'bytes'), rows(sources))}"
+        f"## {title}\n\n{total}.\n\n"
+        f"{table(('licence', 'documents', 'bytes'), by_license(split, most=len(split.licenses)))}\n"
+        f"{table(('source', 'documents', 'bytes'), sources)}"
     )
-
-
-def rows(amounts: dict[str, Amount]) -> list[tuple[str, str, str]]:
-    """Rows of a table."""
-    ordered = sorted(amounts.items(), key=lambda item: (-item[1].bytes, item[0]))
-    return [(name, f"{amount.documents:,}", f"{amount.bytes:,}") for name, amount in ordered]
 
 
 def tokenizer_card(params: PublishParams, repository: str) -> str:

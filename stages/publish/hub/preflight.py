@@ -10,9 +10,16 @@ from typing import Any
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from stages.formats.revision.layout import MAIN
-from stages.publish.hub.client import TOKEN_VARIABLE, connect, explained
+from stages.publish.hub.client import (
+    TOKEN_VARIABLE,
+    TimeLimitError,
+    configure_clients,
+    connect,
+    explained,
+    retried,
+    within,
+)
 from stages.publish.hub.repository import Repository
-from stages.publish.hub.retries import TimeLimitError, configure_clients, retried, within
 from stages.publish.params import PublishParams
 from stages.runtime.entry import UnavailableError, UserError, run_stage
 from stages.runtime.section import read_section

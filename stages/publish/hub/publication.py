@@ -8,24 +8,29 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 from huggingface_hub import CommitOperationDelete
 
+from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, is_observed, run_branch, step_tag
-from stages.formats.revision.provenance import read_provenance
-from stages.formats.revision.receipt import Receipt
-from stages.publish.gate import Gate, published_evaluation
-from stages.publish.hub.client import AGAIN, connect, explained
+from stages.formats.revision.provenance import Provenance, Receipt
+from stages.publish.gate import Gate
+from stages.publish.hub.client import (
+    AGAIN,
+    Answer,
+    TimeLimitError,
+    configure_clients,
+    connect,
+    explained,
+    retried,
+    time_limit,
+    within,
+)
 from stages.publish.hub.data import Offered, offered
 from stages.publish.hub.repository import Repository, Tree, differing
-from stages.publish.hub.retries import TimeLimitError, configure_clients, retried, time_limit, within
-from stages.publish.hub.steps import Step, exported_steps, model_title, run_of_model
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision
+from stages.publish.revision import Revision, Step, exported_steps, model_title, run_of_model
 from stages.runtime.entry import UnavailableError
-
-Result = TypeVar("Result")
 
 WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"}
 """A main branch with such a file holds a model."""
@@ -60,7 +65,7 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
     return receipt.model_copy(update={"others": commits})
 
 
-def bounded(repository: Repository, size: int, call: Callable[[], Result]) -> Result:
+def bounded(repository: Repository, size: int, call: Callable[[], Answer]) -> Answer:
     """The result of a call that sends at most `size` bytes. Errors of the clients and a time limit are messages."""
     limit = time_limit(size)
     with explained(repository.api, repository.name, repository.setting):
@@ -89,7 +94,7 @@ def publish_model(
         if tag not in tags:
             repository.tag_once(tag, commit)
         commits.append(commit)
-    move_main(repository, commits[-1], f"Publish {revision.name}", gate, revision)
+    move_main_branch(repository, commits[-1], f"Publish {revision.name}", gate, revision)
     return Receipt(
         destination="hub",
         location=repository.name,
@@ -113,10 +118,10 @@ def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate
     """Raise RefusedError if the commit `head`, with the files `present`, holds a better model."""
     if any(Path(path).suffix in WEIGHT_SUFFIXES for path in present):
         with repository.downloaded(head, present, EVALUATION) as folder:
-            gate.check_not_worse(published_evaluation(folder), repository.name)
+            gate.check_not_worse(PublishedEvaluation.find(folder / EVALUATION), repository.name)
 
 
-def move_main(
+def move_main_branch(
     repository: Repository, commit: str, title: str, gate: Gate | None, local: Revision | None = None
 ) -> None:
     """Make main hold what a commit holds, instead of the revision before, by a commit with this title.
@@ -130,7 +135,7 @@ def move_main(
         head = repository.head(MAIN)
         present = repository.tree(head)
         with repository.downloaded(head, present, PROVENANCE) as folder:
-            before = read_provenance(folder / PROVENANCE)
+            before = Provenance.find(folder / PROVENANCE)
         published = {*before.files, *NOT_INDEXED} if before else set()
         changed, stale = changes(present, wanted), sorted((published & set(present)) - set(wanted))
         if not changed and not stale:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from stages.formats.checkpoints import all_exports, export_path
 from stages.formats.revision.layout import run_branch, run_name, step_name
-from stages.publish.hub.steps import Step, read_step
+from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
-from stages.publish.workspace import in_temporary_workspace
+from stages.publish.revision import Step, read_step
 from stages.runtime.entry import UnavailableError, UserError, run_stage
 from stages.runtime.section import read_params_file, read_section
 
@@ -84,10 +84,9 @@ def push(step: Step, run: str, params: PublishParams) -> None:
     # Two seconds of imports: not before there is a step.
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    from stages.publish.hub.client import connect
+    from stages.publish.hub.client import configure_clients, connect
     from stages.publish.hub.publication import bounded
     from stages.publish.hub.repository import Repository
-    from stages.publish.hub.retries import configure_clients
 
     assert params.repository is not None
     configure_clients()

@@ -18,8 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import GitRefs, RepoFile
 
 from stages.formats.revision.layout import PROVENANCE, is_observed
-from stages.publish.hub.client import SETTING
-from stages.publish.hub.retries import retried
+from stages.publish.hub.client import SETTING, retried
 from stages.publish.revision import Revision
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.inputs import MOST_FILES, Amount, Dependency, InputListing, Place, Source
-from stages.formats.revision.lock import folder_md5
+from stages.formats.revision.lock import Stages, folder_md5
+from stages.formats.revision.provenance import MOST_FILES, Amount, Dependency, InputListing, Place, Source
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import Stages, outside_deps, recorded_section
+from stages.publish.lock import outside_deps, recorded_section
 from stages.publish.record.git import files_of_dvc, printable, public_url
 from stages.runtime.stage_code import FOLDER
 
@@ -126,7 +126,7 @@ class Hashes:
     sha256: str
 
 
-def hash_of(path: Path) -> Hashes:
+def both_hashes(path: Path) -> Hashes:
     """Both hashes, with one reading of the file."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with path.open("rb") as file:
@@ -138,7 +138,7 @@ def hash_of(path: Path) -> Hashes:
 
 def hashes_of(path: Path) -> dict[Path, Hashes]:
     """File -> its hashes, sorted, of a file or a folder."""
-    return {file: hash_of(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
+    return {file: both_hashes(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
 
 
 def md5_of_dvc(path: Path) -> str:

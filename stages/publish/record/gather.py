@@ -11,8 +11,7 @@ from pathlib import Path
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED, write_execution
-from stages.formats.revision.inputs import InputListing, Place, write_inputs
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.layout import (
     EXECUTION,
     INPUTS,
@@ -23,16 +22,17 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
     record_path,
 )
-from stages.formats.revision.provenance import GitState, Provenance, write_provenance
+from stages.formats.revision.lock import Stages
+from stages.formats.revision.provenance import GitState, InputListing, Place, Provenance
 from stages.formats.revision.signature import SIGNING_KEY, sign
 from stages.publish import inputs
-from stages.publish.lock import LOCK, Stages, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
+from stages.publish.lock import LOCK, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
 from stages.publish.params import PublishParams
 from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import settings, stages_of_another_pipeline
-from stages.publish.record.source import Source, archive_source, has_private_name
+from stages.publish.record.source import CodeArchive, archive_source, has_private_name
 from stages.publish.revision import Revision
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -47,7 +47,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     Raises UserError where no one state of the project made the model, or the record would hold a credential.
     """
     everything = read_lock()
-    needed = [path.as_posix() for path in inputs.ALL]
+    needed = [path.as_posix() for path in inputs.paths_read()]
     stages = ancestors(everything, needed)
     written = [*output_paths(everything), *map(Path.as_posix, (LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
     state = git.observe_git(written)
@@ -62,9 +62,9 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
-    write_inputs(folder / INPUTS, listing)
+    listing.write(folder / INPUTS)
     if execution:
-        write_execution(execution, folder / EXECUTION)
+        execution.write(folder / EXECUTION)
     files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
     files |= dict(data_inside(listing))
     require_no_secret(files)
@@ -94,12 +94,12 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
             "cores": os.cpu_count(),
         },
     )
-    write_provenance(folder / PROVENANCE, provenance)
+    provenance.write(folder / PROVENANCE)
     require_no_secret({PROVENANCE: folder / PROVENANCE})
     return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 
 
-def places(state: GitState | None, source: Source) -> dict[str, Place]:
+def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
     """Where the files are that the archive or the commit has."""
     found = {path: Place(kind="source archive") for path in (source.archive.files if source.archive else ())}
     if state and state.on_remote:

@@ -2,11 +2,12 @@
 
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit, urlunsplit
 
+from stages.formats.revision.lock import overlaps
 from stages.formats.revision.provenance import GitState
 
 CHANGED_SHOWN = 100
@@ -27,7 +28,7 @@ def observe_git(written: Sequence[str]) -> GitState | None:
         return None
     prefix = folder.strip()
     entries = [(entry[:2], entry[3:].removeprefix(prefix)) for entry in status.split("\0") if entry]
-    entries = [entry for entry in entries if not is_written(entry[1], written)]
+    entries = [entry for entry in entries if not any(overlaps(entry[1], out) for out in written)]
     changed = sorted(path for state, path in entries if state != "??")
     origin, on_remote = remote_of(commit.strip())
     return GitState(
@@ -39,11 +40,6 @@ def observe_git(written: Sequence[str]) -> GitState | None:
         on_remote=on_remote,
         folder=prefix.rstrip("/"),
     )
-
-
-def is_written(path: str, written: Iterable[str]) -> bool:
-    """Whether a file is a result of the pipeline."""
-    return any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in written)
 
 
 def remote_of(commit: str) -> tuple[str | None, bool]:

@@ -20,7 +20,8 @@ from stages.formats.revision.layout import (
     RECORDED_REQUIREMENTS,
     record_path,
 )
-from stages.publish.lock import LOCK, Stages, recorded_code, recorded_versions
+from stages.formats.revision.lock import Stages
+from stages.publish.lock import LOCK, recorded_code, recorded_versions
 from stages.runtime.entry import UserError
 from stages.runtime.section import value_at
 from stages.runtime.stage_code import normalised, pinned

@@ -18,8 +18,9 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
+from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
-from stages.publish.lock import Stages, outside_deps, recorded_code
+from stages.publish.lock import outside_deps, recorded_code
 from stages.publish.record import git
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import COPIED
@@ -28,7 +29,7 @@ from stages.runtime.hashes import read_module
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
 
-CODE = ("stages/*.py", "flows/*.py")
+CODE = ("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja")
 LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
 """What a run needs besides the dependencies of its stages, in a project without a repository."""
 
@@ -42,7 +43,7 @@ EDITED = "was edited after the stage ran; the version that ran is neither here n
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CodeArchive:
     """The source archive, as bytes and in words."""
 
     content: bytes
@@ -52,7 +53,7 @@ class Source:
     left_out: list[LeftOut]
 
 
-def archive_source(state: GitState | None, stages: Stages, written: list[str]) -> Source:
+def archive_source(state: GitState | None, stages: Stages, written: list[str]) -> CodeArchive:
     """Archive the code that the commit of `state` does not have.
 
     `stages` are the entries of dvc.lock that led to the revision; `written` are the paths of the pipeline's results.
@@ -66,7 +67,7 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
     deleted: list[str] = []
     for path in sorted((tracked | added) - COPIED):
         asked = whole or path in changed or path in added
-        if git.is_written(path, written) or not (asked or path in ran):
+        if any(overlaps(path, out) for out in written) or not (asked or path in ran):
             continue
         content = version_that_ran(path, ran.get(path))
         reason = None
@@ -85,7 +86,7 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
             left_out.append(LeftOut(path=git.printable(path), reason=reason))
     deleted = [] if whole else deleted
     if not kept and not deleted:
-        return Source(b"", None, left_out)
+        return CodeArchive(b"", None, left_out)
     packed = pack(kept)
     archive = SourceArchive(
         sha256=hashlib.sha256(packed).hexdigest(),
@@ -93,7 +94,7 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
         whole=whole,
         deleted=[git.printable(path) for path in deleted],
     )
-    return Source(packed, archive, left_out)
+    return CodeArchive(packed, archive, left_out)
 
 
 def content_that_ran(stages: Stages) -> dict[str, Callable[[bytes], bool]]:

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.curves import CURVES
-from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
-from stages.formats.reports import write_json
-from stages.formats.revision.execution import TRAIN_SPEED, Execution, write_execution
-from stages.formats.tokenizer_folder import TOKENIZER
+from stages.formats.model_folder import MODEL, TOKENIZER, TRAINING_RUN, weights_sha256
+from stages.formats.reports import CURVES, write_json
+from stages.formats.revision.execution import TRAIN_SPEED, Execution
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -80,14 +78,12 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
                 shutil.copytree(path, folder / f"step-{step:08d}")
     weights, history = weights_sha256(MODEL), checkpoints.history
     write_json(TRAIN_SPEED, speed(trainer) | {"weights_sha256": weights})
-    write_execution(
-        Execution(
-            weights_sha256=weights,
-            fingerprint=checkpoints.folder.name,
-            sessions=history.sessions_until(progress.step),
-            checkpoints=history.contents,
-        )
-    )
+    Execution(
+        weights_sha256=weights,
+        fingerprint=checkpoints.folder.name,
+        sessions=history.sessions_until(progress.step),
+        checkpoints=history.contents,
+    ).write()
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import pytest
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.texts import own_seed
 from stages.evaluate.model import open_model
-from stages.formats.evaluation.completions import read_completions
-from stages.formats.evaluation.generation import ProblemSetReceipt, read_generation
+from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, read_completions
 from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.runtime.entry import UserError
@@ -44,7 +43,7 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     assert all(one.seed == own_seed(0, f"{one.task_id}:{one.sample}") for one in completions)
     samples = json.loads((project / "data/samples.json").read_text())
     assert len(samples) == 3
-    report = read_generation()
+    report = Generation.read()
     assert report.receipts.weights_sha256 == weights_sha256()
     assert report.receipts.problem_sets == {
         problems_sha256(own): ProblemSetReceipt(name="problems/python.jsonl", problems=12)
@@ -109,7 +108,7 @@ def test_everything_is_on_one_page_and_markup_in_it_stays_text(project: Path) ->
         *(prompt + one.completion for one in completions),
     ]
     assert not page.tags & {"script", "img"}
-    report = read_generation()
+    report = Generation.read()
     assert report.problems.parsed_share is None  # plain text has no grammar
 
 
@@ -191,7 +190,7 @@ def test_nothing_need_be_asked(project: Path) -> None:
 
     main()
 
-    report = read_generation()
+    report = Generation.read()
     assert (report.samples.functions, report.samples.parsed_share, report.problems.texts) == (0, None, 0)
     assert read_completions() == []
 
@@ -204,7 +203,7 @@ def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Pat
     samples = json.loads((project / "data/samples.json").read_text())
     assert len(samples) == 3
     assert all(sample["parses"] is None for sample in samples)
-    assert read_generation().samples.parsed_share is None
+    assert Generation.read().samples.parsed_share is None
 
 
 @pytest.mark.parametrize(
@@ -249,6 +248,6 @@ def test_prompts_longer_than_the_model_reads_are_counted(project: Path, capsys: 
 
     main()
 
-    cut = read_generation().receipts.prompts_cut
+    cut = Generation.read().receipts.prompts_cut
     assert cut
     assert f"note: {cut} of " in capsys.readouterr().out

@@ -11,7 +11,7 @@ from stages.evaluate.generate.texts import Asked, OpenSet, completion, header_sa
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.sampling import Sampling, stop_at
-from stages.formats.evaluation.completions import Ended
+from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.tokenizer.train import train_bpe
 from tests.small_project import sections

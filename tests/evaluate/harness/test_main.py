@@ -14,7 +14,7 @@ import yaml
 from lm_eval.models.huggingface import HFLM
 
 from stages.evaluate.harness.__main__ import main
-from stages.formats.evaluation.harness import read_harness
+from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import UserError
 from tests.evaluate.harness.conftest import ANSWERS, TEXTS, write_task
@@ -37,7 +37,7 @@ def refuse_to_answer(*_: object, **__: object) -> None:
 
 
 def test_the_report_has_each_metric_its_interval_and_what_it_was_computed_from(project: Path) -> None:
-    report = read_harness()
+    report = HarnessReport.read()
 
     assert report.harness["heldout"].keys() == {"bits_per_byte", "byte_perplexity", "word_perplexity"}
     for metric, value in report.harness["heldout"].items():
@@ -56,7 +56,7 @@ def test_the_metrics_follow_from_the_file_of_samples(project: Path) -> None:
     nats = sum(-row["answers"][0] for row in rows)
     size = sum(row["metrics"]["bits_per_byte"][1] for row in rows)
     assert size == sum(len(text.encode()) for text in TEXTS)
-    bits_per_byte = read_harness().harness["heldout"]["bits_per_byte"]
+    bits_per_byte = HarnessReport.read().harness["heldout"]["bits_per_byte"]
     assert bits_per_byte == pytest.approx(nats / size / math.log(2), rel=1e-5)
     assert sorted(row["target_sha256"] for row in rows) == sorted(hashlib.sha256(t.encode()).hexdigest() for t in TEXTS)
 
@@ -141,25 +141,25 @@ def test_a_task_that_lm_eval_cannot_score_is_named(project: Path) -> None:
 
 
 def test_other_weights_at_the_same_path_give_other_scores(project: Path) -> None:
-    before = read_harness()
+    before = HarnessReport.read()
     write_model(project, seed=1)
 
     main()
 
-    after = read_harness()
+    after = HarnessReport.read()
     assert after.harness != before.harness
     assert after.scored_with != before.scored_with
     assert after.tasks == before.tasks
 
 
 def test_another_task_under_the_same_name_is_scored_anew(project: Path) -> None:
-    before = read_harness().tasks["heldout"]
+    before = HarnessReport.read().tasks["heldout"]
     task = project / "tasks/heldout.yaml"
     task.write_text(task.read_text().replace("doc_to_target: text", 'doc_to_target: "{{text}}!"'))
 
     main()
 
-    after = read_harness().tasks["heldout"]
+    after = HarnessReport.read().tasks["heldout"]
     assert after.config_sha256 != before.config_sha256
     assert after.documents_sha256 == before.documents_sha256
     assert samples(project)[0]["target_sha256"] not in {hashlib.sha256(text.encode()).hexdigest() for text in TEXTS}
@@ -183,7 +183,7 @@ def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_a
 
     main()
 
-    report = read_harness()
+    report = HarnessReport.read()
     assert report.harness.keys() == {"both", "choose", "write"}
     assert report.harness["choose"].keys() == report.stderr["choose"].keys() == {"acc"}
     assert report.harness["write"].keys() == {"exact_match,first", "exact_match,rest"}
@@ -250,7 +250,7 @@ def test_without_tasks_there_is_nothing_to_do_and_lm_eval_is_not_even_imported(p
     ).stdout
 
     assert shown == "harness.tasks is empty: nothing to do\nset()\n"
-    assert read_harness().harness == {}
+    assert HarnessReport.read().harness == {}
     assert samples(project) == []
 
 

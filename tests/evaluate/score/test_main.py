@@ -16,10 +16,16 @@ from stages.evaluate.commands.score import main as score_files
 from stages.evaluate.score.__main__ import main
 from stages.evaluate.score.sandbox import Judge
 from stages.evaluate.score.scoring import OUTCOMES
-from stages.formats.evaluation.completions import Completion, write_completions
-from stages.formats.evaluation.generation import Generation, Looks, Receipts, SampleCounts, write_generation
+from stages.formats.evaluation.generation import (
+    Completion,
+    Generation,
+    Looks,
+    Receipts,
+    SampleCounts,
+    write_completions,
+)
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
-from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, read_score
+from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, Outcome, ScoreReport
 from stages.runtime.cache import CACHE, ResultLog, cache_key
 from stages.runtime.entry import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
@@ -47,7 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     receipts = Receipts(weights_sha256="cafe", problem_sets={}, seed=0, width=4, sampling={}, versions={})
     counts = SampleCounts(functions=0, parsed=0, parsed_share=None, cut_off=0)
-    write_generation(Generation(samples=counts, headers=nothing, problems=nothing, receipts=receipts))
+    Generation(samples=counts, headers=nothing, problems=nothing, receipts=receipts).write()
     return tmp_path
 
 
@@ -64,7 +70,7 @@ def samples(problem: Problem) -> list[Completion]:
 
 
 def report() -> Any:
-    return read_score().model_dump(mode="json")
+    return ScoreReport.read().model_dump(mode="json")
 
 
 def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> None:

@@ -21,7 +21,7 @@ from stages.formats.revision.layout import (
     revision_name,
 )
 from stages.formats.revision.lock import file_md5, folder_md5, read_recorded_lock
-from stages.formats.revision.provenance import Provenance, read_provenance, write_provenance
+from stages.formats.revision.provenance import Provenance
 from stages.runtime.hashes import file_sha256
 
 COPIES = {EVALUATION: record_path(EVALUATE_REPORT), EVALUATION_RECEIPT: record_path(EVALUATE_RECEIPT)}
@@ -76,11 +76,11 @@ class Forger:
             "pipeline": [{"stage": name} | entry for name, entry in read_recorded_lock(self.folder).items()],
         }
         (self.folder / PROVENANCE).unlink()
-        write_provenance(self.folder / PROVENANCE, provenance.model_copy(update=changed | index))
+        provenance.model_copy(update=changed | index).write(self.folder / PROVENANCE)
 
     def provenance(self) -> Provenance:
         """The index as it is."""
-        provenance = read_provenance(self.folder / PROVENANCE)
+        provenance = Provenance.find(self.folder / PROVENANCE)
         assert provenance is not None
         return provenance
 

@@ -10,7 +10,6 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION
-from stages.formats.revision.inputs import InputListing, write_inputs
 from stages.formats.revision.layout import (
     EVALUATION,
     EVALUATION_RECEIPT,
@@ -26,7 +25,7 @@ from stages.formats.revision.layout import (
     revision_name,
 )
 from stages.formats.revision.lock import file_md5, read_recorded_lock
-from stages.formats.revision.provenance import GitState, LeftOut, Provenance, SourceArchive, write_provenance
+from stages.formats.revision.provenance import GitState, InputListing, LeftOut, Provenance, SourceArchive
 from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.small_pipeline import run
@@ -58,7 +57,7 @@ def write_revision(
     if (project / "code").is_dir():
         shutil.copytree(project / "code", folder / "record/code")
     YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
-    write_inputs(folder / INPUTS, listing or InputListing(sources=[], dependencies=[]))
+    (listing or InputListing(sources=[], dependencies=[])).write(folder / INPUTS)
     commit = run(["git", "rev-parse", "HEAD"], project).strip()
     seal(folder, GitState(commit=commit, dirty=False, changed=[], untracked=0), source)
     return folder
@@ -82,24 +81,21 @@ def seal(
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name not in NOT_INDEXED}
     model, curves = [path for path in hashes if is_shipped(path) and path not in MEASURED], folder / CURVES
-    write_provenance(
-        folder / PROVENANCE,
-        Provenance(
-            revision=revision_name(hashes),
-            files=hashes,
-            folders={
-                "model": {path: file_md5(folder / path) for path in model},
-                "reports/curves": {path.name: file_md5(path) for path in sorted(curves.glob("*"))},
-            },
-            weights_sha256=weights_sha256(folder),
-            git=git,
-            source=source,
-            left_out=list(left_out),
-            pipeline=[{"stage": name} | entry for name, entry in read_recorded_lock(folder).items()],
-            not_in_lock=[],
-            publish={"name": "tiny"},
-            versions={},
-            training=None,
-            published_from={},
-        ),
-    )
+    Provenance(
+        revision=revision_name(hashes),
+        files=hashes,
+        folders={
+            "model": {path: file_md5(folder / path) for path in model},
+            "reports/curves": {path.name: file_md5(path) for path in sorted(curves.glob("*"))},
+        },
+        weights_sha256=weights_sha256(folder),
+        git=git,
+        source=source,
+        left_out=list(left_out),
+        pipeline=[{"stage": name} | entry for name, entry in read_recorded_lock(folder).items()],
+        not_in_lock=[],
+        publish={"name": "tiny"},
+        versions={},
+        training=None,
+        published_from={},
+    ).write(folder / PROVENANCE)

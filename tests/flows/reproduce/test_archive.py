@@ -8,7 +8,7 @@ import pytest
 
 from flows.reproduce.fetch import unpack, unpacked_revision
 from stages.formats.revision.layout import PROVENANCE
-from stages.formats.revision.provenance import Provenance, write_provenance
+from stages.formats.revision.provenance import Provenance
 from stages.runtime.entry import UserError
 
 MANY_ZEROS = 80 << 20
@@ -18,21 +18,18 @@ MANY_ZEROS = 80 << 20
 def revision(tmp_path: Path) -> Path:
     folder = tmp_path / "main"
     folder.mkdir()
-    write_provenance(
-        folder / PROVENANCE,
-        Provenance(
-            revision="r",
-            files={"weights.bin": "0"},
-            weights_sha256="0",
-            git=None,
-            pipeline=[],
-            not_in_lock=[],
-            publish={},
-            versions={},
-            training=None,
-            published_from={},
-        ),
-    )
+    Provenance(
+        revision="r",
+        files={"weights.bin": "0"},
+        weights_sha256="0",
+        git=None,
+        pipeline=[],
+        not_in_lock=[],
+        publish={},
+        versions={},
+        training=None,
+        published_from={},
+    ).write(folder / PROVENANCE)
     (folder / "weights.bin").write_bytes(b"w")
     return folder
 

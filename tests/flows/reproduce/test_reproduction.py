@@ -18,7 +18,6 @@ from ruamel.yaml import YAML
 
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import Request
-from stages.formats.revision.inputs import Dependency, InputListing, Place
 from stages.formats.revision.layout import (
     EVALUATION,
     EVALUATION_RECEIPT,
@@ -29,7 +28,15 @@ from stages.formats.revision.layout import (
     SOURCE_ARCHIVE,
 )
 from stages.formats.revision.lock import file_md5
-from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive, read_provenance
+from stages.formats.revision.provenance import (
+    Dependency,
+    GitState,
+    InputListing,
+    LeftOut,
+    Place,
+    Provenance,
+    SourceArchive,
+)
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -62,7 +69,7 @@ def revision(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def git_state(revision: Path) -> GitState:
-    provenance = read_provenance(revision / PROVENANCE)
+    provenance = Provenance.find(revision / PROVENANCE)
     assert provenance is not None
     assert provenance.git is not None
     return provenance.git

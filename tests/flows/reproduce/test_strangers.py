@@ -15,7 +15,7 @@ from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import Request
 from flows.reproduce.revision import read_revision
 from stages.formats.revision.layout import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE
-from stages.formats.revision.provenance import GitState, read_provenance
+from stages.formats.revision.provenance import GitState, Provenance
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training
@@ -75,7 +75,7 @@ def command_line(*arguments: str, folder: Path, **variables: str) -> "subprocess
 
 
 def reseal(revision: Path, **changed: object) -> None:
-    provenance = read_provenance(revision / PROVENANCE)
+    provenance = Provenance.find(revision / PROVENANCE)
     assert provenance is not None
     assert provenance.git is not None
     seal(revision, GitState.model_validate(provenance.git.model_dump() | changed))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.formats.evaluation.completions import Completion, read_completions, write_completions
+from stages.formats.evaluation.generation import Completion, read_completions, write_completions
 from stages.runtime.entry import UserError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

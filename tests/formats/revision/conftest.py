@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import write_execution
 from stages.formats.revision.layout import EXECUTION, record_path
 from tests.formats.revision.records import execution, write_index, write_lock
 
@@ -16,7 +15,7 @@ def revision(tmp_path: Path) -> Path:
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "config.json").write_text("{}")
     (folder / record_path("reports/train.json")).write_text("{}")
-    write_execution(execution(weights_sha256(folder)), folder / EXECUTION)
+    execution(weights_sha256(folder)).write(folder / EXECUTION)
     write_lock(folder)
     write_index(folder)
     return folder

@@ -7,7 +7,6 @@ from ruamel.yaml import YAML
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution, Session
-from stages.formats.revision.inputs import Amount, Dependency, InputListing, Place, Source
 from stages.formats.revision.layout import (
     NOT_INDEXED,
     PROVENANCE,
@@ -18,7 +17,7 @@ from stages.formats.revision.layout import (
     revision_name,
 )
 from stages.formats.revision.lock import DamagedError, file_md5, folder_md5, read_recorded_lock
-from stages.formats.revision.provenance import GitState, Provenance, write_provenance
+from stages.formats.revision.provenance import Amount, Dependency, GitState, InputListing, Place, Provenance, Source
 from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import StageCode
 
@@ -121,5 +120,5 @@ def write_index(folder: Path, **changes: Any) -> Provenance:
         training=None,
         published_from={},
     ).model_copy(update=changes)
-    write_provenance(folder / PROVENANCE, provenance)
+    provenance.write(folder / PROVENANCE)
     return provenance

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from stages.formats.revision.consistency import unmade
-from stages.formats.revision.execution import read_execution, write_execution
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import (
     EXECUTION,
     PROVENANCE,
@@ -70,7 +70,7 @@ def test_every_changed_missing_and_additional_file_is_named(revision: Path) -> N
 
 
 def test_execution_facts_of_other_weights_are_named(revision: Path) -> None:
-    write_execution(execution("0" * 64), revision / EXECUTION)
+    execution("0" * 64).write(revision / EXECUTION)
     write_index(revision)
 
     assert faults(revision) == [(EXECUTION, "unbound")]
@@ -131,7 +131,7 @@ def test_a_name_follows_from_content_and_not_from_order_nor_from_what_is_observe
 
 
 def test_execution_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
-    write_execution(execution(SHA256), tmp_path / "execution.json")
+    execution(SHA256).write(tmp_path / "execution.json")
 
-    assert read_execution(tmp_path / "execution.json") == execution(SHA256)
-    assert read_execution(tmp_path / "none.json") is None
+    assert Execution.find(tmp_path / "execution.json") == execution(SHA256)
+    assert Execution.find(tmp_path / "none.json") is None

@@ -9,9 +9,9 @@ import yaml
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import write_json
-from stages.formats.revision.execution import read_execution, write_execution
-from stages.formats.revision.inputs import read_inputs
+from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import EXECUTION, INPUTS, RECORDED_LOCK, RECORDED_PARAMS, SOURCE_ARCHIVE
+from stages.formats.revision.provenance import InputListing
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.lock import ancestors, overlaps, read_lock
@@ -149,13 +149,13 @@ def test_what_stages_ran_with_is_kept_also_where_it_was_edited_since(locked: Pat
 
 def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made(locked: Path) -> None:
     recorded = execution(weights_sha256())
-    write_execution(recorded)
+    recorded.write()
     facts = {"device": "abacus", "processes": 3, "threads_per_process": 2, "compiled": False}
     write_json(Path("reports/train_speed.json"), facts | {"weights_sha256": weights_sha256()})
 
     provenance = observed()
 
-    assert read_execution(REVISION / EXECUTION) == recorded
+    assert Execution.find(REVISION / EXECUTION) == recorded
     assert (provenance["not_recorded"], provenance["training"]) == ([], facts)
     assert provenance["git"]["dirty"] is False
 
@@ -170,7 +170,7 @@ def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made
 
 def test_the_data_is_listed_and_inside_only_by_choice(locked: Path) -> None:
     main()
-    listing = read_inputs(REVISION / INPUTS)
+    listing = InputListing.find(REVISION / INPUTS)
     assert listing is not None
     [corpus, launch] = listing.dependencies
     assert (corpus.path, launch.path) == ("corpus", "launch/cpu.yaml")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stages.publish.record.git import observe_git
-from stages.publish.record.source import EDITED, Source, archive_source
+from stages.publish.record.source import EDITED, CodeArchive, archive_source
 from stages.runtime.hashes import file_sha256
 from tests.publish.record.repository import commit_all, git, pretend_to_push, stage, write
 
@@ -28,18 +28,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def archived(stages: dict[str, Any], written: list[str] | None = None) -> Source:
+def archived(stages: dict[str, Any], written: list[str] | None = None) -> CodeArchive:
     written = written or []
     return archive_source(observe_git(written), stages, written)
 
 
-def unpacked(source: Source) -> dict[str, str]:
+def unpacked(source: CodeArchive) -> dict[str, str]:
     with tarfile.open(fileobj=io.BytesIO(source.content)) as archive:
         return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}  # type: ignore[union-attr]
 
 
 def test_a_commit_that_can_be_cloned_needs_no_archive() -> None:
-    assert archived({"train": stage([MODULE, OTHER])}) == Source(b"", None, [])
+    assert archived({"train": stage([MODULE, OTHER])}) == CodeArchive(b"", None, [])
 
 
 def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() -> None:
@@ -47,6 +47,7 @@ def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() 
         {
             MODULE: "steps = 2\n",
             "stages/train/new.py": "new\n",
+            "stages/publish/card/card.md.jinja": "# new\n",
             "problems.jsonl": "{}\n",
             "model/model.safetensors": "1",
         }
@@ -56,7 +57,12 @@ def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() 
 
     source = archived({"train": stage([MODULE, OTHER, "problems.jsonl", "corpus"])}, ["model"])
 
-    assert unpacked(source) == {"problems.jsonl": "{}\n", MODULE: "steps = 2\n", "stages/train/new.py": "new\n"}
+    assert unpacked(source) == {
+        "problems.jsonl": "{}\n",
+        MODULE: "steps = 2\n",
+        "stages/publish/card/card.md.jinja": "# new\n",
+        "stages/train/new.py": "new\n",
+    }
     assert source.archive is not None
     assert source.archive.files == {path: file_sha256(Path(path)) for path in unpacked(source)}
     assert (source.archive.whole, source.archive.deleted) == (False, ["launch/old.yaml"])
@@ -109,7 +115,7 @@ def test_code_that_ran_and_was_deleted_since_is_in_the_commit_and_nothing_is_del
     stages = {"train": stage([MODULE])}
     Path(MODULE).unlink()
 
-    assert archived(stages) == Source(b"", None, [])
+    assert archived(stages) == CodeArchive(b"", None, [])
 
 
 @pytest.mark.parametrize(

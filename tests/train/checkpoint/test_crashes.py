@@ -15,7 +15,7 @@ import yaml
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.small_project import ROOT
 from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
@@ -94,7 +94,7 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     said = run(project)
     assert "continuing at step" in said
     assert outs(project) == outs(reference)
-    undisturbed, killed = (read_execution(folder / TRAIN_EXECUTION) for folder in (reference, project))
+    undisturbed, killed = (Execution.find(folder / TRAIN_EXECUTION) for folder in (reference, project))
     assert killed is not None
     assert undisturbed is not None
     # What the killed session computed after its last checkpoint does not count: it was computed again.

@@ -7,7 +7,7 @@ import pytest
 
 from flows.reproduce.execution import changes_within
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.train.distributed.hardware import REPAYS_FROM_FLOPS
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
@@ -76,7 +76,7 @@ def test_a_run_that_is_made_worth_compiling_stays_eager_and_one_setting_repeats_
     train(project, capfd, **constant, max_steps=6)
     monkeypatch.setitem(REPAYS_FROM_FLOPS, "cpu fp32", 0.0)
     train(project, capfd, **constant, max_steps=9)
-    extended = read_execution(project / TRAIN_EXECUTION)
+    extended = Execution.find(project / TRAIN_EXECUTION)
     assert extended is not None
     first, second = extended.sessions
     assert (first.last_step, second.last_step) == (6, 9)
@@ -85,7 +85,7 @@ def test_a_run_that_is_made_worth_compiling_stays_eager_and_one_setting_repeats_
     again = copy_of(inputs, tmp_path / "again")
     monkeypatch.setenv("PARROTFLOW_COMPILE", "on" if first.compiled else "off")
     train(again, capfd, **constant, max_steps=9)
-    repeated = read_execution(again / TRAIN_EXECUTION)
+    repeated = Execution.find(again / TRAIN_EXECUTION)
     assert repeated is not None
     assert repeated.checkpoints == extended.checkpoints
     assert repeated.weights_sha256 == extended.weights_sha256

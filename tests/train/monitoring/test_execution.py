@@ -9,7 +9,7 @@ import torch
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, read_execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.train.monitoring.execution import computing_variables, limits
 from tests.train.small_run import run_workers, write_params, write_project
 
@@ -29,7 +29,7 @@ def project(finished: Path, tmp_path: Path) -> Path:
 
 
 def record(folder: Path) -> Execution:
-    found = read_execution(folder / TRAIN_EXECUTION)
+    found = Execution.find(folder / TRAIN_EXECUTION)
     assert found is not None
     return found
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.publish.registry.history import Move, before_main, read_moves, record_move
+from stages.publish.folder import Move, before_main, read_moves, record_move
 
 
 def moves(*steps: tuple[str | None, str, str]) -> list[Move]:

@@ -1,13 +1,37 @@
 import re
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 from markdown_it import MarkdownIt
 
-from stages.formats.markdown import code_block, escape, table
+from stages.formats.pages import code_block, escape, filled_template, table
 
 MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("<>[]()!*_`|&\\#~$:/\n\t -+1."))
+
+
+def test_a_value_is_shown_as_it_is_and_one_that_is_missing_ends_the_page(tmp_path: Path) -> None:
+    template = tmp_path / "page.html.jinja"
+    template.write_text("<p>{{ name }}, {{ share | percent }}</p>\n")
+    filters = {"percent": "{:.0%}".format}
+
+    assert filled_template(template, filters, name="<b>", share=0.5) == "<p>&lt;b&gt;, 50%</p>\n"
+    with pytest.raises(UndefinedError, match="'name' is undefined"):
+        filled_template(template, filters, share=0.5)
+
+
+def test_in_markdown_only_what_is_called_markdown_is_markup(tmp_path: Path) -> None:
+    template = tmp_path / "page.md.jinja"
+    template.write_text(
+        '# {{ name }}\n{{ text|markdown }}\n{{ table(["", "<"], [(name, "1")]) }}{{ code_block(name) }}'
+    )
+
+    assert filled_template(template, {}, name="*a\n&", text="*b*") == (
+        "# \\*a \\&\n*b*\n|  | \\< |\n| --- | --: |\n| \\*a \\& | 1 |\n```python\n*a\n&\n```\n"
+    )
 
 
 def shown(markdown: str) -> str:

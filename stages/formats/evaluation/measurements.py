@@ -1,0 +1,70 @@
+"""The report of an evaluation that publish does not know: it says itself what it measured, in what, and over how much.
+
+A stage that writes `Measurements` to `reports/NAME.json`, with both files among its own metrics and plots and among
+`publish`'s deps in dvc.yaml, has its table in the model card and its entries in the Hub's model-index.
+"""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.formats.reports import REPORTS, Report
+
+
+class Metric(BaseModel):
+    """One number of a table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: str
+    """As people read it."""
+    unit: str = ""
+    value: float | None
+    """Null where it is not a number."""
+    interval_95: tuple[float, float] | None = None
+    over: int
+    """How many documents, problems or questions it is of."""
+
+
+class Measurements(Report):
+    """Metrics, and what they belong to."""
+
+    stage: ClassVar[str] = "publish"  # which runs after all of them
+    in_receipt: ClassVar[tuple[str, ...]] = ("versions",)
+
+    format: Literal["measurements"] = "measurements"
+    title: str
+    """Of the card's section: of what this is an evaluation."""
+    data_set: str
+    """What it was measured on, as the Hub names it; else a name of one's own."""
+    counted: str
+    """What a metric is of so many of: `documents`."""
+    convention: str
+    """How the metrics were computed, in prose."""
+    weights_sha256: str
+    """Of the model that was measured."""
+    versions: dict[str, str]
+    """Library -> version, of those that computed the metrics."""
+    metrics: dict[str, Metric]
+    """By name."""
+
+
+def read_measurements(folder: Path = REPORTS) -> dict[Path, Measurements]:
+    """The reports of this kind in a folder. Raises UserError that names the first field that is missing or wrong."""
+    found = {}
+    for receipt in sorted(folder.glob("*_receipt.json")):
+        report = receipt.with_name(f"{receipt.stem.removesuffix('_receipt')}.json")
+        if ReceiptKind.find(receipt):
+            found[report] = Measurements.read(report)
+    return found
+
+
+class ReceiptKind(Report):
+    """What a receipt says of the kind of its report."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    stage: ClassVar[str] = "publish"
+
+    format: Literal["measurements"]

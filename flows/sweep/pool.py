@@ -21,6 +21,7 @@ from uuid import UUID
 import httpx
 from prefect.client.schemas.objects import FlowRun, StateType
 
+from flows.dvc_repo.cache import require_remote_answers
 from flows.dvc_repo.experiments import experiment_ref, texts_at
 from flows.experiments.runs import Run, State, append_run, last_runs, reports_and_curves
 from flows.pipeline import stopped_by_signals
@@ -100,9 +101,10 @@ def run_cells_on_pool(
 
 
 def commit_for_workers(targets: Sequence[str], cells: Sequence["Cell"] = ()) -> str:
-    """HEAD. Raises UserError where workers could not get all that the cells read, or share results."""
+    """HEAD. Raises UserError where workers could not get all that the cells read, or results not come back."""
     head = clone.head_commit(targets, cells, with_params=True)
     require_reachable(head)
+    require_remote_answers()
     return head
 
 

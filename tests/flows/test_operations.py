@@ -126,10 +126,10 @@ def test_a_locked_database_holds_a_run_up_and_loses_nothing(server: Operated, tm
     assert process.returncode == 0, said
 
 
-def scheduled(server: Operated, folder: Path, **arguments: object) -> "subprocess.Popen[str]":
-    """One run of the deployments' flow, as a worker starts it: in a process of its own."""
-    call = f"scheduled(**{arguments!r}, return_state=True)"
-    code = f"from flows.scheduled import scheduled; end = {call}; print('END', end.name, end.message)"
+def scheduled(server: Operated, folder: Path, flow: str = "scheduled", **arguments: object) -> "subprocess.Popen[str]":
+    """One run of a deployment's flow, as a worker starts it: in a process of its own."""
+    call = f"{flow}(**{arguments!r}, return_state=True)"
+    code = f"from flows.scheduled import {flow}; end = {call}; print('END', end.name, end.message)"
     return subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=folder,
@@ -224,14 +224,14 @@ def test_a_deployment_runs_the_cells_of_an_experiment_and_commits_its_tables_to_
     folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
     subprocess.run(["git", "checkout", "-q", "-B", "main"], cwd=folder, check=True)
 
-    said, _ = scheduled(server, folder, experiment="toy", retry_delays_seconds=[]).communicate(timeout=200)
+    said, _ = scheduled(server, folder, "sweep", experiment="toy", retry_delays_seconds=[]).communicate(timeout=200)
 
     assert "END Completed 2 runs: 2 finished" in said, said
     table = ["git", "show", "experiments/toy:experiments/toy/small/tables/main.md"]
     assert b"| a | 2.0 | 3.75 |" in subprocess.check_output(table, cwd=folder)
     experiments = subprocess.check_output(["git", "for-each-ref", "--format=%(refname)", "refs/exps"], cwd=folder)
     assert experiments.count(b"/toy-") == 2
-    tasks = server.task_states(server.flow_runs("scheduled")[-1]["id"])
+    tasks = server.task_states(server.flow_runs("sweep")[-1]["id"])
     assert sum(name.endswith("/train") and state == "Ran" for name, state in tasks.items()) == 2
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.scheduled import scheduled
+from flows.scheduled import scheduled, sweep
 from flows.sweep.flow_runs import DEPLOYMENT as CELL
 from flows.sweep.flow_runs import FLOW
 from flows.sweep_cell import sweep_cell
@@ -23,21 +23,22 @@ def deployments(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str) -> None:
-    known = set(inspect.signature(scheduled.fn).parameters)
+    flows = {f"flows/scheduled.py:{flow.fn.__name__}": flow for flow in (scheduled, sweep)}
 
     for deployment in deployments(name):
         if deployment["name"] == CELL:
             continue
-        assert deployment["entrypoint"] == "flows/scheduled.py:scheduled"
-        assert set(deployment["parameters"]) <= known
+        parameters = inspect.signature(flows[deployment["entrypoint"]].fn).parameters
+        assert set(deployment["parameters"]) <= set(parameters)
+        assert {name for name, one in parameters.items() if one.default is one.empty} <= set(deployment["parameters"])
         assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 
 
 def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> None:
-    nightly, on_demand, sweep, cell = deployments("prefect.yaml")
+    nightly, on_demand, of_sweep, cell = deployments("prefect.yaml")
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
-    assert "schedules" not in on_demand | sweep | cell
+    assert "schedules" not in on_demand | of_sweep | cell
 
 
 @pytest.mark.parametrize("name", FILES)

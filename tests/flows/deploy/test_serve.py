@@ -108,7 +108,7 @@ def serving(folder: Path, **variables: str) -> Iterator[Operated]:
     (folder.parent / "home").mkdir(exist_ok=True)
     # Programs that a shell starts in the background ignore Ctrl-C, and so would theirs.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "flows.cli", "serve", "--port", str(port)]
-    own = environment(folder.parent / "home") | {"PREFECT_WORKER_QUERY_SECONDS": "1"} | variables
+    own = environment(folder.parent / "home", server=False) | {"PREFECT_WORKER_QUERY_SECONDS": "1"} | variables
     process = subprocess.Popen(command, cwd=folder, env=own, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

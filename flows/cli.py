@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from flows.experiments.cells import Cell
     from flows.experiments.runs import RunCells
+    from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
-    from flows.run.pipeline_run import CarryOut
     from flows.show.artifacts import Artifact
 
 app = cyclopts.App(
@@ -68,8 +68,8 @@ def run(
     if dry:
         why(*targets, force=force, downstream=downstream)
         return
-    from flows.run.attempt import RunOptions
-    from flows.run.pipeline_run import run_pipeline
+    from flows.pipeline_run import run_pipeline
+    from flows.run.outcome import RunOptions
 
     options = RunOptions(targets, force, downstream, keep_going, pull, wait)
     if run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options))).state in ("Failed", "Cancelled"):

@@ -6,15 +6,12 @@ started, hold a slot, ask a gate) is in flows/run/attempt.py, which knows no Pre
 """
 
 import concurrent.futures
-import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -25,9 +22,10 @@ from prefect.runtime import flow_run, task_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.environment import prepare_environment
-from flows.run.attempt import Attempts, Lines, RunOptions, RunResult, run_result
-from flows.run.pipeline_run import run_pipeline
-from flows.run.process import StageOutcome
+from flows.pipeline_run import run_pipeline
+from flows.run.attempt import Attempts, run_result
+from flows.run.children import stopped_by_signals
+from flows.run.outcome import Lines, RunOptions, RunResult, StageOutcome
 from flows.run.run_lock import note_flow_run
 from flows.show.artifacts import Artifact
 from flows.show.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
@@ -105,29 +103,6 @@ def wait_for_all(threads: Collection["Future[Any]"]) -> None:
         ended, left = concurrent.futures.wait(left, POLL_SECONDS)
         for thread in ended:
             thread.result()
-
-
-@contextlib.contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While within, Ctrl-C and SIGTERM call `stop`. In other threads than the main one signals stay as they are.
-
-    After a SIGTERM another one changes nothing, also later: it must not kill a run that says how it has ended.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM:
-            before[signal.SIGTERM] = lambda number, frame: None
-        stop()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def state_of_stage(outcome: StageOutcome) -> State[Any]:

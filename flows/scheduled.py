@@ -36,13 +36,13 @@ from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute, summary, write_results
 from flows.experiments.runs import RECORD, recorded_runs
 from flows.pipeline import UNATTENDED_PAGES_SECONDS, bound_the_end, chain, state_of
+from flows.pipeline_run import run_pipeline
 from flows.plan.graph import make_plan
 from flows.plan.params import check_params
 from flows.project.compose import composed_text, write_params
-from flows.run.attempt import RunOptions
-from flows.run.pipeline_run import run_pipeline
+from flows.run.outcome import RunOptions, StoppedError
 from flows.run.run_lock import run_lock
-from flows.sweep.run_cells import StoppedError, run_cells
+from flows.sweep.run_cells import run_cells
 from flows.sweep.sweep import sweep as run_sweep
 from stages.runtime.entry import UserError
 

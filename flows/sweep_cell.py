@@ -34,11 +34,12 @@ from flows.dvc_repo.experiments import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.pipeline import UNATTENDED_PAGES_SECONDS, bound_the_end, chain
+from flows.run.outcome import StoppedError
 from flows.run.run_lock import run_lock
 from flows.sweep import clone
 from flows.sweep.git import git
 from flows.sweep.plan import working_in
-from flows.sweep.run_cells import StoppedError, run_cells
+from flows.sweep.run_cells import run_cells
 from stages.runtime.entry import UserError
 
 

@@ -5,17 +5,19 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.plan.stage_code import CodeFolder
 from stages.runtime.entry import UserError
 from stages.runtime.section import differences
 from stages.runtime.stage_code import file_changes, library_changes
+
+if TYPE_CHECKING:
+    from flows.plan.stage_code import CodeFolder
 
 Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]
 
@@ -50,7 +52,7 @@ class Reason:
                 return FIXED_TEXT[self.kind]
 
 
-def reasons_to_run(stage: Stage, folders: Sequence[CodeFolder], made: Collection[str]) -> Iterator[Reason]:
+def reasons_to_run(stage: Stage, folders: "Sequence[CodeFolder]", made: Collection[str]) -> Iterator[Reason]:
     """What has changed since a stage ran last, as DVC compares it; `made`: the outputs of all stages."""
     if stage.is_callback:
         yield Reason("always", "it has neither deps nor outs")
@@ -65,7 +67,7 @@ def reasons_to_run(stage: Stage, folders: Sequence[CodeFolder], made: Collection
     yield from _changed_outs(stage)
 
 
-def _changed_deps(stage: Stage, folders: Sequence[CodeFolder], made: Collection[str]) -> Iterator[Reason]:
+def _changed_deps(stage: Stage, folders: "Sequence[CodeFolder]", made: Collection[str]) -> Iterator[Reason]:
     if stage.always_changed:
         yield Reason("always", "always_changed in dvc.yaml")
     for dep in stage.deps:
@@ -87,7 +89,7 @@ def _changed_deps(stage: Stage, folders: Sequence[CodeFolder], made: Collection[
                     yield Reason(kind, path, new=status)
 
 
-def _changed_code(folder: CodeFolder, dep: Dependency) -> Iterator[Reason]:
+def _changed_code(folder: "CodeFolder", dep: Dependency) -> Iterator[Reason]:
     known = folder.changes(dep)
     files = file_changes(*known) if known else {}
     libraries = library_changes(*known) if known else []

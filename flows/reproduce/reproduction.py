@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import Commands, failed, only_reproduction_in
-from flows.reproduce.compare.card import rendered_card
+from flows.reproduce.compare.card import compared_card, rendered_card
 from flows.reproduce.compare.report import WIDTH, Story, segment_lines, verdict_lines, verdict_page
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
 from flows.reproduce.consent import require_consent
@@ -89,7 +89,8 @@ def reproduce(request: Request) -> int:
             return tell(segment_lines(revision, segment, steps), page, request.report, equal=steps.verdict == "equal")
         run_stages(list(revision.stages), checkout, interpreter, environment, commands)
         rendered = rendered_card(revision, checkout, interpreter.python, environment)
-        verdict = judge(revision, checkout, restored, interpreter.different, notes, rendered)
+        card = compared_card(revision, checkout, rendered)
+        verdict = judge(revision, checkout, restored, interpreter.different, notes, card)
         story.seconds = time.monotonic() - began
         page = partial(verdict_page, story, checkout, interpreter, verdict)
         return tell(verdict_lines(verdict), page, request.report, equal=verdict.result != NOT_REPRODUCED)

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flows.run import gate
-from flows.run.process import StageOutcome, StageRunner
+from flows.run.children import Request
+from flows.run.outcome import Event, Lines, Progress, RunOptions, RunResult, StageEnded, StageOutcome, StageStarted
+from flows.run.process import StageRunner
 from flows.run.programs import running_sidecar
-from flows.run.request import Request
 from flows.run.secrets import redactor, secrets_of
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
@@ -31,62 +32,6 @@ PROGRESS_SECONDS = 5.0
 LONGEST_LINE = 10_000
 
 _COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What a user asks of a run."""
-
-    targets: tuple[str, ...] = ()
-    """Stages with what they need; all stages when none is named."""
-    force: bool = False
-    """Run them even if they are up to date."""
-    downstream: bool = False
-    """Run the targets and everything that depends on them, instead of what they need."""
-    keep_going: bool = False
-    """After a failure, keep running stages that do not depend on it."""
-    pull: bool = False
-    """Fetch missing results from the DVC remote."""
-    wait: bool = False
-    """Wait for another run in this folder instead of refusing."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageStarted:
-    """An attempt at a stage begins."""
-
-    stage: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines that a stage printed, one after the other, with its secrets hidden."""
-
-    stage: str
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a stage is that counts its work."""
-
-    stage: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class StageEnded:
-    """An attempt at a stage has ended, or the stage was refused without one."""
-
-    stage: str
-    outcome: StageOutcome
-    retry_in_seconds: float | None = None
-    """Until the next attempt; None where this was the last."""
-
-
-Event = StageStarted | Lines | Progress | StageEnded
 
 
 class Pages(Protocol):
@@ -243,15 +188,6 @@ class Attempts:
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended."""
-
-    state: Literal["Completed", "Refused", "Failed", "Cancelled"]
-    """Refused, by a gate or a person, is no failure."""
-    message: str
 
 
 def run_result(run: Attempts) -> RunResult:

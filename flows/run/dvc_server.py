@@ -35,7 +35,7 @@ from flows.dvc_repo.internals import (
 )
 from flows.dvc_repo.lock_file import located, lock_file_of, place_new
 from flows.dvc_repo.repair import LockFileWatch
-from flows.run.request import END, Request, StageProcess
+from flows.run.children import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 from stages.runtime.entry import UserError
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.show.metrics import read_key
 from stages.runtime.entry import UserError
+from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
     from flows.plan.policy import Check

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from flows.run.groups import group_lives, signal_group
-from flows.run.request import END, Request, StageProcess
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE
+from flows.run.children import END, Request, StageProcess, group_lives, signal_group
+from flows.run.outcome import StageOutcome
+from stages.runtime.entry import EXIT_REFUSED
 
 if TYPE_CHECKING:
     from flows.run.dvc_server import DvcServer
@@ -30,40 +30,9 @@ GRACE_SECONDS = 35
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 
-Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
-
-GOOD = ("ran", "unchanged", "restored")
-"""The results of a stage that is up to date."""
-
-TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
-"""Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
-ends by the signal itself before it has a handler."""
-
 VMSTAT = Path("/proc/vmstat")
 
 _EXIT = re.compile(r"exited with (-?\d+)\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class StageOutcome:
-    """How a stage ended."""
-
-    name: str
-    result: Result
-    """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
-    gate did not let it run, or the stage itself refused its input; stopped: with the run, or given up early."""
-    seconds: float = 0.0
-    message: str = ""
-    """Of a failure: the stage's own error message."""
-    exit_code: int = 0
-    """Of the stage's command; negative for a signal."""
-    begun: bool = True
-    """False of a stage that was stopped before it started."""
-
-    @property
-    def transient(self) -> bool:
-        """Whether the failure may go away by itself, so that a retry can help."""
-        return self.result == "failed" and self.exit_code in TRANSIENT
 
 
 @dataclass

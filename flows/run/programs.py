@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
-from flows.run.groups import group_lives, signal_group
+from flows.run.children import group_lives, signal_group
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flows.run.outcome import outcome_rows, up_to_date
 from flows.show.metrics import all_metrics, compare, filled_in, read_curves, shown_metrics
-from flows.show.terminal import outcome_rows, up_to_date
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
-    from flows.run.process import StageOutcome
+    from flows.run.outcome import StageOutcome
 
 
 @dataclass(frozen=True, slots=True)

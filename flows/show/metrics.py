@@ -11,17 +11,10 @@ if TYPE_CHECKING:
     from flows.plan.graph import PlannedStage
     from flows.plan.policy import Curves
 from stages.runtime.entry import UserError
-from stages.runtime.section import value_at
+from stages.runtime.section import read_key
 
 MOST_POINTS = 500
 """Of a curve that is shown."""
-
-
-def read_key(file: Path, key: str) -> Any:
-    """The value at a dotted key of a JSON file; None where the file or the key does not exist."""
-    if not file.is_file():
-        return None
-    return value_at(json.loads(file.read_text(encoding="utf-8")), key)
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """What Prefect's pages show of a run besides states and times, and what they ask: logs, artifacts, approvals."""
 
+import base64
 import concurrent.futures
 import contextlib
+import io
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +24,6 @@ from prefect.states import Crashed
 
 from flows.run.gate import APPROVAL_SECONDS, ask_in_terminal, no_answer
 from flows.show.artifacts import Artifact, slug
-from flows.show.curves import draw
 
 POLL_SECONDS = 0.5
 
@@ -67,6 +68,30 @@ def write_artifact(artifact: Artifact) -> None:
             create_image_artifact(draw(artifact.data), **about)
         case "markdown":
             create_markdown_artifact(artifact.data, **about)
+
+
+def draw(figures: list[dict[str, Any]]) -> str:
+    """Figures with their points (`flows.show.metrics.read_curves`) as a PNG in a data URL."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    canvas, axes = pyplot.subplots(
+        1, len(figures), figsize=(5 * len(figures), 3.6), layout="constrained", squeeze=False
+    )
+    for axis, figure in zip(axes[0], figures, strict=True):
+        for label, points in figure["series"].items():
+            steps, values = zip(*points, strict=True)
+            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
+        axis.set(title=figure["title"], xlabel="step", ylabel=figure["y"])
+        if len(figure["series"]) > 1:
+            axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    canvas.savefig(picture, format="png", dpi=110)
+    pyplot.close(canvas)
+    return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
 
 
 class StagePages:

@@ -13,13 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.attempt import Event, Lines, StageEnded, StageStarted
-from flows.run.process import GOOD
+from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageStarted, outcome_rows, up_to_date
 from flows.show.metrics import shown_metrics
 
 if TYPE_CHECKING:
-    from flows.plan.graph import Plan, PlannedStage
-    from flows.run.process import StageOutcome
+    from flows.plan.graph import Plan
+    from flows.run.outcome import StageOutcome
 
 STATE_STYLE = {"clean": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
 RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
@@ -43,26 +42,6 @@ def plan_table(plan: "Plan") -> Table:
         expected = "" if stage.seconds is None or stage.state == "clean" else f"{stage.seconds:.0f} s"
         table.add_row(escape(stage.name), f"[{STATE_STYLE[stage.state]}]{stage.state}[/]", escape(stage.why), expected)
     return table
-
-
-def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list[tuple["PlannedStage", str, str]]:
-    """Each stage of the plan with what became of it and the seconds it took."""
-    rows: list[tuple[PlannedStage, str, str]] = []
-    for stage in plan:
-        outcome = outcomes.get(stage.name)
-        result = outcome.result if outcome else ("cached" if stage.state == "clean" else "not started")
-        rows.append((stage, result, f"{outcome.seconds:.1f}" if outcome else ""))
-    return rows
-
-
-def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
-    """The stages whose results on disk belong to their inputs: what was clean, and what this run brought up to date."""
-    stale: set[str] = set()
-    for stage in plan:
-        good = outcomes[stage.name].result in GOOD if stage.name in outcomes else stage.state == "clean"
-        if not good or stale & set(stage.upstream):
-            stale.add(stage.name)
-    return [stage for stage in plan if stage.name not in stale]
 
 
 class LastingConsole(Console):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from flows.environment import dvc_state_within
 from flows.experiments.runs import Run, State, append_run, reports_and_curves
-from flows.run.process import GOOD, StageOutcome, StageRunner
-from flows.run.request import Request
-from flows.sweep.devices import Devices
+from flows.run.children import Request
+from flows.run.devices import Devices
+from flows.run.outcome import GOOD, StageOutcome
+from flows.run.process import StageRunner
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file

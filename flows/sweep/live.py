@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.attempt import Event, Lines, Progress, StageEnded, StageStarted
-from flows.run.process import GOOD
+from flows.run.outcome import GOOD, Event, Lines, Progress, StageEnded, StageStarted
 from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, LastingConsole
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from flows.dvc_repo.cache import require_remote_answers
 from flows.dvc_repo.experiments import experiment_ref, texts_at
 from flows.experiments.runs import Run, State, append_run, last_runs, reports_and_curves
-from flows.pipeline import stopped_by_signals
-from flows.run.attempt import StageEnded, StageStarted
-from flows.run.process import Result, StageOutcome
+from flows.run.children import stopped_by_signals
+from flows.run.outcome import Result, StageEnded, StageOutcome, StageStarted, StoppedError
 from flows.run.run_lock import run_lock
 from flows.sweep import clone
 from flows.sweep.cell_runner import StopEarly
@@ -35,7 +34,7 @@ from flows.sweep.git import git
 from flows.sweep.jobs import Job, jobs_of
 from flows.sweep.live import Live
 from flows.sweep.plan import cell_stage, computed_contents, require_unguarded, working_in
-from flows.sweep.run_cells import StoppedError, known_and_to_run
+from flows.sweep.standing import known_and_to_run
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 

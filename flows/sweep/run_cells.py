@@ -11,31 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flows.dvc_repo.experiments import reach
-from flows.experiments.runs import Run, last_runs, recorded_runs
-from flows.run.attempt import Attempts, Event, RunOptions, StageEnded
+from flows.experiments.runs import Run, last_runs
+from flows.run.attempt import Attempts
 from flows.run.dvc_server import DvcServer
-from flows.run.pipeline_run import CarryOut
-from flows.run.process import GOOD, TRANSIENT, StageOutcome
+from flows.run.outcome import GOOD, TRANSIENT, Event, RunOptions, StageEnded, StageOutcome, StoppedError
 from flows.run.run_lock import run_lock
 from flows.show.artifacts import Artifact
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
-from flows.sweep.committed import sources_of
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
-from stages.runtime.entry import UserError
-from stages.runtime.section import differences, read_params_file
+from flows.sweep.standing import known_and_to_run
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
+    from flows.pipeline_run import CarryOut
     from flows.plan.graph import Plan
-
-
-class StoppedError(UserError):
-    """The cells were stopped by a person."""
-
-    exit_code = 1
 
 
 def run_cells(
@@ -46,7 +37,7 @@ def run_cells(
     reports: Collection[str],
     curves: Collection[str],
     record: Path,
-    carry_out: CarryOut,
+    carry_out: "CarryOut",
     stop_early: StopEarly | None = None,
     clones: Path = clone.CLONES,
     alone: bool = False,
@@ -119,77 +110,6 @@ def run_cells(
         raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
     all_runs = known | runner.runs
     return [all_runs[cell.id] for cell in cells]
-
-
-def known_and_to_run(
-    cells: Sequence["Cell"], record: Path, targets: Sequence[str], wanted: Collection[str]
-) -> tuple[dict[str, Run], dict[str, "Cell"]]:
-    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids.
-
-    `wanted` are reports, and FILE:COLUMN of curves.
-    """
-    standing = standings(cells, record, targets, wanted)
-    known = {cell: found.run for cell, found in standing.items() if found.run and not found.reason}
-    return known, {cell.id: cell for cell in cells if cell.id not in known}
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a cell stands."""
-
-    run: Run | None
-    """The one that counts: the newest with today's values of params.yaml, else the newest."""
-    reason: str
-    """Why the cell would run; empty where its run is finished and what it would give now."""
-    failed: bool = False
-    """Whether it would run only because it failed: it waits for `--retry`."""
-
-
-def standings(
-    cells: Sequence["Cell"],
-    record: Path,
-    targets: Sequence[str],
-    wanted: Collection[str],
-) -> dict[str, Standing]:
-    """Where each cell stands, by its id.
-
-    A run is what its cell would give now if it was made with the same values of all that its stages read of
-    params.yaml, if no file that they read and no code that they use has changed since, and if it has all reports and
-    curves that are wanted.
-    """
-    runs: dict[str, list[Run]] = {}
-    for run in recorded_runs(record):
-        runs.setdefault(run.cell, []).insert(0, run)
-    values, keys = read_params_file(), reach(targets).params
-    named = clone.named_inputs(cells, targets)
-    changed: dict[tuple[str, frozenset[Path], str], list[str]] = {}
-    found: dict[str, Standing] = {}
-    for cell in cells:
-        if cell.id not in runs:
-            found[cell.id] = Standing(None, "not run yet")
-            continue
-        todays = cell.params(values)
-        moved = [
-            [key for key, *_ in differences("", run.params, todays) if _is_read(key, keys)] for run in runs[cell.id]
-        ]
-        newest = moved.index([]) if [] in moved else 0
-        run = runs[cell.id][newest]
-        paths = frozenset(clone.all_paths({cell.id: named[cell.id]}))
-        key = (run.baseline, paths, sources_of(todays))
-        if key not in changed:
-            changed[key] = clone.changed_since(run.baseline, targets, paths, key[-1])
-        absent = sorted({*wanted} - run.reports.keys() - run.curves.keys())
-        if causes := [*moved[newest], *changed[key]]:
-            found[cell.id] = Standing(run, f"{', '.join(causes[:3])} changed since")
-        elif run.state != "finished":
-            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
-        else:
-            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
-    return found
-
-
-def _is_read(key: str, keys: Collection[str]) -> bool:
-    return any(not read or f"{key}.".startswith(f"{read}.") or f"{read}.".startswith(f"{key}.") for read in keys)
 
 
 def record_failure(runner: CellRunner, event: StageEnded) -> None:

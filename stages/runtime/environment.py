@@ -18,7 +18,7 @@ VARIABLES = {
     "PARROTFLOW_CONTINUE": ("none", "the run to continue although the code has changed"),
     "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
     "PARROTFLOW_EVALUATE_BATCH": ("16 on a GPU, 1,024 tokens on a core", "windows that the evaluation scores at once"),
-    "PARROTFLOW_GENERATE_PROCESSES": ("one for each GPU, else 1", "processes that share the texts to be generated"),
+    "PARROTFLOW_EVALUATE_PROCESSES": ("one for each GPU, else 1", "processes that share what is scored and written"),
     "PARROTFLOW_HARNESS_BATCH": ("16 on a GPU, 4 on a CPU", "requests of lm-evaluation-harness answered at once"),
     "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that run side by side"),
     "PARROTFLOW_RESOURCES": ("1 of each", "how many stages may use a named resource at once"),
@@ -35,7 +35,6 @@ VARIABLES = {
 """Name -> (default, meaning)."""
 
 SET_BY_STAGES = {
-    "PARROTFLOW_EVALUATE_TASKS",
     "PARROTFLOW_LAUNCH_SETTINGS",
     "PARROTFLOW_SEGMENT",
     "PARROTFLOW_SUPERVISION",

@@ -94,7 +94,8 @@ def test_the_processes_end_with_the_command_however_it_ends(end: signal.Signals)
         "from tests.evaluate.test_processes import sleep; run_stage(lambda: run_in_processes(sleep))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT), PROCESSES_VARIABLE: "2"}
-    command = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    # Programs that a shell starts in the background ignore Ctrl-C.
+    command = subprocess.Popen(["env", "--default-signal=INT", sys.executable, "-c", program], env=environment)
     workers: list[psutil.Process] = []
     deadline = time.monotonic() + 60
     while len(workers) < 3:  # and the process that counts their shared resources

@@ -90,5 +90,5 @@ def test_measured_on_other_weights_it_is_refused(project: Path) -> None:
         main()
     write_riddles()
     REPORT.write_text('{"metrics": {"solved": {}}}')
-    with pytest.raises(UserError, match=r"reports/riddles\.json: metrics\.seconds\.value: .*; run `dvc repro publish`"):
+    with pytest.raises(UserError, match=r"reports/riddles\.json: metrics\.solved\.value: .*; run `dvc repro publish`"):
         main()

@@ -137,7 +137,7 @@ def test_whatever_starts_first_closes_the_folder_of_states_to_other_users(
             case "parrotflow why":
                 subprocess.run([sys.executable, "-m", "flows.cli", "why"], cwd=project, check=True)
             case _:
-                subprocess.run([sys.executable, "-c", "import flows.pipeline"], cwd=project, check=True)
+                subprocess.run([sys.executable, "-m", "flows.pipeline"], cwd=project, check=True)
     finally:
         os.umask(umask)
 

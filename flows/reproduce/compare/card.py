@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.compare.files import ComparedStage, FieldDifference, FileDifference, Weight, keys
+from flows.reproduce.compare.files import (
+    CARD_STAGE,
+    ComparedStage,
+    FieldDifference,
+    FileDifference,
+    Weight,
+    keys,
+    same_weights,
+)
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
@@ -28,9 +36,6 @@ from stages.formats.revision.layout import (
 )
 from stages.formats.revision.provenance import InputListing
 from stages.runtime.stage_code import FOLDER
-
-STAGE = "card"
-"""What the comparison is called among the stages. The stage that makes the card is not run: it would publish."""
 
 OF_THE_MODEL = {"Samples"}
 """Sections of the card that other weights have otherwise."""
@@ -85,7 +90,7 @@ def compare_card(revision: Revision, rendered: Path, *, same_weights: bool) -> C
         *picture_differences(revision.folder / CURVES, rendered / CURVES),
         *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
     ]
-    return ComparedStage(STAGE, "different" if differences else "identical", 3, [], differences)
+    return ComparedStage(CARD_STAGE, "different" if differences else "identical", 3, [], differences)
 
 
 def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> Iterator[FileDifference]:
@@ -152,3 +157,10 @@ def source_differences(published: InputListing | None, found: InputListing | Non
         extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
         shown = [json.dumps(value, ensure_ascii=False)[:SHOWN] for value in (left, right)]
         yield FileDifference(INPUTS, FieldDifference(field, shown[0], shown[1], extent))
+
+
+def compared_card(revision: Revision, checkout: Path, rendered: Path | str) -> ComparedStage | str:
+    """The comparison of a card that was rendered again, or why there is none."""
+    if isinstance(rendered, str):
+        return rendered
+    return compare_card(revision, rendered, same_weights=same_weights(revision, checkout))

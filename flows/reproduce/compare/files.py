@@ -20,9 +20,13 @@ from safetensors import SafetensorError
 
 from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.reproduce.revision import Revision, changed_code
+from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.lock import Entry, hash_of, overlaps
-from stages.runtime.entry import first_line
+from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage_code import FOLDER
+
+CARD_STAGE = "card"
+"""What the comparison of the card is called among the stages. The stage that makes it is not run: it would publish."""
 
 ROUNDING = 1e-4
 """The relative difference that arithmetic alone may make in a number that was computed from the same weights."""
@@ -295,3 +299,11 @@ def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found:
         elif not revision.is_made(path):
             kind: Kind = "code" if path.endswith(".py") else "data"
             yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")
+
+
+def same_weights(revision: Revision, checkout: Path) -> bool:
+    """Whether the rebuilt weights are the published ones; False where there are none."""
+    try:
+        return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
+    except UserError:
+        return False

@@ -6,9 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.compare.card import STAGE as PUBLISHING
-from flows.reproduce.compare.card import compare_card
-from flows.reproduce.compare.files import ROUNDING, Cause, ComparedStage, FileDifference, Kind, compare_stages
+from flows.reproduce.compare.files import (
+    CARD_STAGE,
+    ROUNDING,
+    Cause,
+    ComparedStage,
+    FileDifference,
+    Kind,
+    compare_stages,
+    same_weights,
+)
 from flows.reproduce.revision import Revision, ancestors
 from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
@@ -18,7 +25,6 @@ from stages.formats.evaluation.report import (
     HeldOutMetrics,
     Interval,
 )
-from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
 from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, EXECUTION, INPUTS, PROVENANCE
 from stages.runtime.entry import UserError
@@ -85,14 +91,6 @@ def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]
         else of_one_alone(name, ours, theirs)
         for name, ours, theirs in pairs(published, found)
     ]
-
-
-def same_weights(revision: Revision, checkout: Path) -> bool:
-    """Whether the rebuilt weights are the published ones; False where there are none."""
-    try:
-        return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
-    except UserError:
-        return False
 
 
 def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMetrics | None, HeldOutMetrics | None]]:
@@ -180,17 +178,17 @@ def judge(
     restored: list[str],
     libraries: dict[str, tuple[str, str]],
     notes: list[str],
-    rendered: Path | str,
+    card: ComparedStage | str,
 ) -> Verdict:
     """Compare everything.
 
-    `libraries`: those of other versions than locked; `notes`: facts that this machine lacks; `rendered`: the folder of
-    the card that was rendered again, or why there is none.
+    `libraries`: those of other versions than locked; `notes`: facts that this machine lacks; `card`: the comparison
+    of the card that was rendered again, or why there is none.
     """
     stages, same = compare_stages(revision, checkout, restored), same_weights(revision, checkout)
-    if isinstance(rendered, Path):
-        stages.append(compare_card(revision, rendered, same_weights=same))
-    left_out = list(not_compared(revision, rendered))
+    if isinstance(card, ComparedStage):
+        stages.append(card)
+    left_out = list(not_compared(revision, card))
     sets = compare_evaluations(revision, checkout)
     if all(stage.state in ("identical", "restored") for stage in stages):
         if stages and same:
@@ -207,11 +205,11 @@ def judge(
     return Verdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)], left_out)
 
 
-def not_compared(revision: Revision, rendered: Path | str) -> Iterator[str]:
+def not_compared(revision: Revision, card: ComparedStage | str) -> Iterator[str]:
     """What of a revision its reproduction says nothing of."""
-    if isinstance(rendered, str):
+    if isinstance(card, str):
         files = ", ".join(path for path in (CARD, CURVES, INPUTS) if path in revision.provenance.files)
-        yield f"{files}: {rendered}"
+        yield f"{files}: {card}"
     if EXECUTION in revision.provenance.files:
         yield f"{EXECUTION}: on what the training ran is the publisher's word; nothing recorded contradicts it"
     yield f"{PROVENANCE}: when and by whom, likewise"
@@ -219,7 +217,7 @@ def not_compared(revision: Revision, rendered: Path | str) -> Iterator[str]:
 
 def contradictions(stages: list[ComparedStage]) -> Iterator[FileDifference]:
     """What publish said of the model and the record does not say."""
-    publishing = (stage for stage in stages if stage.name == PUBLISHING)
+    publishing = (stage for stage in stages if stage.name == CARD_STAGE)
     yield from (one for stage in publishing for one in stage.differences if one.difference.weight == "content")
 
 
@@ -249,7 +247,7 @@ def find_causes(
     """What was not as recorded when the first differing stage ran, the most direct first."""
     if first.state == "not run":
         return [Cause("unknown", f"stage {first.name} did not run to its end; its messages are above")]
-    if first.not_as_made or first.name == PUBLISHING:
+    if first.not_as_made or first.name == CARD_STAGE:
         files = first.not_as_made or [difference.file for difference in first.differences]
         why = "whose output here is the recorded one" if first.not_as_made else "by all that is recorded"
         said = f"the published file is not what the stage {first.name} made, {why}"

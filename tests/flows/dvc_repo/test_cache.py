@@ -10,9 +10,9 @@ import pytest
 
 from flows.dvc_repo.cache import drop_damaged, low_space, push_results
 from flows.plan.graph import make_plan
+from flows.run.children import Request
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
-from flows.run.request import Request
 from tests.flows.toy import make_toy, repro
 
 CACHE = Path(".dvc/cache/files/md5")

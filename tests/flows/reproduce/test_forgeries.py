@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.compare.card import rendered_card
+from flows.reproduce.compare.card import compared_card, rendered_card
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
 from flows.reproduce.fetch import check_signature
 from flows.reproduce.reproduction import reproduce
@@ -210,7 +210,7 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     revision = read_revision("main", tmp_path / "work/revision")
 
     rendered = rendered_card(revision, rebuilt, Path(sys.executable), environment(rebuilt))
-    verdict = judge(revision, rebuilt, [], {}, [], rendered)
+    verdict = judge(revision, rebuilt, [], {}, [], compared_card(revision, rebuilt, rendered))
 
     assert isinstance(rendered, Path), rendered
     assert verdict.result == NOT_REPRODUCED

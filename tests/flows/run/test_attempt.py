@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.pipeline import stopped_by_signals
 from flows.plan.policy import Check, Policy, read_policy
+from flows.run.children import stopped_by_signals
 from flows.run.gate import judge, table
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from flows.run import run_lock as module
+from flows.run.children import Request
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRunner
-from flows.run.request import Request
 from flows.run.run_lock import run_lock
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import environment, toy

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.run.children import END, Request, group_lives
 from flows.run.dvc_server import DvcServer
-from flows.run.groups import group_lives
-from flows.run.process import LineSplitter, StageOutcome, StageRunner, read_outcome
-from flows.run.request import END, Request
+from flows.run.outcome import StageOutcome
+from flows.run.process import LineSplitter, StageRunner, read_outcome
 from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.flows.toy import make_toy
 

@@ -5,8 +5,7 @@ from rich.console import Console
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run
-from flows.run.attempt import StageEnded, StageStarted
-from flows.run.process import Result, StageOutcome
+from flows.run.outcome import Result, StageEnded, StageOutcome, StageStarted
 from flows.search.proposals import ProposedCell
 from flows.sweep.live import Live
 

@@ -21,12 +21,12 @@ from prefect.states import Pending, Running, Scheduled
 from flows.dvc_repo.experiments import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs as runs_of
+from flows.run.outcome import StoppedError
 from flows.sweep import clone
 from flows.sweep.flow_runs import FLOW, FlowRuns
 from flows.sweep.jobs import jobs_of
 from flows.sweep.live import Live
 from flows.sweep.pool import OnPool, require_reachable, type_of
-from flows.sweep.run_cells import StoppedError
 from flows.sweep_cell import sweep_cell
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file

@@ -11,8 +11,9 @@ from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
 from flows.plan.graph import PlannedStage, make_plan, remember_seconds
 from flows.plan.params import check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
-from flows.run.attempt import Attempts, Event, RunOptions, RunResult, StageEnded, run_result
+from flows.run.attempt import Attempts, run_result
 from flows.run.dvc_server import DvcServer
+from flows.run.outcome import Event, RunOptions, RunResult, StageEnded
 from flows.run.process import StageRunner
 from flows.run.programs import preflight
 from flows.run.run_lock import run_lock

@@ -1,0 +1,133 @@
+"""What a run is asked, what happens in it, and how its stages and it end: values that everything else passes on."""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan, PlannedStage
+
+Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
+
+GOOD = ("ran", "unchanged", "restored")
+"""The results of a stage that is up to date."""
+
+TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
+"""Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
+ends by the signal itself before it has a handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a user asks of a run."""
+
+    targets: tuple[str, ...] = ()
+    """Stages with what they need; all stages when none is named."""
+    force: bool = False
+    """Run them even if they are up to date."""
+    downstream: bool = False
+    """Run the targets and everything that depends on them, instead of what they need."""
+    keep_going: bool = False
+    """After a failure, keep running stages that do not depend on it."""
+    pull: bool = False
+    """Fetch missing results from the DVC remote."""
+    wait: bool = False
+    """Wait for another run in this folder instead of refusing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """How a stage ended."""
+
+    name: str
+    result: Result
+    """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
+    gate did not let it run, or the stage itself refused its input; stopped: with the run, or given up early."""
+    seconds: float = 0.0
+    message: str = ""
+    """Of a failure: the stage's own error message."""
+    exit_code: int = 0
+    """Of the stage's command; negative for a signal."""
+    begun: bool = True
+    """False of a stage that was stopped before it started."""
+
+    @property
+    def transient(self) -> bool:
+        """Whether the failure may go away by itself, so that a retry can help."""
+        return self.result == "failed" and self.exit_code in TRANSIENT
+
+
+@dataclass(frozen=True, slots=True)
+class StageStarted:
+    """An attempt at a stage begins."""
+
+    stage: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines that a stage printed, one after the other, with its secrets hidden."""
+
+    stage: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stage is that counts its work."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnded:
+    """An attempt at a stage has ended, or the stage was refused without one."""
+
+    stage: str
+    outcome: StageOutcome
+    retry_in_seconds: float | None = None
+    """Until the next attempt; None where this was the last."""
+
+
+Event = StageStarted | Lines | Progress | StageEnded
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    state: Literal["Completed", "Refused", "Failed", "Cancelled"]
+    """Refused, by a gate or a person, is no failure."""
+    message: str
+
+
+class StoppedError(UserError):
+    """The cells were stopped by a person."""
+
+    exit_code = 1
+
+
+def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list[tuple["PlannedStage", str, str]]:
+    """Each stage of the plan with what became of it and the seconds it took."""
+    rows: list[tuple[PlannedStage, str, str]] = []
+    for stage in plan:
+        outcome = outcomes.get(stage.name)
+        result = outcome.result if outcome else ("cached" if stage.state == "clean" else "not started")
+        rows.append((stage, result, f"{outcome.seconds:.1f}" if outcome else ""))
+    return rows
+
+
+def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
+    """The stages whose results on disk belong to their inputs: what was clean, and what this run brought up to date."""
+    stale: set[str] = set()
+    for stage in plan:
+        good = outcomes[stage.name].result in GOOD if stage.name in outcomes else stage.state == "clean"
+        if not good or stale & set(stage.upstream):
+            stale.add(stage.name)
+    return [stage for stage in plan if stage.name not in stale]

@@ -72,11 +72,14 @@ def run(
     from flows.run.outcome import RunOptions
 
     options = RunOptions(targets, force, downstream, keep_going, pull, wait)
-    if run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options))).state in ("Failed", "Cancelled"):
+    if run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options), is_all=True)).state in (
+        "Failed",
+        "Cancelled",
+    ):
         raise SystemExit(1)
 
 
-def in_own_flow_run(name: str, parameters: "Mapping[str, Any]") -> "CarryOut":
+def in_own_flow_run(name: str, parameters: "Mapping[str, Any]", *, is_all: bool = False) -> "CarryOut":
     """What runs stages as a flow run of Prefect. Only then Prefect is imported, and a server started if none is up."""
 
     def carry_out(run: "Attempts", finish: "Callable[[], Iterable[Artifact]]") -> None:
@@ -85,7 +88,7 @@ def in_own_flow_run(name: str, parameters: "Mapping[str, Any]") -> "CarryOut":
         server = server_for_runs()
         from flows.pipeline import in_flow_run
 
-        in_flow_run(name, parameters, server, run, finish)
+        in_flow_run(name, parameters, server, run, finish, is_all=is_all)
 
     return carry_out
 

@@ -35,8 +35,6 @@ from stages.runtime.entry import UserError, first_line
 POLL_SECONDS = 0.5
 """Between two looks at whether a signal has come: one that another thread gets does not end a wait."""
 
-LINES_A_LOG = 200
-
 PAGES_SECONDS = 20.0
 """How long a run waits at its end for Prefect's pages."""
 
@@ -56,9 +54,9 @@ def pipeline(
     """Bring the stages of dvc.yaml up to date; the parameters are those of `parrotflow run`."""
     prepare_environment()
     options = RunOptions(tuple(targets or ()), force, downstream, keep_going, pull, wait)
-    result = run_pipeline(options, name=flow_run.name or "pipeline", carry_out=chain)
-    bound_the_end(UNATTENDED_PAGES_SECONDS)
-    return state_of(result)
+    state = state_of(run_pipeline(options, name=flow_run.name or "pipeline", carry_out=chain))
+    bound_the_end_of_a_deployment(failed=not state.is_completed())
+    return state
 
 
 def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]], *, in_terminal: bool = False) -> None:
@@ -129,14 +127,21 @@ def state_of(result: RunResult) -> State[Any]:
 
 
 def in_flow_run(
-    name: str, parameters: Mapping[str, Any], server: Server, run: Attempts, finish: Callable[[], Iterable[Artifact]]
+    name: str,
+    parameters: Mapping[str, Any],
+    server: Server,
+    run: Attempts,
+    finish: Callable[[], Iterable[Artifact]],
+    *,
+    is_all: bool,
 ) -> None:
     """`chain` in a flow run of its own, on a server that is up.
 
-    If the server goes away, the stages come to their end all the same. Prefect would then try for minutes to tell it;
-    after `PAGES_SECONDS` the process ends with the run's exit code. Raises UserError where Prefect cannot begin.
+    If the server goes away, the stages come to their end all the same, and Prefect tries for some minutes to tell it.
+    Where that `is_all` that the process does, it ends after `PAGES_SECONDS` with the run's exit code. Raises UserError
+    where Prefect cannot begin.
     """
-    ending: list[threading.Timer] = []
+    ended: list[threading.Timer | None] = []
     raised: list[BaseException] = []
     shown = ""
 
@@ -151,7 +156,8 @@ def in_flow_run(
         except BaseException as error:
             raised.append(error)
             raise
-        ending.append(bound_the_end(PAGES_SECONDS, failed=run_result(run).state in ("Failed", "Cancelled")))
+        failed = run_result(run).state in ("Failed", "Cancelled")
+        ended.append(bound_the_end(PAGES_SECONDS, failed=failed) if is_all else None)
         return state_of(run_result(run))
 
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
@@ -159,10 +165,10 @@ def in_flow_run(
     try:
         own(**parameters, return_state=True)
     except Exception as error:
-        if not (ending or raised):
+        if not (ended or raised):
             raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error
     else:
-        for timer in ending:
+        for timer in filter(None, ended):
             timer.cancel()
     if raised:
         raise raised[0]
@@ -170,7 +176,7 @@ def in_flow_run(
 
 
 def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
-    """End this process, if it is that of a flow run, unless Prefect has told its server of the run's end by then."""
+    """End this process unless Prefect has told its server of the run's end by then."""
 
     def end() -> None:
         print("warning: Prefect's server went away; every result is kept, its pages lack the end", flush=True)
@@ -179,9 +185,14 @@ def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
-    if flow_run.id:
-        timer.start()
+    timer.start()
     return timer
+
+
+def bound_the_end_of_a_deployment(*, failed: bool) -> None:
+    """The same for a process that Prefect has started for this flow run and nothing else."""
+    if os.environ.get("PREFECT__FLOW_RUN_ID") == flow_run.id:
+        bound_the_end(UNATTENDED_PAGES_SECONDS, failed=failed)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from flows.environment import prepare_environment
 from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute, summary, write_results
 from flows.experiments.runs import RECORD, recorded_runs
-from flows.pipeline import UNATTENDED_PAGES_SECONDS, bound_the_end, chain, state_of
+from flows.pipeline import bound_the_end_of_a_deployment, chain, state_of
 from flows.pipeline_run import run_pipeline
 from flows.plan.graph import make_plan
 from flows.plan.params import check_params
@@ -178,7 +178,7 @@ def unattended(
     except UserError as error:
         logger.error("%s", error)
         state = Failed(message=str(error))
-    bound_the_end(UNATTENDED_PAGES_SECONDS, failed=not state.is_completed())
+    bound_the_end_of_a_deployment(failed=not state.is_completed())
     return state
 
 

@@ -33,7 +33,7 @@ from flows.dvc_repo.cache import push_results
 from flows.dvc_repo.experiments import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
-from flows.pipeline import UNATTENDED_PAGES_SECONDS, bound_the_end, chain
+from flows.pipeline import chain
 from flows.run.outcome import StoppedError
 from flows.run.run_lock import run_lock
 from flows.sweep import clone
@@ -91,8 +91,6 @@ def sweep_cell(
     except (UserError, DvcException, OSError) as error:
         # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
         return Crashed(message=str(error))
-    finally:
-        bound_the_end(UNATTENDED_PAGES_SECONDS)
     return Completed()
 
 

@@ -5,6 +5,7 @@ Prefect itself reads prefect.yaml, so every key of it means here what it means o
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -38,9 +39,11 @@ def serve_deployments(*, own_server: bool) -> None:
         if own_server:
             drop_missed_runs(client)
     with workers(pools) as started:
-        for worker in started:
-            if worker.wait():
-                raise UserError("a worker of Prefect failed; its message is above")
+        while not any(ended := [worker.poll() for worker in started]):
+            if None not in ended:
+                return
+            time.sleep(1)
+        raise UserError("a worker of Prefect failed; its message is above")
 
 
 def work_pools() -> list[str]:

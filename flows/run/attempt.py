@@ -19,7 +19,7 @@ from flows.run.children import Request
 from flows.run.outcome import Event, Lines, Progress, RunOptions, RunResult, StageEnded, StageOutcome, StageStarted
 from flows.run.process import StageRunner
 from flows.run.programs import running_sidecar
-from flows.run.secrets import redactor, secrets_of
+from flows.run.secrets import SERVER_KEY, redactor, secrets_of
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
 
@@ -67,11 +67,12 @@ class Attempts:
     def __post_init__(self) -> None:
         self.stages = {stage.name: stage for stage in self.plan.to_do}
         self.secrets = secrets_of(self.plan)
-        self._redact = redactor(self.secrets)
+        self._redact = redactor({*self.secrets, SERVER_KEY})
         self._turns = {name: turn for turn, name in enumerate(self.stages)}
         self._tried: dict[str, StageOutcome] = {}
         """The failures of stages that are to be tried again."""
         self._planning = threading.Lock()
+        self._failed = False
 
     @property
     def cancelled(self) -> bool:
@@ -81,12 +82,12 @@ class Attempts:
     @property
     def given_up(self) -> bool:
         """Whether no further stage is to start."""
-        failed = any(outcome.result == "failed" for outcome in list(self.outcomes.values()))
-        return self.cancelled or (failed and not self.options.keep_going)
+        return self.cancelled or (self._failed and not self.options.keep_going)
 
     def stop(self) -> None:
         """End what runs, and start nothing more."""
         self.runner.stop()
+        self.slots.wake()
 
     def is_tried_again(self, name: str) -> bool:
         """Whether a stage that has failed is to be attempted once more."""
@@ -97,18 +98,24 @@ class Attempts:
         try:
             outcome = self._attempt(self.stages[name], number, before, pages)
         except UserError as error:
-            outcome = StageOutcome(name, "failed", message=str(error))
+            outcome = self._settled(StageOutcome(name, "failed", message=str(error)), number)
         except BaseException as error:
             self.fault = error
             self.stop()
             raise
-        policy = self.stages[name].policy
-        if outcome.transient and number <= policy.retries and not self.given_up:
+        if outcome.begun:
+            delay = self.stages[name].policy.retry_delay_seconds if self.is_tried_again(name) else None
+            self.on_event(StageEnded(name, outcome, delay))
+        return outcome
+
+    def _settled(self, outcome: StageOutcome, number: int) -> StageOutcome:
+        """Note what an attempt has come to, before its slot is free: the next stage may be one that must not start."""
+        name = outcome.name
+        if outcome.transient and number <= self.stages[name].policy.retries and not self.given_up:
             self._tried[name] = outcome
-            self.on_event(StageEnded(name, outcome, policy.retry_delay_seconds))
         elif outcome.begun:
             self.outcomes[name] = outcome
-            self.on_event(StageEnded(name, outcome))
+            self._failed |= outcome.result == "failed"
         return outcome
 
     def _attempt(
@@ -117,17 +124,18 @@ class Attempts:
         name, resources = stage.name, stage.policy.resources
         instead = StageOutcome(name, "stopped", message="not started", begun=False)
         if any(outcome.result == "refused" for outcome in before):
-            return StageOutcome(name, "refused", message="a stage that it depends on was refused")
+            refused = StageOutcome(name, "refused", message="a stage that it depends on was refused")
+            return self._settled(refused, number)
         if failure := self._tried.pop(name, None):
             instead = failure
             self._wait(stage.policy.retry_delay_seconds)
         elif not self.given_up and (refusal := self._refusal(stage, pages)):
-            return StageOutcome(name, "refused", message=refusal)
+            return instead if self.given_up else self._settled(StageOutcome(name, "refused", message=refusal), number)
         with self.slots.taken(self._turns[name], resources, lambda: self.given_up) as held:
             if not held:
-                return instead
+                return self._settled(instead, number)
             self.on_event(StageStarted(name, number))
-            return self._run(stage, pages)
+            return self._settled(self._run(stage, pages), number)
 
     def _wait(self, seconds: float) -> None:
         """Before a retry, for as long as the run goes on."""
@@ -181,7 +189,8 @@ class Attempts:
             check_cache=not self.options.force and stage.may_be_restored,
             environment={
                 name: os.environ[name] if name in stage.policy.secrets else None for name in sorted(self.secrets)
-            },
+            }
+            | dict.fromkeys({SERVER_KEY} - self.secrets),
         )
         with running_sidecar(stage.policy.sidecar, self.secrets, take):
             outcome = self.runner.run(request, take, stage.policy.timeout_seconds)

@@ -2,6 +2,7 @@
 
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,12 +70,22 @@ def ask_in_terminal(stage: str, given_up: Callable[[], bool]) -> str:
             f"{stage} needs approval, and there is neither a terminal nor a Prefect server to ask in: run it from a "
             "terminal, or start `parrotflow ui` or set PREFECT_API_URL first"
         )
-    print(f"{stage} waits for approval: run it? [y/N]", flush=True)
     deadline = time.monotonic() + APPROVAL_SECONDS
-    while not given_up() and time.monotonic() < deadline:
-        if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-            return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
-    return no_answer(stage)
+    while not _asking.acquire(timeout=POLL_SECONDS):
+        if given_up():
+            return no_answer(stage)
+    try:
+        print(f"{stage} waits for approval: run it? [y/N]", flush=True)
+        while not given_up() and time.monotonic() < deadline:
+            if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+                return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
+        return no_answer(stage)
+    finally:
+        _asking.release()
+
+
+_asking = threading.Lock()
+"""There is one terminal."""
 
 
 def no_answer(stage: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
 from flows.run.children import group_lives, signal_group
+from flows.run.secrets import SERVER_KEY
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def running_sidecar(
 
 def start(program: "Program", secrets: Collection[str], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
     """Start a program in a process group of its own."""
-    hidden = set(secrets) - set(program.secrets)
+    hidden = {*secrets, SERVER_KEY} - set(program.secrets)
     return subprocess.Popen(
         shlex.split(program.command),
         env={name: value for name, value in os.environ.items() if name not in hidden},

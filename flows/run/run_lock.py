@@ -29,7 +29,7 @@ _KILLED = "was killed; waiting until its stage has saved and ended"
 _held: dict[Path, int] = {}
 
 _killed: list[str] = []
-"""The flow runs of Prefect whose locks this process has taken over."""
+"""What the locks said of killed runs that this process has taken over."""
 
 
 def _print_at_once(text: str) -> None:
@@ -71,8 +71,9 @@ def run_lock(
                 noted = True
             time.sleep(0.5)
         file.seek(0)
-        if killed := Holder.named_in(file.read()).flow_run:
-            _killed.append(killed)
+        left = file.read()
+        if Holder.named_in(left).flow_run:
+            _killed.append(left)
         file.truncate(0)
         file.write(json.dumps({"name": name, "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}))
         file.flush()
@@ -82,6 +83,11 @@ def run_lock(
         finally:
             del _held[path]
             file.truncate(0)
+            # What nobody has told Prefect of is left for the next run.
+            if left in _killed:
+                _killed.remove(left)
+                file.write(left)
+                file.flush()
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
@@ -93,7 +99,7 @@ def note_flow_run(flow_run: str) -> list[str]:
     for path in _held:
         text = path.read_text(encoding="utf-8")
         path.write_text(json.dumps(json.loads(text) | {"flow_run": flow_run}), encoding="utf-8")
-    killed = [*_killed]
+    killed = [Holder.named_in(text).flow_run for text in _killed]
     _killed.clear()
     return killed
 

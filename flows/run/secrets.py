@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
 
+SERVER_KEY = "PREFECT_API_AUTH_STRING"
+"""The password of Prefect's server, which no stage needs."""
+
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SHORTEST_SECRET = 8
 """A shorter value would be found inside words and numbers, and the marks of it would give it away."""

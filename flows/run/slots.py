@@ -12,8 +12,8 @@ from stages.runtime.entry import UserError
 STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
 RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
 
-WAIT_SECONDS = 0.5
-"""Between two looks at whether a stage that waits is still wanted."""
+WAIT_SECONDS = 5.0
+"""Between two looks at whether a stage that waits is still wanted, where nobody has called `wake`."""
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Slots:
             if held:
                 self._running += 1
                 self._used.update({*resources})
+                self._changed.notify_all()
         try:
             yield held
         finally:
@@ -52,6 +53,11 @@ class Slots:
                     self._running -= 1
                     self._used.subtract({*resources})
                 self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let those that wait look whether they are still wanted."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _next(self) -> int | None:
         if self._running >= self.stages_at_once:

@@ -20,6 +20,8 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 from prefect.client.orchestration import get_client
+from prefect.input import RunInput
+from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 from flows.run.gate import APPROVAL_SECONDS, ask_in_terminal, no_answer
@@ -29,7 +31,8 @@ POLL_SECONDS = 0.5
 
 CANCELLATION_POLL_SECONDS = 2.0
 
-LINES_A_LOG = 200
+LETTERS_A_LOG = 20_000
+"""Prefect Cloud cuts off an entry above 25,000 bytes."""
 
 END_SECONDS = 20.0
 """How long a run waits at its end until its artifacts are written."""
@@ -103,8 +106,13 @@ class StagePages:
 
     def lines(self, texts: Sequence[str]) -> None:
         """Log lines; those that were printed at once in one entry, since each costs as much as thousands of letters."""
-        for first in range(0, len(texts), LINES_A_LOG):
-            self._logger.info("%s", "\n".join(texts[first : first + LINES_A_LOG]))
+        entry: list[str] = []
+        for text in texts:
+            if entry and sum(map(len, entry)) + len(text) > LETTERS_A_LOG:
+                self._logger.info("%s", "\n".join(entry))
+                entry.clear()
+            entry.append(text)
+        self._logger.info("%s", "\n".join(entry))
 
     def gate(self, table: str) -> None:
         """Show how a gate was judged."""
@@ -115,36 +123,50 @@ class StagePages:
         """Ask a person."""
         if self._in_terminal:
             return ask_in_terminal(self.stage, given_up)
-        text = f"{self.stage} waits for approval: resume this flow run in Prefect's pages, with yes or no"
-        self._logger.warning(text)
-        self._say(text)
         answers: list[bool] = []
 
         def ask() -> None:
-            with self._pages.asking, contextlib.suppress(Exception):  # the server went away
-                key = f"approve-{slug(self.stage)}"
-                answers.append(pause_flow_run(wait_for_input=bool, timeout=APPROVAL_SECONDS, poll_interval=1, key=key))
+            with self._pages.asking, contextlib.suppress(BaseException):  # the server went away, or the run ends
+                text = f"{self.stage} waits for approval: resume this flow run in Prefect's pages, with yes or no"
+                self._logger.warning(text)
+                self._say(text)
+                answer = pause_flow_run(
+                    wait_for_input=Approval.with_initial_data(description=f"Run {self.stage}?"),
+                    timeout=APPROVAL_SECONDS + 3600,  # at its end Prefect itself would fail the run
+                    poll_interval=1,
+                    key=f"approve-{slug(self.stage)}-{flow_run.run_count}",
+                )
+                answers.append(answer.value)
 
         # Nothing ends Prefect's wait; a thread of its own can be left behind.
         waiting = threading.Thread(target=copy_context().run, args=(ask,), daemon=True)
         waiting.start()
-        while waiting.is_alive() and not given_up():
+        deadline = time.monotonic() + APPROVAL_SECONDS
+        while waiting.is_alive() and not given_up() and time.monotonic() < deadline:
             waiting.join(POLL_SECONDS)
         if not answers:
             return no_answer(self.stage)
         return "" if answers[0] else "not approved"
 
 
-def watch_for_cancellation(flow_run: UUID, stop: Callable[[], None]) -> None:
+class Approval(RunInput):
+    """A person's answer."""
+
+    value: bool
+    """Whether the stage may run."""
+
+
+def watch_for_cancellation(id_: UUID, stop: Callable[[], None]) -> None:
     """Call `stop`, in a thread, once somebody cancels a flow run that no worker looks after."""
 
     def watch() -> None:
         while True:
             time.sleep(CANCELLATION_POLL_SECONDS)
             with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-                state = client.read_flow_run(flow_run).state
+                state = client.read_flow_run(id_).state
                 if state is not None and (state.is_cancelling() or state.is_cancelled()):
                     stop()
+                if state is not None and (state.is_cancelling() or state.is_final()):
                     return
 
     threading.Thread(target=watch, daemon=True).start()

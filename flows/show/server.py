@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,16 @@ class Server:
         """The variables by which Prefect's programs find it."""
         return {"PREFECT_API_URL": self.api} | ({"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {})
 
+    @property
+    def port(self) -> int:
+        """Of a server on this machine."""
+        return urllib.parse.urlsplit(self.api).port or 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a server of this project."""
+        return bool(self.pid)
+
     def answers(self) -> bool:
         """Whether it is up."""
         return answers(f"{self.api}/health", ANSWER_SECONDS)
@@ -97,28 +108,41 @@ def server_for_runs() -> Server:
     Raises UserError where the child does not start.
     """
     global _for_runs
-    if _for_runs is None:
-        found = configured_server()
-        if found is not None and not found.answers():
-            print(
-                f"warning: Prefect's server does not answer ({found.api}); this run is recorded here only", flush=True
-            )
-            found = None
-        _for_runs = found or _start_child()
-        os.environ.update(_for_runs.environment())
+    reach_loopback()
+    if _for_runs is not None and (_for_runs.answers() or not _for_runs.is_here):
+        return _for_runs
+    found = None if _for_runs else configured_server()
+    if found is not None and not found.answers():
+        print(
+            f"warning: Prefect's server does not answer ({found.api}); the run is recorded here only",
+            flush=True,
+        )
+        found = None
+    # Prefect has read the address already, if this is not the first run of this process.
+    _for_runs = found or _start_child(_for_runs.port if _for_runs else free_port())
+    os.environ.update(_for_runs.environment())
     return _for_runs
 
 
 _for_runs: Server | None = None
 
 
-def _start_child() -> Server:
+def reach_loopback() -> None:
+    """Let no proxy of the environment stand between this machine and itself."""
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
+
+
+def _start_child(port: int) -> Server:
     """A server without pages, which ends with this process, however that ends."""
     PREFECT_HOME.mkdir(parents=True, exist_ok=True)
-    auth, port = f"parrotflow:{key()}", free_port()
+    auth = f"parrotflow:{key()}"
     command = [sys.executable, "-m", "flows.show.server", str(port)]
     # As Prefect starts servers of its own: without pages and without what only deployments need.
     own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    # Not the user's own, which an address of theirs that does not answer would leave in place.
+    own |= {"PREFECT_HOME": str(PREFECT_HOME.absolute()), "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}
+    own |= {"PREFECT_PROFILES_PATH": str((PREFECT_HOME / "profiles.toml").absolute())}
     address = f"http://127.0.0.1:{port}"
     process = _started(command, server_environment(address, auth) | own, stdin=subprocess.PIPE)
 
@@ -143,6 +167,7 @@ def server(port: int) -> Iterator[Server]:
         return
     if running := own_server():
         raise UserError(f"the project's server is up already: {running.pages} (process {running.pid})")
+    reach_loopback()
     address = f"http://127.0.0.1:{port}"
     PREFECT_HOME.mkdir(parents=True, exist_ok=True)
     if answers(f"{address}/api/health"):
@@ -185,6 +210,8 @@ def server_environment(address: str, auth: str) -> dict[str, str]:
         # Its pages ask for data at port 4200, unless told otherwise.
         "PREFECT_SERVER_UI_API_URL": f"{address}/api",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        # In memory, a restart would end every run of a deployment with a limit.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
 
 
@@ -197,10 +224,12 @@ def key() -> str:
 
 
 def answers(address: str, seconds: float = 2.0) -> bool:
-    """Whether a GET succeeds."""
+    """Whether a server answers a GET, be it with an error."""
     try:
         with urllib.request.urlopen(address, timeout=seconds):
             return True
+    except urllib.error.HTTPError:
+        return True
     except (urllib.error.URLError, OSError):
         return False
 

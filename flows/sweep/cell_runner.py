@@ -149,6 +149,12 @@ class CellRunner(StageRunner):
             self._append(cell, "finished", commit=commit, texts=texts)
         self.recorded.discard(cell)
 
+    def end_once(self, cell: str, message: str) -> None:
+        """Record that a cell has failed, unless it has ended already: two of its stages may fail at once."""
+        with self._lock:
+            if cell not in self.runs:
+                self.end_without_result(cell, message, record=True)
+
     def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
         """A cell has no result: it failed, which is recorded, or is cancelled. Its clone and checkpoints stay."""
         self._append(cell, "failed" if record else "cancelled", message=message, curves=self._live_curves(cell))

@@ -117,8 +117,8 @@ def record_failure(runner: CellRunner, event: StageEnded) -> None:
     cell, _, stage = event.stage.partition("/")
     outcome = event.outcome
     for_good = outcome.result not in GOOD and event.retry_in_seconds is None and not passes(outcome.exit_code)
-    if for_good and cell not in runner.runs:
-        runner.end_without_result(cell, f"{stage}: {outcome.message}", record=True)
+    if for_good:
+        runner.end_once(cell, f"{stage}: {outcome.message}")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_stages_side_by_side_leave_the_lock_files_of_dvc_repro(tmp_path: Path) -
     assert stages_in(ours)[0] == "slow"
 
 
-@pytest.mark.parametrize("first", [("join",), ("each@a", "cell@2"), ("each",), ("more/dvc.yaml:more",)])
+@pytest.mark.parametrize("first", [("join",), ("each@a", "cell@2"), ("each@b",), ("more/dvc.yaml:more",)])
 def test_entries_that_are_there_keep_their_order_and_new_ones_follow(tmp_path: Path, first: tuple[str, ...]) -> None:
     plain, ours = twins(tmp_path)
     (ours / "last").touch()

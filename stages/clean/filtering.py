@@ -64,7 +64,7 @@ class Filter(Section):
 @cache
 def filter_classes() -> tuple[type[Filter], ...]:
     """Every filter, in the order in which they are asked."""
-    names = sorted(module.name for module in iter_modules(filters.__path__))
+    names = sorted(module.name for module in iter_modules(filters.__path__) if not module.ispkg)
     return subclasses_in([import_module(f"stages.clean.filters.{name}") for name in names], Filter)  # type: ignore[type-abstract]
 
 

@@ -167,5 +167,5 @@ class RowSource(NamedSource):
 @cache
 def source_kinds() -> tuple[type[SourceKind], ...]:
     """Every kind of source."""
-    names = sorted(module.name for module in iter_modules(sources.__path__))
+    names = sorted(module.name for module in iter_modules(sources.__path__) if not module.ispkg)
     return subclasses_in([import_module(f"stages.collect.sources.{name}") for name in names], SourceKind)  # type: ignore[type-abstract]

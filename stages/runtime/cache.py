@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -158,7 +159,8 @@ class ResultLog:
         results = {}
         with suppress(FileNotFoundError):
             content = self.file.read_bytes()
-            os.utime(self.folder)
+            with suppress(FileNotFoundError):  # another run evicts it
+                os.utime(self.folder)
             for line in content.split(b"\n"):
                 checksum, _, result = line.partition(b" ")
                 if checksum == _checksum(result):
@@ -168,10 +170,19 @@ class ResultLog:
 
     def append(self, name: str, result: Any) -> None:
         """Write a result at the end; a later one of the same name counts."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self.file.open("ab", buffering=0) as file:
+        with self._opened() as file:
             # In one call, so that lines of several processes do not mix. The newline first: it ends a truncated line.
             file.write(b"\n" + _line(name, result))
+
+    def _opened(self) -> RawIOBase:
+        while True:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # another run evicts it at this instant
+                return self.file.open("ab", buffering=0)
+
+    def drop(self) -> None:
+        """Delete it, once its results are elsewhere."""
+        _evict(self.folder)
 
     def replace(self, results: Mapping[str, Any]) -> None:
         """Hold these results alone."""

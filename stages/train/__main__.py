@@ -17,7 +17,7 @@ from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
-from stages.runtime.launch.config import device_count, launch_config
+from stages.runtime.launch.config import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
@@ -30,6 +30,7 @@ from stages.train.params import TrainParams
 
 
 def main() -> None:
+    os.environ.pop(SEGMENT, None)  # for one who computes a part of a run again, never for the stage
     params = read_section("train", TrainParams)
     require_locked(*LIBRARIES)  # the versions by which checkpoints are found
     config = launch_config()

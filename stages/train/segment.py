@@ -32,7 +32,7 @@ from stages.formats.revision.segment import Compared, Difference, SegmentReport,
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage
-from stages.runtime.launch.config import LAUNCH, launch_config
+from stages.runtime.launch.config import LAUNCH, SEGMENT, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import CONTINUE, IDENTITY, LIBRARIES, changes_since, fingerprint, identity
@@ -42,7 +42,6 @@ from stages.train.distributed.hardware import COMPILE, MICRO_BATCH
 from stages.train.launch.launcher import RESTARTS, launch
 from stages.train.monitoring.execution import ISA_LIMITS, is_computing
 from stages.train.params import TrainParams
-from stages.train.worker import SEGMENT
 
 EXIT_CODES = {"equal": 0, "different": 1, "cannot": EXIT_USER_ERROR}
 

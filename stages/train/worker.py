@@ -18,6 +18,7 @@ from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
+from stages.runtime.launch.config import SEGMENT
 from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
@@ -45,9 +46,6 @@ from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 from stages.train.validation import Validation
-
-SEGMENT = "PARROTFLOW_SEGMENT"
-"""Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.cache import drop_others
+from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
@@ -57,7 +57,7 @@ def main() -> None:
     cut = prompts_cut(tokenizer, [*beginnings, *prompts])
     if cut:
         print(f"note: {cut} of {len(beginnings) + len(prompts)} prompts are cut: the model reads only their end")
-    texts = written_texts(params, sets, headers, [*beginnings, *prompts])
+    texts, log = written_texts(params, sets, headers, [*beginnings, *prompts])
     bodies, solutions = texts[: len(beginnings)], texts[len(beginnings) :]
 
     samples = [header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
@@ -73,7 +73,9 @@ def main() -> None:
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))
     report.write()
-    drop_others(TEXTS)
+    # Of this run alone: the clones of a sweep share the cache.
+    log.drop()
+    drop_unused(TEXTS)
 
 
 if __name__ == "__main__":

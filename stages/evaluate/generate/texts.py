@@ -151,10 +151,10 @@ def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Request])
 
 def written_texts(
     params: GenerateParams, sets: Sequence[OpenSet], headers: Sequence[Header], requests: Sequence[Request]
-) -> list[Generated]:
+) -> tuple[list[Generated], ResultLog]:
     """A text for each request, in their order. The processes share what an earlier run of the same has not finished.
 
-    Each text is stored as soon as it has ended, so that a kill loses none.
+    Each text is stored as soon as it has ended, so that a kill loses none; where, is returned too.
     """
     prompts = [repr((request.prompt, request.seed, request.sampling)) for request in requests]
     # Where a text ends follows from the parameters, the problems, the headers and from this code.
@@ -166,7 +166,7 @@ def written_texts(
     if missing:
         run_in_processes(partial(_write_share, log, requests, missing, params.width))
         finished = log.read()
-    return [Generated(number, *finished[str(number)]) for number in range(len(requests))]
+    return [Generated(number, *finished[str(number)]) for number in range(len(requests))], log
 
 
 def _write_share(

@@ -15,7 +15,7 @@ from stages.evaluate.score.sandbox import Judge
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem
 from stages.formats.evaluation.verdicts import Outcome, Verdict
-from stages.runtime.cache import ResultLog, cache_key, drop_others
+from stages.runtime.cache import ResultLog, cache_key, drop_unused
 from stages.runtime.code import code_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.workers import worker_count
@@ -76,7 +76,7 @@ def judged(
     depends_on = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
     known = ResultLog(kind, cache_key(*depends_on, platform.python_version()))
     outcomes = judge_programs(dict(zip(keys, programs, strict=True)), limits, known)
-    drop_others(kind, known)
+    drop_unused(kind)
     verdicts = [
         Verdict(task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception)
         for completion, found in zip(completions, map(outcomes.__getitem__, keys), strict=True)

@@ -17,6 +17,9 @@ from accelerate.commands.config.config_args import default_json_config_file, def
 
 from stages.runtime.entry import UserError
 
+SEGMENT = "PARROTFLOW_SEGMENT"
+"""Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
+
 LAUNCH = "PARROTFLOW_LAUNCH"
 PRESETS = Path("launch")
 

@@ -30,6 +30,7 @@ from flows.run.run_lock import note_flow_run
 from flows.show.artifacts import Artifact
 from flows.show.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
 from flows.show.server import Server
+from flows.show.terminal import say
 from stages.runtime.entry import UserError, first_line
 
 POLL_SECONDS = 0.5
@@ -150,7 +151,7 @@ def in_flow_run(
         watch_for_cancellation(UUID(flow_run.id), run.stop)
         if server.has_pages:
             shown = f"In Prefect's pages: {server.page_of(flow_run.id)}"
-            print(shown, flush=True)
+            say(shown)
         try:
             chain(run, finish, in_terminal=sys.stdin.isatty() or not server.has_pages)
         except BaseException as error:
@@ -172,15 +173,14 @@ def in_flow_run(
             timer.cancel()
     if raised:
         raise raised[0]
-    print(shown if server.has_pages else "To look at this run and earlier ones: parrotflow ui", flush=True)
+    say(shown if server.has_pages else "To look at this run and earlier ones: parrotflow ui")
 
 
 def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
     """End this process unless Prefect has told its server of the run's end by then."""
 
     def end() -> None:
-        print("warning: Prefect's server went away; every result is kept, its pages lack the end", flush=True)
-        sys.stderr.flush()
+        say("warning: Prefect's server went away; every result is kept, its pages lack the end")
         os._exit(1 if failed else 0)
 
     timer = threading.Timer(seconds, end)

@@ -53,6 +53,11 @@ class LastingConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def say(text: str) -> None:
+    """Print a line; if the reader has gone, nothing."""
+    LastingConsole(highlight=False).out(text, highlight=False)
+
+
 class Terminal:
     """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
 

@@ -1,1 +1,1 @@
-"""Cells of an experiment, run side by side by one scheduler."""
+"""Cells of an experiment, run side by side in one flow run."""

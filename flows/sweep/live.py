@@ -60,7 +60,7 @@ class Live:
             self.console.print(escape(text))
 
     def on_event(self, event: Event) -> None:
-        """Follow an event; what stages print is in the record of the run, and only of a failure shown here."""
+        """Follow an event; what stages print is in Prefect's pages, and only of a failure shown here."""
         match event:
             case StageStarted():
                 with self._lock:

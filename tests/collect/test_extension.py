@@ -104,7 +104,7 @@ def test_their_parameters_are_checked_as_all_others(project: Path) -> None:
     Path(FILTER_FILE).unlink()
     assert "clean.filters.capital_share_maximum: unknown parameter (value 7)" in run("clean").stderr
     path.write_text(path.read_text().replace("file: shout.txt", "fil: shout.txt"))
-    assert "collect.sources.1.lines.file: missing" in run("collect").stderr
+    assert "collect.sources.1.file: missing" in run("collect").stderr
 
 
 def test_a_change_of_one_reruns_its_stage_and_no_other(project: Path) -> None:

@@ -103,6 +103,14 @@ def test_a_damaged_report_is_a_contradiction(tmp_path: Path, name: str, content:
     assert fault.startswith("a report cannot be read (")
 
 
+def test_a_number_that_is_too_long_to_show_is_a_contradiction(tmp_path: Path) -> None:
+    metrics = "[{type: acc, value: 0x" + "f" * 9000 + "}]"
+    head = f"model-index: [{{results: [{{dataset: {{type: a, name: b}}, metrics: {metrics}}}]}}]"
+    (tmp_path / "README.md").write_text(f"---\n{head}\n---\n")
+
+    assert list(contradictions(tmp_path, "")) == ["its head is no model-index (int too large to convert to float)"]
+
+
 def test_without_the_reports_no_number_is_believed(revision: Path) -> None:
     shutil.rmtree(revision / "record/reports")
 

@@ -58,7 +58,7 @@ def contradictions(folder: Path, weights: str) -> Iterator[str]:
         # The Hub's client joins results of one type under the first one's name.
         same = [each for each in known if each.type == kind]
         recorded = [each.values[metric] for each in same if is_number(each.values.get(metric))]
-        if not is_number(value) or value not in recorded:
+        if value is None or value not in recorded:
             found = ", ".join(map(str, recorded)) or "no number"
             yield f"{metric} of {kind} is {value}, and the reports of the revision have {found}"
         elif name not in {each.name for each in same}:
@@ -71,16 +71,17 @@ def head(card: str) -> Any:
     return YAML(typ="safe", pure=True).load(StringIO(rest.partition("\n---")[0])) if not start and dashes else None
 
 
-def results_of(values: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """(type of data set, its name, metric, value) of each result."""
+def results_of(values: Any) -> Iterator[tuple[str, str, str, float | None]]:
+    """(type of data set, its name, metric, value) of each result; no value where it is no number."""
     for model in (values or {}).get("model-index") or []:
         for result in model["results"]:
             for metric in result["metrics"]:
+                value = metric["value"]
                 yield (
                     str(result["dataset"]["type"]),
                     str(result["dataset"]["name"]),
                     str(metric["type"]),
-                    metric["value"],
+                    float(value) if is_number(value) else None,  # of an integer of any length no message can be made
                 )
 
 

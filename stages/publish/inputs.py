@@ -15,10 +15,13 @@ from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.execution import TRAIN_SPEED, Execution
+from stages.formats.revision.lock import Stages, is_within
+from stages.formats.revision.model_index import is_taken, known_data_sets
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import maker, read_lock, recorded_section, recorded_versions
+from stages.publish.lock import LOCK, maker, output_paths, publish_deps, read_lock, recorded_section, recorded_versions
 from stages.runtime.entry import UserError
+from stages.runtime.inputs import DVC_FILE
 
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"
@@ -134,6 +137,7 @@ def read_inputs() -> Inputs:
         accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
     )
     require_measured(inputs, weights_sha256())
+    require_declared(inputs.measurements, stages)
     return inputs
 
 
@@ -156,6 +160,29 @@ def require_measured(inputs: Inputs, weights: str) -> None:
             f"{', '.join(others)}: measured on other weights than those in {MODEL}/; run `dvc repro publish`, which "
             "brings the stages before it up to date too"
         )
+
+
+def require_declared(measurements: dict[Path, Measurements], stages: Stages) -> None:
+    """Raise UserError for a report of another evaluation that no record would hold, or that passes for one of ours."""
+    made, deps, known = output_paths(stages), publish_deps(), list(known_data_sets(read_json))
+    for path, found in measurements.items():
+        files = [path.as_posix(), receipt_path(path).as_posix()]
+        if unmade := ", ".join(file for file in files if file not in made):
+            raise UserError(
+                f"{unmade}: no stage in {LOCK} makes it, so a revision would have its numbers and no record of it: in "
+                f"{DVC_FILE} add it to its stage's metrics or plots and run `dvc repro`, or delete it"
+            )
+        unread = [file for file in files if deps is not None and not any(is_within(file, dep) for dep in deps)]
+        if unread:
+            raise UserError(
+                f"{', '.join(unread)}: {DVC_FILE} does not list it among the deps of publish, so DVC would not notice "
+                "that it changes: add it there"
+            )
+        if is_taken(found, known):
+            raise UserError(
+                f"{receipt_path(path)}: data_set: an evaluation of the pipeline has results of {found.data_set} "
+                "already, which these could be taken for: give it another name"
+            )
 
 
 def training_facts() -> Facts | None:

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from stages.formats.revision.lock import Stages, hash_of, maker_of, makers_of, outs_of, overlaps
 from stages.runtime.entry import UserError
+from stages.runtime.inputs import DVC_FILE
 from stages.runtime.stage_code import FOLDER, StageCode, read_stage_code
 
 LOCK = Path("dvc.lock")
@@ -60,6 +61,14 @@ def recorded_versions(stages: Stages) -> dict[str, str]:
                     "state of the project made this model; run `dvc repro`"
                 )
     return versions
+
+
+def publish_deps() -> list[str] | None:
+    """What dvc.yaml lists for publish; None without dvc.yaml: where reproduce lays out what publish saw."""
+    if not DVC_FILE.is_file():
+        return None
+    publish = YAML(typ="safe").load(DVC_FILE).get("stages", {}).get("publish", {})
+    return [dep if isinstance(dep, str) else next(iter(dep)) for dep in publish.get("deps") or []]
 
 
 def maker(stages: Stages, output: Path) -> Stages:

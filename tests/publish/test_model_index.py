@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.model_index import contradictions
 from tests.publish.test_card import harness_report
 from tests.publish.test_code_generation import CARD, COMMIT, section, write_problem_set, write_scored
@@ -50,7 +51,7 @@ def value(metric: str, number: float) -> Callable[[Result], object]:
 
 def test_an_honest_card_has_the_numbers_of_the_reports(revision: Path) -> None:
     assert "value: 0.25" in (revision / "README.md").read_text()
-    assert list(contradictions(revision)) == []
+    assert list(contradictions(revision, weights_sha256())) == []
 
 
 @pytest.mark.parametrize("interval", [None, (0.125, 0.5)])
@@ -63,7 +64,7 @@ def test_also_without_an_interval_and_with_too_few_problems(
     for name in ("README.md", "evaluation.json"):
         shutil.copyfile(CARD.with_name(name), tmp_path / "revision" / name)
 
-    assert list(contradictions(tmp_path / "revision")) == []
+    assert list(contradictions(tmp_path / "revision", weights_sha256())) == []
 
 
 @pytest.mark.parametrize(
@@ -88,13 +89,32 @@ def test_a_number_that_the_reports_have_elsewhere_is_a_contradiction(
 ) -> None:
     edit_card(revision, kind, edit)
 
-    assert list(contradictions(revision))
+    assert list(contradictions(revision, weights_sha256()))
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"a":' * 100_000])
+@pytest.mark.parametrize("name", ["harness", "score", "score_receipt", "generate_receipt", "new_receipt"])
+def test_a_damaged_report_is_a_contradiction(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / "record/reports").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("---\n---\n")
+    (tmp_path / f"record/reports/{name}.json").write_bytes(content)
+
+    (fault,) = contradictions(tmp_path, "")
+    assert fault.startswith("a report cannot be read (")
+
+
+def test_a_number_that_is_too_long_to_show_is_a_contradiction(tmp_path: Path) -> None:
+    metrics = "[{type: acc, value: 0x" + "f" * 9000 + "}]"
+    head = f"model-index: [{{results: [{{dataset: {{type: a, name: b}}, metrics: {metrics}}}]}}]"
+    (tmp_path / "README.md").write_text(f"---\n{head}\n---\n")
+
+    assert list(contradictions(tmp_path, "")) == ["its head is no model-index (int too large to convert to float)"]
 
 
 def test_without_the_reports_no_number_is_believed(revision: Path) -> None:
     shutil.rmtree(revision / "record/reports")
 
-    assert {line.split(" of ")[1].split(" is ")[0] for line in contradictions(revision)} == {
+    assert {line.split(" of ")[1].split(" is ")[0] for line in contradictions(revision, weights_sha256())} == {
         "openai/openai_humaneval",
         "MBPP",
         "quiz|",

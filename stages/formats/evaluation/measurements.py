@@ -4,12 +4,14 @@ A stage that writes `Measurements` to `reports/NAME.json`, with both files among
 `publish`'s deps in dvc.yaml, has its table in the model card and its entries in the Hub's model-index.
 """
 
+import json
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from stages.formats.reports import REPORTS, Report
+from stages.runtime.entry import UserError
 
 
 class Metric(BaseModel):
@@ -42,7 +44,7 @@ class Measurements(Report):
     """What a metric is of so many of: `documents`."""
     convention: str
     """How the metrics were computed, in prose."""
-    weights_sha256: str
+    weights_sha256: str = Field(min_length=1)
     """Of the model that was measured."""
     versions: dict[str, str]
     """Library -> version, of those that computed the metrics."""
@@ -51,20 +53,17 @@ class Measurements(Report):
 
 
 def read_measurements(folder: Path = REPORTS) -> dict[Path, Measurements]:
-    """The reports of this kind in a folder. Raises UserError that names the first field that is missing or wrong."""
+    """The reports of this kind in a folder: those whose receipt says so.
+
+    Raises UserError that names a receipt that is no JSON, or the first field that is missing or wrong.
+    """
     found = {}
     for receipt in sorted(folder.glob("*_receipt.json")):
         report = receipt.with_name(f"{receipt.stem.removesuffix('_receipt')}.json")
-        if ReceiptKind.find(receipt):
+        try:
+            content = json.loads(receipt.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{receipt}: cannot be read ({error}); run `dvc repro {Measurements.stage}`") from None
+        if isinstance(content, dict) and content.get("format") == "measurements":
             found[report] = Measurements.read(report)
     return found
-
-
-class ReceiptKind(Report):
-    """What a receipt says of the kind of its report."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    stage: ClassVar[str] = "publish"
-
-    format: Literal["measurements"]

@@ -79,7 +79,7 @@ def inconsistencies(folder: Path, provenance: Provenance) -> list[Fault]:
         *edited_settings(folder, provenance, lock),
         *edited_code(folder, provenance, lock),
         *edited_execution(folder, provenance),
-        *(Fault(CARD, "contradicts", why) for why in contradictions(folder)),
+        *(Fault(CARD, "contradicts", why) for why in contradictions(folder, provenance.weights_sha256)),
     ]
 
 

@@ -1,6 +1,6 @@
 """The numbers at the head of a model card (the Hub's model-index), compared with the reports that they are from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 
 from stages.formats.evaluation.generation import GENERATE_REPORT
 from stages.formats.evaluation.harness import HARNESS_REPORT
-from stages.formats.evaluation.measurements import read_measurements
+from stages.formats.evaluation.measurements import Measurements, read_measurements
+from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.evaluation.verdicts import SCORE_REPORT
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.layout import CARD, EVALUATION, record_path
@@ -35,8 +36,8 @@ class DataSet:
     """Metric -> value."""
 
 
-def contradictions(folder: Path) -> Iterator[str]:
-    """What the head of the card says of the evaluation and its reports do not."""
+def contradictions(folder: Path, weights: str) -> Iterator[str]:
+    """What the head of the card says of the evaluation of these weights (sha256) and its reports do not."""
     if not (folder / CARD).is_file():
         return
     try:
@@ -45,15 +46,19 @@ def contradictions(folder: Path) -> Iterator[str]:
         yield f"its head is no model-index ({first_line(error)})"
         return
     try:
-        known = list(data_sets(folder))
-    except UserError as error:
-        yield f"a report cannot be read ({error})"
+        measurements = read_measurements(folder / record_path(REPORTS))
+        known = list(data_sets(folder, measurements))
+    except (UserError, ValueError, OSError, RecursionError) as error:
+        yield f"a report cannot be read ({first_line(error)})"
         return
+    for path, report in measurements.items():
+        if report.weights_sha256 != weights:
+            yield f"{record_path(REPORTS / receipt_path(path).name)} was measured on other weights"
     for kind, name, metric, value in results:
         # The Hub's client joins results of one type under the first one's name.
         same = [each for each in known if each.type == kind]
         recorded = [each.values[metric] for each in same if is_number(each.values.get(metric))]
-        if not is_number(value) or value not in recorded:
+        if value is None or value not in recorded:
             found = ", ".join(map(str, recorded)) or "no number"
             yield f"{metric} of {kind} is {value}, and the reports of the revision have {found}"
         elif name not in {each.name for each in same}:
@@ -66,45 +71,61 @@ def head(card: str) -> Any:
     return YAML(typ="safe", pure=True).load(StringIO(rest.partition("\n---")[0])) if not start and dashes else None
 
 
-def results_of(values: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """(type of data set, its name, metric, value) of each result."""
+def results_of(values: Any) -> Iterator[tuple[str, str, str, float | None]]:
+    """(type of data set, its name, metric, value) of each result; no value where it is no number."""
     for model in (values or {}).get("model-index") or []:
         for result in model["results"]:
             for metric in result["metrics"]:
+                value = metric["value"]
                 yield (
                     str(result["dataset"]["type"]),
                     str(result["dataset"]["name"]),
                     str(metric["type"]),
-                    metric["value"],
+                    float(value) if is_number(value) else None,  # of an integer of any length no message can be made
                 )
 
 
-def data_sets(folder: Path) -> Iterator[DataSet]:
+def data_sets(folder: Path, measurements: Mapping[Path, Measurements]) -> Iterator[DataSet]:
     """All that the reports of a revision have values of."""
-    yield DataSet(HELD_OUT, HELD_OUT_NAME, mapping(report(folder, EVALUATION)))
-    for task, values in mapping(report(folder, record_path(HARNESS_REPORT)), "harness").items():
+
+    def read(path: Path) -> Any:
+        file = folder / (EVALUATION if path == EVALUATE_REPORT else record_path(path))
+        return read_json(file) if file.is_file() else None
+
+    known = list(known_data_sets(read))
+    yield from known
+    for other in measurements.values():
+        if not is_taken(other, known):
+            yield DataSet(other.data_set, other.title, {name: metric.value for name, metric in other.metrics.items()})
+
+
+def known_data_sets(read: Callable[[Path], Any]) -> Iterator[DataSet]:
+    """What the pipeline's own evaluations have values of; `read` gives a report of the project, or None."""
+    yield DataSet(HELD_OUT, HELD_OUT_NAME, mapping(read(EVALUATE_REPORT)))
+    for task, values in mapping(read(HARNESS_REPORT), "harness").items():
         yield DataSet(task, task, mapping(values))
-    hashes = mapping(report(folder, record_path(receipt_path(SCORE_REPORT))), "sets")
-    origins = mapping(report(folder, record_path(receipt_path(GENERATE_REPORT))), "receipts", "problem_sets")
-    for name, found in mapping(report(folder, record_path(SCORE_REPORT)), "sets").items():
+    hashes = mapping(read(receipt_path(SCORE_REPORT)), "sets")
+    origins = mapping(read(receipt_path(GENERATE_REPORT)), "receipts", "problem_sets")
+    for name, found in mapping(read(SCORE_REPORT), "sets").items():
         origin = mapping(origins, str(mapping(hashes, name).get("problems_sha256"))).get("name")
         values = {f"pass@{k}": mapping(score).get("value") for k, score in mapping(found, "pass_at_k").items()}
         problems = mapping(found).get("problems")
         title = problem_set_name(name, problems) if isinstance(problems, int) else name
         kinds = {name, origin, origin.partition("@")[0]} if isinstance(origin, str) else {name}
         yield from (DataSet(kind, title, values) for kind in kinds)
-    for other in read_measurements(folder / record_path(REPORTS)).values():
-        yield DataSet(other.data_set, other.title, {name: metric.value for name, metric in other.metrics.items()})
+
+
+def is_taken(measured: Measurements, known: Iterable[DataSet]) -> bool:
+    """Whether a report calls its data set as one of the pipeline's own evaluations does: it could forge its numbers.
+
+    By the type alone: results of one type are shown under one name, whatever the report's title is.
+    """
+    return measured.data_set in {each.type for each in known}
 
 
 def problem_set_name(name: str, problems: int) -> str:
     """How the card calls a set of code problems."""
     return f"{name} ({problems:,} problems)"
-
-
-def report(folder: Path, path: str) -> Any:
-    """A report of a revision; None where it has none."""
-    return read_json(folder / path) if (folder / path).is_file() else None
 
 
 def mapping(values: Any, *keys: str) -> Mapping[str, Any]:

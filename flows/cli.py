@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
     from flows.show.artifacts import Artifact
+    from flows.sweep.standing import Standing
 
 app = cyclopts.App(
     name="parrotflow",
@@ -283,30 +284,15 @@ def sweep(
     wait
         Wait for another run in this folder instead of refusing.
     """
-    from flows.experiments import results as made
-    from flows.experiments.check import comparison
     from flows.sweep import sweep as sweeps
 
     if dry:
-        cells = sweeps.planned(name, size, commit_of_cells(pool))
-        for cell, standing in cells:
-            print(f"{cell.label}: {standing.reason or 'up to date'}")
-        failed = 0 if retry else sum(standing.failed for _, standing in cells)
-        waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
-        wanted = sum(bool(standing.reason) for _, standing in cells) - failed
-        print(f"{wanted} of {len(cells)} cells would run{waiting}")
+        print_planned(sweeps.planned(name, size, commit_of_cells(pool)), retry=retry)
         return
     if check:
         if pool:
             raise UserError("--check computes on this machine; leave out --pool")
-        made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
-        runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
-        runs = sweeps.compute_again(name, size, runner=runner, wait=wait)
-        lines, same = comparison(made.check(name, size, made.compute(name, size, runs)))
-        print("\n".join(lines))
-        if all(run.state == "finished" for run in runs):
-            sweeps.forget_check(name, size)
-        raise SystemExit(0 if same else 1)
+        raise SystemExit(0 if is_computed_again(name, size, wait=wait) else 1)
     options = f" --pool {pool}" if pool else ""
     runner = runner_of_cells("sweep", {"experiment": name, "size": size, "retry": retry}, pool)
     missing = sweeps.sweep(name, size, retry=retry, runner=runner, options=options, wait=wait)
@@ -314,6 +300,32 @@ def sweep(
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
+
+
+def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> None:
+    """Which cells would run, and why."""
+    for cell, standing in cells:
+        print(f"{cell.label}: {standing.reason or 'up to date'}")
+    failed = 0 if retry else sum(standing.failed for _, standing in cells)
+    waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
+    wanted = sum(bool(standing.reason) for _, standing in cells) - failed
+    print(f"{wanted} of {len(cells)} cells would run{waiting}")
+
+
+def is_computed_again(name: str, size: Literal["small", "full"], *, wait: bool) -> bool:
+    """Compute every cell again, and print how its results compare with the stored ones; whether all are equal."""
+    from flows.experiments import results as made
+    from flows.experiments.check import comparison
+    from flows.sweep import sweep as sweeps
+
+    made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
+    runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
+    runs = sweeps.compute_again(name, size, runner=runner, wait=wait)
+    lines, same = comparison(made.check(name, size, made.compute(name, size, runs)))
+    print("\n".join(lines))
+    if all(run.state == "finished" for run in runs):
+        sweeps.forget_check(name, size)
+    return same
 
 
 def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str], Sequence[Cell]], str]":

@@ -40,7 +40,7 @@ PAGES_SECONDS = 20.0
 """How long a run waits at its end for Prefect's pages."""
 
 UNATTENDED_PAGES_SECONDS = 120.0
-"""The same in a deployment, where nobody waits and the machine may be gone afterwards."""
+"""The same in a deployment, whose machine may be gone afterwards."""
 
 
 @flow(name="pipeline", persist_result=False)

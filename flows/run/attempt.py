@@ -138,7 +138,7 @@ class Attempts:
             return self._settled(self._run(stage, pages), number)
 
     def _wait(self, seconds: float) -> None:
-        """Before a retry, for as long as the run goes on."""
+        """Wait before a retry; less where the run is stopped or has failed."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.given_up:
             self.runner.stopping.wait(min(left, 0.5))

@@ -89,5 +89,5 @@ _asking = threading.Lock()
 
 
 def no_answer(stage: str) -> str:
-    """Why a stage does not run for which nobody has said yes."""
+    """The reason for a refusal where no answer came."""
     return f"{stage} is not approved: no answer within {APPROVAL_SECONDS // 3600} hours"

@@ -83,7 +83,7 @@ def run_lock(
         finally:
             del _held[path]
             file.truncate(0)
-            # What nobody has told Prefect of is left for the next run.
+            # A killed run that Prefect was not told of is left to the next run.
             if left in _killed:
                 _killed.remove(left)
                 file.write(left)

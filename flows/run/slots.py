@@ -13,7 +13,7 @@ STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
 RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
 
 WAIT_SECONDS = 5.0
-"""Between two looks at whether a stage that waits is still wanted, where nobody has called `wake`."""
+"""Between two checks of `given_up` by a stage that waits; `wake` makes it check at once."""
 
 
 @dataclass

@@ -235,7 +235,7 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A free port on loopback."""
     with socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

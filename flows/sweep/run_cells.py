@@ -84,32 +84,38 @@ def run_cells(
             on_ended=live.on_ended,
         )
         options = RunOptions(tuple(targets), keep_going=True, pull=on_worker, wait=wait)
-
-        def on_event(event: Event) -> None:
-            live.on_event(event)
-            if isinstance(event, StageEnded) and not run.cancelled:
-                record_failure(runner, event)
-
-        def finish() -> Iterable[Artifact]:
-            for cell, failure in failures(plan, run.outcomes).items():
-                if cell not in runner.runs and not run.cancelled:
-                    runner.end_without_result(cell, failure.message, record=not failure.passing)
-            live.stop()
-            ended = [(to_run[cell].label, one) for cell, one in runner.runs.items()]
-            rows = [{"cell": label, "state": one.state, "message": one.message} for label, one in ended]
-            yield Artifact("cells", "table", rows, "What became of the cells")
-
-        run = Attempts(plan, options, runner, _no_gate, on_event)
-        with live:
-            runner.expect(plan)
-            if plan.to_do:
-                carry_out(run, finish)
-            else:
-                list(finish())
+        run = run_stages(plan, options, runner, live, carry_out)
     if run.cancelled:
         raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
     all_runs = known | runner.runs
     return [all_runs[cell.id] for cell in cells]
+
+
+def run_stages(plan: "Plan", options: RunOptions, runner: CellRunner, live: Live, carry_out: "CarryOut") -> Attempts:
+    """Run the stages of all cells; every cell has then ended, or the run was stopped."""
+
+    def on_event(event: Event) -> None:
+        live.on_event(event)
+        if isinstance(event, StageEnded) and not run.cancelled:
+            record_failure(runner, event)
+
+    def finish() -> Iterable[Artifact]:
+        for cell, failure in failures(plan, run.outcomes).items():
+            if cell not in runner.runs and not run.cancelled:
+                runner.end_without_result(cell, failure.message, record=not failure.passing)
+        live.stop()
+        ended = [(runner.cells[cell].label, one) for cell, one in runner.runs.items()]
+        rows = [{"cell": label, "state": one.state, "message": one.message} for label, one in ended]
+        yield Artifact("cells", "table", rows, "What became of the cells")
+
+    run = Attempts(plan, options, runner, _no_gate, on_event)
+    with live:
+        runner.expect(plan)
+        if plan.to_do:
+            carry_out(run, finish)
+        else:
+            list(finish())
+    return run
 
 
 def record_failure(runner: CellRunner, event: StageEnded) -> None:

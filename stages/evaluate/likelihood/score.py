@@ -182,7 +182,7 @@ def score_batches(
 
 
 def _scored(scorer: "Scorer", plan: Plan, waiting: deque[int], losses: Losses) -> Iterator[int]:
-    """Score batches that nobody has begun: fill their rows of the losses, and yield each batch's number."""
+    """Score batches that no thread has begun: fill their rows of the losses, and yield each batch's number."""
     while (number := next_of(waiting)) is not None:
         batch = plan.batches[number]
         nats = scorer.token_losses(plan.tokens, batch)

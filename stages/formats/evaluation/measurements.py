@@ -41,7 +41,7 @@ class Measurements(Report):
     data_set: str
     """What it was measured on, as the Hub names it; else a name of one's own."""
     counted: str
-    """What a metric is of so many of: `documents`."""
+    """What a metric is computed over, in the plural: `documents`."""
     convention: str
     """How the metrics were computed, in prose."""
     weights_sha256: str = Field(min_length=1)

@@ -4,13 +4,15 @@ import json
 import os
 import pickle
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.manifest import DataOnlyPlanner, fault
+from stages.train.checkpoint.manifest import DataOnlyPlanner, check_metadata, fault
 from tests.train.small_run import run_workers, write_params, write_project
 
 CONSTANT = {"schedule__name": "constant", "checkpoint_every_steps": 3}
@@ -92,3 +94,30 @@ def test_a_manifest_without_files_is_skipped(project: Path) -> None:
     manifest = json.loads((newest(project) / "manifest.json").read_text())
     (newest(project) / "manifest.json").write_text(json.dumps(manifest | {"sha256": {}}))
     assert fault(newest(project)) == ".metadata is missing or damaged"
+
+
+@dataclass
+class Attribute:
+    """Pickled as Python 3.11.0 to 3.11.3 pickles a member of an enum."""
+
+    owner: object
+    name: str
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return getattr, (self.owner, self.name)
+
+
+def test_metadata_names_members_of_enums_by_getattr_in_some_versions_of_python(tmp_path: Path) -> None:
+    file = tmp_path / ".metadata"
+    file.write_bytes(pickle.dumps(Attribute(_MEM_FORMAT_ENCODING, "TORCH_PRESERVE_FORMAT")))
+
+    check_metadata(file)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Path, "unlink"), (_MEM_FORMAT_ENCODING, "__init_subclass__")])
+def test_metadata_gets_nothing_else_by_getattr(tmp_path: Path, owner: object, name: str) -> None:
+    file = tmp_path / ".metadata"
+    file.write_bytes(pickle.dumps(Attribute(owner, name)))
+
+    with pytest.raises(pickle.UnpicklingError, match=f"it asks for the attribute {name}"):
+        check_metadata(file)

@@ -107,11 +107,13 @@ class StagePages:
     def lines(self, texts: Sequence[str]) -> None:
         """Log lines; those that were printed at once in one entry, since each costs as much as thousands of letters."""
         entry: list[str] = []
+        letters = 0
         for text in texts:
-            if entry and sum(map(len, entry)) + len(text) > LETTERS_A_LOG:
+            if entry and letters + len(text) > LETTERS_A_LOG:
                 self._logger.info("%s", "\n".join(entry))
-                entry.clear()
+                entry, letters = [], 0
             entry.append(text)
+            letters += len(text)
         self._logger.info("%s", "\n".join(entry))
 
     def gate(self, table: str) -> None:

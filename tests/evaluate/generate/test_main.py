@@ -15,6 +15,7 @@ from stages.evaluate.model import open_model
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, read_completions
 from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
 from stages.formats.model_folder import MODEL, weights_sha256
+from stages.runtime.cache import ResultLog
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
@@ -151,7 +152,7 @@ def test_a_kill_loses_no_finished_text_and_the_outputs_are_the_same_bytes(projec
     file.write_bytes(file.read_bytes()[:-5])  # as if it had come in the middle of a line
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("stages.evaluate.generate.__main__.drop_others", lambda _: None)
+        monkeypatch.setattr(ResultLog, "drop", lambda _: None)
         main()
     assert outs(project) == whole
     assert set(before[:-1]) <= set(kept_lines(project))
@@ -168,7 +169,7 @@ def kept_lines(project: Path) -> list[bytes]:
 
 
 def test_what_was_finished_is_read_and_not_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_others", lambda _: None)
+    monkeypatch.setattr(ResultLog, "drop", lambda _: None)
     main()
     first = outs(project)
 
@@ -230,7 +231,7 @@ def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str,
 
 
 def test_texts_of_problems_that_were_edited_are_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.evaluate.generate.__main__.drop_others", lambda _: None)
+    monkeypatch.setattr(ResultLog, "drop", lambda _: None)
     main()
     (problems,) = (project / "problems").glob("*.jsonl")
     problems.write_text(problems.read_text().replace("assert ", "assert  ", 1))

@@ -6,7 +6,6 @@ Archives are other people's: unpacked within bounds, and nowhere but in one fold
 import lzma
 import re
 import shutil
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
+
+from backports import tarfile
 
 from flows.reproduce.revision import Revision, read_revision, require_made
 from stages.formats.revision.layout import MAIN, NOT_INDEXED, PROVENANCE

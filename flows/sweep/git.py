@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from backports import tarfile
 
 from stages.runtime.entry import UserError
 

@@ -22,7 +22,8 @@ import yaml
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, record
 from stages.runtime.hashes import file_sha256
-from stages.tokenizer.train import save_trained, train_bpe
+from stages.tokenizer.bpe import train_bpe
+from stages.tokenizer.train import save_trained
 
 ROOT = Path(__file__).parents[1]
 STAGES = {"collect": ["data/documents"], "clean": ["data/clean"], "tokenize": ["data/tokens"]}

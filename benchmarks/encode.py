@@ -22,7 +22,8 @@ from stages.formats.documents import shard_paths
 from stages.formats.tokens import TokenStore
 from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.parity import choose_engine
-from stages.tokenizer.train import sample, save_trained, train_bpe
+from stages.tokenizer.bpe import train_on_documents
+from stages.tokenizer.train import save_trained
 
 VOCABULARY = 32_768
 PROCESSES = 2
@@ -45,7 +46,7 @@ def measure(limit: int, runs: int) -> list[Any]:
     """Seconds of both sides as megabytes of text per second."""
     size = write_python_corpus(Path("documents"), limit, 16_000_000) / 1e6
     Path("tokenizer").mkdir()
-    save_trained(train_bpe(sample(Path("documents"), 20_000_000), VOCABULARY, "gpt2"), Path("tokenizer"))
+    save_trained(train_on_documents(Path("documents"), 20_000_000, VOCABULARY, "gpt2"), Path("tokenizer"))
     sides = {"ours": encode_by_stage, "datasets": encode_by_datasets}
     seconds = interleave(sides, runs)
     check_the_same_ids()

@@ -42,7 +42,8 @@ from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
 from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.parity import choose_engine
-from stages.tokenizer.train import sample, save_trained, train_bpe
+from stages.tokenizer.bpe import train_on_documents
+from stages.tokenizer.train import save_trained
 
 CONTEXT, VOCABULARY = 256, 4096
 """Of the model."""
@@ -109,7 +110,7 @@ def measure(model: str, config: dict[str, Any], limit: int, runs: int) -> list[M
 def write_model(config: dict[str, Any]) -> None:
     """A tokenizer of the documents, and a model of a `train.model` section with random weights."""
     Path("tokenizer").mkdir()
-    save_trained(train_bpe(sample(Path("documents"), 20_000_000), VOCABULARY, "gpt2"), Path("tokenizer"))
+    save_trained(train_on_documents(Path("documents"), 20_000_000, VOCABULARY, "gpt2"), Path("tokenizer"))
     tokenizer = open_tokenizer(Path("tokenizer"))
     torch.manual_seed(0)
     eos = tokenizer.eos_token_id

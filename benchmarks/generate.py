@@ -33,7 +33,8 @@ from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.sampling import Sampling, draw, stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
-from stages.tokenizer.train import sample, save_trained, train_bpe
+from stages.tokenizer.bpe import train_on_documents
+from stages.tokenizer.train import save_trained
 
 PROBLEMS = Path("problems/python.jsonl")
 SAMPLES = 20
@@ -160,7 +161,7 @@ def write_model(folder: Path) -> Path:
     """A random GPT-2 of 4.3 million parameters, with a tokenizer of Python's own source."""
     write_python_corpus(folder / "documents", 4_000_000, 4_000_000)
     (folder / "tokenizer").mkdir()
-    save_trained(train_bpe(sample(folder / "documents", 4_000_000), VOCABULARY, "gpt2"), folder / "tokenizer")
+    save_trained(train_on_documents(folder / "documents", 4_000_000, VOCABULARY, "gpt2"), folder / "tokenizer")
     torch.manual_seed(0)
     values = mini_section()["model"] | {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values)).eval()

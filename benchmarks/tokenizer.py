@@ -1,23 +1,32 @@
-"""Training the vocabulary from shards of documents, compared with the library `tokenizers` fed with the same files.
+"""Training the vocabulary from shards of documents: from nothing, and after one document was edited.
 
     python -m benchmarks.tokenizer [--quick]
 
-The merges are the same by construction; what is measured is whether reading shard by shard costs anything.
+The peer is the library `tokenizers`, fed with the texts of the same files. The tokenizers are compared: the same bytes.
+Each turn is a process of its own, and what is measured are the seconds of all cores (CPU time), imports left out.
 """
 
 import argparse
+import os
+import shutil
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import chdir
+from dataclasses import replace
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
-from stages.formats.documents import read_shard, shard_paths
-from stages.tokenizer.train import END_OF_TEXT, sample, train_bpe
+from stages.formats.documents import document_id, documents_of, read_shard, shard_paths, write_shard
+from stages.runtime.cache import CACHE
+from stages.tokenizer.bpe import train_by_reference, train_on_documents
+
+DOCUMENTS = Path("documents")
 
 VOCABULARY = 32_768
 
@@ -27,55 +36,72 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    trained: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        documents = Path(folder) / "documents"
-        size = write_python_corpus(documents, 10_000_000 if quick else 60_000_000, 8_000_000)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        size = write_python_corpus(DOCUMENTS, 10_000_000 if quick else 100_000_000, 8_000_000)
+        seconds = interleave({"library": library, "nothing": from_nothing, "edit": after_an_edit}, 1 if quick else 3)
+    what = f"byte-level BPE of {VOCABULARY:,} tokens, {size / 1e6:.0f} MB of Python"
+    peer = f"tokenizers {version('tokenizers')}, the same files"
+    figures = [
+        compare(
+            f"{what}, {when}: CPU time",
+            seconds[side],
+            seconds["library"],
+            peer_name=peer,
+            unit="s",
+            higher_is_better=False,
+            libraries=["tokenizers", "ffbpe"],
+        )
+        for when, side in (("from nothing", "nothing"), ("one document edited", "edit"))
+    ]
+    record("tokenizer", figures, quick=quick)
 
-        def ours() -> float:
-            start = time.perf_counter()
-            trained["ours"] = train_bpe(sample(documents, 2**40), VOCABULARY, "gpt2").to_str()
-            return time.perf_counter() - start
 
-        def library() -> float:
-            start = time.perf_counter()
-            trained["library"] = train_alone(read_texts(documents)).to_str()
-            return time.perf_counter() - start
+def library() -> float:
+    """Seconds of the library's trainer."""
+    return in_process(train_alone)
 
-        seconds = interleave({"ours": ours, "library": library}, 1 if quick else 3)
-    if trained["ours"] != trained["library"]:
+
+def from_nothing() -> float:
+    """Seconds of the stage's work where no shard was counted before."""
+    shutil.rmtree(CACHE, ignore_errors=True)
+    return in_process(train)
+
+
+def after_an_edit() -> float:
+    """Seconds of the stage's work after a document has a line more."""
+    shard = shard_paths(DOCUMENTS)[0]
+    first, *others = documents_of(read_shard(shard))
+    text = f"{first.text}EDITED = 1\n"
+    write_shard(shard, [replace(first, id=document_id(text), text=text), *others])
+    return in_process(train)
+
+
+def in_process(work: Callable[[], Tokenizer]) -> float:
+    """CPU seconds of the work in a process of its own. Raises SystemExit where the tokenizer is another one."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        seconds, same = pool.submit(timed, work).result()
+    if not same:
         raise SystemExit("the tokenizers differ")
-    figure = compare(
-        f"byte-level BPE of {VOCABULARY:,} tokens from {size / 1e6:.0f} MB of Python",
-        seconds["ours"],
-        seconds["library"],
-        peer_name=f"tokenizers {version('tokenizers')}, the same files",
-        unit="s",
-        higher_is_better=False,
-        libraries=["tokenizers"],
-    )
-    record("tokenizer", [figure], quick=quick)
+    return seconds
 
 
-def read_texts(folder: Path) -> Iterator[str]:
-    """Every text, from the files."""
-    for shard in shard_paths(folder):
-        yield from read_shard(shard, ["text"]).column("text").to_pylist()
+def timed(work: Callable[[], Tokenizer]) -> tuple[float, bool]:
+    """CPU seconds of this process and its children, and whether the result is the reference's."""
+    before = sum(os.times()[:4])
+    text = work().to_str()
+    seconds = sum(os.times()[:4]) - before
+    return seconds, work is train_alone or text == train_alone().to_str()
 
 
-def train_alone(texts: Iterator[str]) -> Tokenizer:
-    """The library's own example of a byte-level BPE."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+def train() -> Tokenizer:
+    """As the stage does."""
+    return train_on_documents(DOCUMENTS, 2**40, VOCABULARY, "gpt2")
+
+
+def train_alone() -> Tokenizer:
+    """As the library does."""
+    batches = (read_shard(shard, ["text"])["text"].to_pylist() for shard in shard_paths(DOCUMENTS))
+    return train_by_reference(batches, VOCABULARY, "gpt2")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def packages() -> Finding:
     """What is installed is what requirements.lock pins."""
     if not REQUIREMENTS_LOCK.exists():
         return Finding("ok", "packages", f"no {REQUIREMENTS_LOCK} here to compare with")
-    pins = pinned().values()
+    pins = pinned(here=True).values()
     found = [(name, installed(name) or "missing", wanted) for name, wanted in pins]
     wrong = [f"{name} {here} instead of {wanted}" for name, here, wanted in found if here != wanted]
     if not wrong:

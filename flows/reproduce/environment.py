@@ -25,8 +25,9 @@ VENV, READY, MADE_WITH = "venv", "ready", "made-with"
 
 REQUIREMENTS = "requirements.txt"
 
-PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*")
-"""A line of a lock that is obeyed. Others can name an index, a URL or a folder from which code would be run."""
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*( *; *[\w .'\"()<>=!]+)?")
+"""A line of a lock that is obeyed, perhaps on some platforms. Others can name an index, a URL or a folder from which
+code would be run."""
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -116,7 +117,7 @@ def needed_versions(revision: Revision, checkout: Path) -> dict[str, str]:
     pyproject = checkout / "pyproject.toml"
     named = groups(pyproject) if pyproject.exists() else {}
     optional = {library for name, libraries in named.items() if name != "run" for library in libraries}
-    pins = pinned(revision.folder / RECORDED_REQUIREMENTS)
+    pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True)
     return {name: version for name, (_, version) in pins.items() if name not in optional}
 
 
@@ -184,7 +185,7 @@ def install_locked(revision: Revision, python: Path) -> None:
 
     Wheels where all have one: what has none runs its own code when it is built. Raises UserError with pip's last lines.
     """
-    pins = pinned(revision.folder / RECORDED_REQUIREMENTS).values()
+    pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True).values()
     requirements = revision.work / REQUIREMENTS
     # Written anew: pip might read the recorded file in another encoding than it was checked in.
     atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins))
@@ -202,5 +203,5 @@ def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, 
     spelt = {name: spelling for name, (spelling, _) in pinned(path).items()}
     for name, (_, here) in different.items():
         if name in spelt and here != NOT_INSTALLED:
-            text = re.sub(rf"(?m)^({re.escape(spelt[name])})==\S+", rf"\g<1>=={here}", text)
+            text = re.sub(rf"(?m)^({re.escape(spelt[name])})==[^\s;]+", rf"\g<1>=={here}", text)
     atomic_write(path, text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.markers import Marker
 
 from stages.runtime.code import Sources, computing
 from stages.runtime.entry import UserError
@@ -34,7 +35,8 @@ installed."""
 
 _COMMAND = re.compile(r"-m\s+(stages(?:\.\w+)+)")
 
-_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)")  # without a build tag: +cpu is the same release
+# Without a build tag: +cpu is the same release.
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)[^\s;]*(?:\s*;\s*(.+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +152,18 @@ def _packages(section: object) -> set[str]:
     return {str(name) for names in asked if isinstance(names, list) for name in names}
 
 
-def pinned(lock_file: Path = REQUIREMENTS_LOCK) -> dict[str, tuple[str, str]]:
-    """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version."""
+def pinned(lock_file: Path = REQUIREMENTS_LOCK, *, here: bool = False) -> dict[str, tuple[str, str]]:
+    """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version.
+
+    `here`: without those whose marker (PEP 508) says that they are for other platforms.
+    """
     lines = lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else []
     pins = (found.groups() for found in map(_PIN.match, lines) if found)
-    return {normalised(name): (name, number) for name, number in pins}
+    return {
+        normalised(name): (name, number)
+        for name, number, marker in pins
+        if not (here and marker) or Marker(marker).evaluate()
+    }
 
 
 def normalised(name: str) -> str:

@@ -12,8 +12,9 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
+from stages.tokenizer.bpe import parts, train_on_documents
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, sample, save_trained, take_over, train_bpe
+from stages.tokenizer.train import characters, save_trained, take_over
 
 TRAINING_DOCUMENTS = CLEAN / TRAIN
 
@@ -39,9 +40,11 @@ def make(params: TokenizerParams, folder: Path) -> Tokenizer:
     if params.folder is not None:
         return take_over(Path(params.folder), folder)
     if params.kind == "characters":
-        tokenizer = characters(sample(TRAINING_DOCUMENTS, limit=2**63 - 1))
+        tokenizer = characters(part.texts() for part in parts(TRAINING_DOCUMENTS, limit=2**63 - 1))
     else:
-        tokenizer = train_bpe(sample(TRAINING_DOCUMENTS, params.training_bytes), params.vocabulary_size, params.pattern)
+        tokenizer = train_on_documents(
+            TRAINING_DOCUMENTS, params.training_bytes, params.vocabulary_size, params.pattern
+        )
         if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:
             print(
                 f"tokenizer.vocabulary_size = {params.vocabulary_size:,}: only {size:,} tokens, as no pair is left to "

@@ -11,7 +11,8 @@ from stages.formats.tokens import Positions
 from stages.tokenize import parity
 from stages.tokenize.engines import Engine, Fast, FlatIds, Reference, open_engine
 from stages.tokenize.parity import HARD_TEXTS, choose_engine, find_difference
-from stages.tokenizer.train import characters, train_bpe
+from stages.tokenizer.bpe import train_bpe
+from stages.tokenizer.train import characters
 from tests.small_project import function_text
 
 TEXTS = [function_text(number) for number in range(20)] + [text for text in HARD_TEXTS if text]

@@ -10,7 +10,8 @@ from stages.formats.documents import Document, document_id, read_documents, shar
 from stages.formats.tokens import TokenStore
 from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.engines import Engine, Fast, Reference
-from stages.tokenizer.train import save_trained, train_bpe
+from stages.tokenizer.bpe import train_bpe
+from stages.tokenizer.train import save_trained
 from tests.small_project import folder_bytes, function_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

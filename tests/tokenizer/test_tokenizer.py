@@ -16,8 +16,9 @@ from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
+from stages.tokenizer.bpe import parts, train_bpe
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, sample, save_trained, take_over, train_bpe
+from stages.tokenizer.train import characters, save_trained, take_over
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")
@@ -105,7 +106,7 @@ def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
     train = Path("data/clean/train")
     sizes = [item.size for item in read_documents(train)]
 
-    taken = [text for batch in sample(train, sum(sizes[:4]) + 1) for text in batch]
+    taken = [text for part in parts(train, sum(sizes[:4]) + 1) for text in part.texts()]
 
     assert taken == [item.text for item in read_documents(train)][:4]
     assert make(training_bytes=sum(sizes[:4])).to_str() == train_bpe([taken], 300, "gpt2").to_str()

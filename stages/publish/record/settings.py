@@ -129,7 +129,7 @@ def with_pins(path: Path, versions: Mapping[str, str]) -> bytes | None:
         return content
     text = content.decode("utf-8")
     for library, version in changed.items():
-        text = re.sub(rf"(?m)^({re.escape(library)})==\S+$", rf"\g<1>=={version}", text)
+        text = re.sub(rf"(?m)^({re.escape(library)})==[^\s;]+", rf"\g<1>=={version}", text)
     return text.encode("utf-8")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 
-WORDS = "words"
+WORDS = "word_counts"
 """The cache of counted shards, and the file in each of its entries."""
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -108,7 +108,7 @@ DATA_EDITS = (
     Edit("corpus/module_011.py"),
     Edit("stages/clean/features.py", '"newlines": text.count("\\n")', '"newlines": text.count("\\n") + 1'),
     Edit("stages/tokenize/encode.py", "tokens[is_text] = ids", "tokens[is_text] = ids[::-1]"),
-    Edit("stages/tokenizer/train.py", "initial_alphabet=sorted(", "initial_alphabet=sorted(2 * "),
+    Edit("stages/tokenizer/bpe.py", 'tie_break="smallest_pair_id"', 'tie_break="largest_content"'),
 )
 TRAIN_EDITS = (
     Edit("params.yaml", "muon_learning_rate: 0.004", "muon_learning_rate: 0.006"),

@@ -25,15 +25,19 @@ from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume
 from stages.train.data.packing import build_packing
-from stages.train.distributed.hardware import (
-    MICRO_BATCH,
-    micro_batch_size,
-    repeat_bits,
-    resolve_precision,
-    should_compile,
-    stays_compiled,
+from stages.train.distributed.hardware import repeat_bits, resolve_precision, should_compile, stays_compiled
+from stages.train.distributed.micro_batch import MICRO_BATCH, micro_batch_size
+from stages.train.distributed.parallel import (
+    DDP,
+    PROCESS_GROUP,
+    blocks,
+    compile_blocks,
+    count,
+    on_main,
+    shard,
+    spread,
+    uses_fsdp,
 )
-from stages.train.distributed.parallel import count, on_main, shard, spread, uses_fsdp
 from stages.train.launch.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.build import build_model, flops_per_token
@@ -90,7 +94,12 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     """Join the other processes, if there are any; then data, model and optimizers. Every process calls this."""
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
-    accelerator = Accelerator(mixed_precision="no", log_with=params.trackers or None, project_dir=TRACKERS)
+    accelerator = Accelerator(
+        mixed_precision="no",
+        log_with=params.trackers or None,
+        project_dir=TRACKERS,
+        kwargs_handlers=[PROCESS_GROUP, DDP],
+    )
     # Decided by the main process's hardware: machines may differ, the computation may not.
     precision = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type).precision)
     params = params.model_copy(update={"precision": precision})
@@ -101,9 +110,10 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     eager = CausalLoss(build_model(params, store.manifest), params)
     flops, peak = flops_per_token(eager.model, params.sequence_length), peak_flops(accelerator.device)
     throughput = Throughput(flops, peak and peak * accelerator.num_processes)
-    eager.to(accelerator.device)
     if uses_fsdp():
         shard(eager, accelerator)
+    else:
+        eager.to(accelerator.device)
     micro_batch = micro_batch_size(params, accelerator, eager)
     optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
     return Setup(params, accelerator, store, index, eager, optimizers, micro_batch, throughput, stop)
@@ -114,10 +124,14 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
     fixed_order = setup.params.deterministic_micro_batch_size is not None
     # Else kernels may be chosen by their times on the device, which differ from run to run.
     options: dict[str, Any] = {"deterministic": fixed_order}
+    model: nn.Module = setup.eager
     # Each size of a micro-batch is compiled. Beyond torch's limit of 8 it would run one eagerly, with other last bits.
-    torch._dynamo.config.recompile_limit = 8 + 2 * len(setup.params.batch_doublings)
-    eager = setup.eager
-    model = cast(nn.Module, torch.compile(eager, dynamic=False, options=options)) if compiled else eager
+    sizes = 8 + 2 * len(setup.params.batch_doublings)
+    torch._dynamo.config.recompile_limit = sizes * max(1, len(list(blocks(setup.eager))) if uses_fsdp() else 1)
+    if compiled and uses_fsdp():
+        compile_blocks(setup.eager, dynamic=False, options=options)
+    elif compiled:
+        model = cast(nn.Module, torch.compile(model, dynamic=False, options=options))
     if not uses_fsdp() and not fixed_order:
         model = spread(model, setup.accelerator)
     return Trainer(**vars(setup), model=model, compiled=compiled)

@@ -59,6 +59,9 @@ def environment(config: LaunchConfig) -> dict[str, str]:
         # Threads of two processes on the same cores would wait for each other.
         own = max(1, torch.get_num_threads() * config.machines // config.processes)
         values.setdefault("OMP_NUM_THREADS", str(own))
+    else:
+        # Segments that grow: what batches of other sizes and evaluation leave free does not lie about in pieces.
+        values.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     return values
 
 

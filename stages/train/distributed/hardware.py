@@ -1,26 +1,24 @@
-"""What the hardware decides: the precision of matrix products, whether to compile, how many sequences go in a pass.
+"""What the hardware decides: the precision of matrix products, and whether to compile.
 
 All of it by what the hardware is, never by timing, so that the same machine always decides alike. `PARROTFLOW_COMPILE`
-(auto, the default, on or off) and `PARROTFLOW_MICRO_BATCH` decide otherwise. The precision that `train.precision: auto`
-means replaces it in the parameters before anything is built: the fingerprint, the reports and the provenance carry it.
+(auto, the default, on or off) decides otherwise. The precision that `train.precision: auto` means replaces it in the
+parameters before anything is built: the fingerprint, the reports and the provenance carry it.
 """
 
 import os
 import shutil
+import sysconfig
+from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from torch.utils import deterministic
 
 from stages.formats.revision.execution import Session
-from stages.runtime.entry import UserError, whole_number
-from stages.train.data.batches import batch_size, rows_before
-from stages.train.distributed.parallel import count
-from stages.train.model.loss import CausalLoss
+from stages.runtime.entry import UserError
+from stages.train.data.batches import rows_before
 from stages.train.params import TrainParams
 
 COMPILE = "PARROTFLOW_COMPILE"
-MICRO_BATCH = "PARROTFLOW_MICRO_BATCH"
 
 ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """oneDNN multiplies bf16 on CPUs; these variables keep it below an instruction set (its manual, "CPU Dispatcher
@@ -30,12 +28,6 @@ REPAYS_FROM_FLOPS = {"cpu bf16": 5e13, "cpu fp32": 1e14, "cuda bf16": 2e16, "cud
 """Total work from which compilation repays its start-up: 30 to 40 s on 2 cores with an empty compiler cache. With a
 GPT-2 of 4 layers it then saves 0.08 s in a step of 1e11 in bf16 (AMX), 0.05 s in fp32 (AVX-512: 4,200 tokens/s eager,
 4,450 compiled). Not measured on a GPU."""
-
-CPU_TOKENS = 8192
-"""More tokens at a time gain nothing on a CPU and cost memory."""
-
-USABLE = 0.8
-"""Of the memory that is left on a GPU: the rest is for what one trial does not show (fragments, the compiler)."""
 
 
 def resolve_precision(params: TrainParams, device_type: str) -> TrainParams:
@@ -87,7 +79,10 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
     """Whether a run that starts afresh compiles: decided by the whole run's work."""
     choice, compiler = _compile_choice(), _has_compiler(device)
     if choice == "on" and not compiler:
-        raise UserError(f"{COMPILE}=on: compiling for the CPU needs a C++ compiler (g++ or clang++); install one")
+        needed = "CPU needs a C++ compiler (g++ or clang++)"
+        if device.type != "cpu":
+            needed = "GPU needs a C compiler (gcc or clang) and Python's headers (python3-dev)"
+        raise UserError(f"{COMPILE}=on: compiling for the {needed}; install it")
     if choice != "auto" or not compiler:
         return choice == "on"
     tokens = rows_before(params, params.max_steps) * params.sequence_length
@@ -115,65 +110,11 @@ def _compile_choice() -> str:
 
 
 def _has_compiler(device: torch.device) -> bool:
-    return device.type != "cpu" or any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
-
-
-def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
-    """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
-    share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
-    if params.deterministic_micro_batch_size is not None:
-        return params.deterministic_micro_batch_size
-    if (given := whole_number(MICRO_BATCH, None)) is not None:
-        return min(given, share)
-    if accelerator.device.type != "cuda":
-        return min(share, max(1, CPU_TOKENS // params.sequence_length))
-    return balanced(share, _fitting_on_all(params.sequence_length, accelerator, model))
-
-
-def balanced(share: int, fitting: int) -> int:
-    """The size of equal micro-batches, as few as can be, of at most `fitting` sequences: 10 by at most 4 is 4, 3, 3."""
-    micro_batches = -(-share // max(1, fitting))
-    return -(-share // micro_batches)
-
-
-def sequences_that_fit(free: int, state: int, per_sequence: int) -> int:
-    """How many sequences fit into `free` bytes, besides a `state` that is allocated later; 1 at least."""
-    return max(1, int((free - state) * USABLE / max(1, per_sequence)))
-
-
-def _fitting_on_all(sequence_length: int, accelerator: Accelerator, model: CausalLoss) -> int:
-    """The least over the processes of what fits, from the memory that one sequence takes.
-
-    One trial of the smallest size: a search by larger ones would leave some processes out of memory in the middle of a
-    sharded model's collectives, and the others waiting for them.
-    """
-    device = accelerator.device
-    own = _fitting(sequence_length, device, model)
-    if failed := accelerator.num_processes - count(accelerator, own > 0):
-        raise UserError(
-            f"train: not even one sequence of {sequence_length} tokens fits on {failed} of {accelerator.num_processes} "
-            "devices; lower train.sequence_length, set train.gradient_checkpointing, or shard the model (FSDP)"
-        )
-    everywhere = accelerator.gather(torch.tensor([own], device=device))
-    return int(everywhere.min().item())
-
-
-def _fitting(sequence_length: int, device: torch.device, model: CausalLoss) -> int:
-    """Sequences that fit on this process's GPU; 0 where one does not."""
-    ids = torch.zeros((1, sequence_length), dtype=torch.int64, device=device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    try:
-        model(ids, ids, ids).sum().backward()
-    except torch.OutOfMemoryError:
-        return 0
-    gradients = sum(p.grad.numel() * p.grad.element_size() for p in model.parameters() if p.grad is not None)
-    per_sequence = torch.cuda.max_memory_allocated(device) - before - gradients
-    model.zero_grad(set_to_none=True)
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info(device)
-    # Not there yet: the gradients, AdamW's two moments (Muon has one), and DDP's buckets or FSDP's gathered blocks.
-    return sequences_that_fit(free, 4 * gradients, per_sequence)
+    """Whether there is what compiles for the device; triton, which compiles for GPUs, builds a C module of Python's."""
+    if device.type == "cpu":
+        return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    return has_headers and any(shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "clang"))
 
 
 def repeat_bits(device: torch.device, asked_for: bool = False) -> None:

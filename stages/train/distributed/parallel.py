@@ -3,20 +3,25 @@
 It is spread not at all, data parallel (DDP), or sharded (FSDP2). Accelerate's launcher says which, and its process
 group carries it. FSDP2 is applied here by torch's `fully_shard`: accelerate would quietly use DDP where there is no
 GPU, and takes one optimizer only.
+
+A sharded model computes in bf16 by gathering its weights in bf16, not by autocast: that would gather twice the bytes,
+and keep a bf16 copy of each whole weight until the backward pass. So between its layers too activations are bf16.
+Gradients are summed in fp32, and the shards of weights and optimizer state stay in fp32.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +29,13 @@ from stages.runtime.entry import UserError
 from stages.train.model.loss import CausalLoss
 
 Result = TypeVar("Result")
+
+PROCESS_GROUP = InitProcessGroupKwargs(timeout=timedelta(hours=1))
+"""How long a process waits for another: the main one may download a mirror or hash tens of GB while the others wait. Of
+a process that fails the others hear from the launcher, which ends them (`launcher._wait`)."""
+
+DDP = DistributedDataParallelKwargs(gradient_as_bucket_view=True, broadcast_buffers=False)
+"""Buckets that are the gradients, not copies of them; buffers are constants here, such as rotary frequencies."""
 
 
 def on_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
@@ -56,11 +68,16 @@ def uses_fsdp() -> bool:
 
 
 def shard(model: CausalLoss, accelerator: Accelerator) -> None:
-    """Shard a model's parameters in place (FSDP2): each block by itself, then what lies around the blocks."""
-    mesh = _mesh(accelerator)
+    """Shard a model's parameters in place (FSDP2): each block by itself, then what lies around the blocks.
+
+    `fully_shard` moves what it shards to the device, a block at a time: the whole model need not fit there.
+    """
+    mesh, in_bf16 = _mesh(accelerator), model.dtype == torch.bfloat16
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if in_bf16 else MixedPrecisionPolicy()
     for block in blocks(model):
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    model.autocast = False
 
 
 def _mesh(accelerator: Accelerator) -> DeviceMesh:
@@ -79,7 +96,8 @@ def blocks(model: CausalLoss) -> Iterator[nn.Module]:
     must be no block: all processes gather a block's weights together.
     """
     names = set(model.model._no_split_modules or ())
-    return (module for module in model.modules() if type(module).__name__ in names)
+    # Sharding gives a layer a class of its own, derived from the model's.
+    return (module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__})
 
 
 def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
@@ -88,11 +106,24 @@ def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     return wrapped
 
 
+def compile_blocks(model: CausalLoss, **options: Any) -> None:
+    """Compile each layer of a sharded model in place; layers alike share the compiled code.
+
+    `forward` alone, which leaves FSDP's hooks out: they gather weights, and would split what is compiled.
+    """
+    for block in blocks(model):
+        block.forward = torch.compile(block.forward, **options)
+
+
 @contextmanager
 def exchange_gradients(model: nn.Module, enabled: bool) -> Iterator[None]:
-    """Whether the backward pass within exchanges gradients between processes, or only accumulates its own."""
+    """Whether the backward pass within exchanges gradients between all processes, or only accumulates its own.
+
+    A sharded model's are scattered in each: whole gradients of all weights would not fit. Replicas exchange theirs in
+    the last.
+    """
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(enabled)
+        model.set_requires_all_reduce(enabled)
     with model.no_sync() if isinstance(model, DistributedDataParallel) and not enabled else nullcontext():
         yield
 
@@ -100,6 +131,12 @@ def exchange_gradients(model: nn.Module, enabled: bool) -> Iterator[None]:
 def full_tensor(tensor: Tensor) -> Tensor:
     """The full value of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_bytes(tensors: Iterable[Tensor | None]) -> int:
+    """What this process holds of some tensors that may be sharded."""
+    own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None)
+    return sum(tensor.numel() * tensor.element_size() for tensor in own)
 
 
 def full_weights(model: nn.Module) -> dict[str, Any]:

@@ -16,14 +16,25 @@ from torch.nn import functional
 
 from stages.train.data.batches import IGNORED
 
-ROWS_PER_WIDTH = {"cpu": 4, "cuda": 16}
-"""Tokens at once in bf16, by the head's width. Each time one gradient of the head (vocabulary x width) is added to the
-sum: more tokens, fewer sums; fewer tokens, less memory. On CPUs with AMX, the only ones that take bf16 by themselves, 4
-was the fastest tried at widths of 256 and 512; at 768 the nearest tried, 2.7, was. Not tried on a GPU."""
+ROWS_PER_WIDTH = {torch.bfloat16: 4, torch.float32: 2}
+"""Tokens at once on a CPU, by the head's width. Each time one gradient of the head (vocabulary x width) is added to the
+sum: more tokens, fewer sums; fewer tokens, less memory. In bf16 on CPUs with AMX, the only ones that take it by
+themselves, 4 was the fastest tried at widths of 256 and 512; at 768 the nearest tried, 2.7, was. In fp32 torch chooses
+too few: 128 of 4,096 tokens for a head of 4,096 x 256, which is 10 to 25 % slower (AVX-512 and AVX2), and 16 of 2,048
+tokens for a head of 50,257 x 768, which takes three times as long."""
 
-FP32_ROWS_PER_WIDTH = 2
-"""The same in fp32 on a CPU. torch chooses too few: 128 of 4,096 tokens for a head of 4,096 x 256, which is 10 to 25 %
-slower (AVX-512 and AVX2), and 16 of 2,048 tokens for a head of 50,257 x 768, which takes three times as long."""
+GPU_LOGITS = 2**28
+"""Logits at once on a GPU: 1 GiB in fp32, of which about five are alive where this is not compiled. Not measured."""
+
+GPU_LEAST_ROWS = 1024
+"""Tokens at once on a GPU for the largest vocabularies: fewer would leave its matrix units idle."""
+
+
+def rows_at_once(device_type: str, vocabulary: int, width: int, dtype: torch.dtype) -> int:
+    """Tokens whose logits are computed together."""
+    if device_type == "cpu":
+        return ROWS_PER_WIDTH[dtype] * width
+    return max(GPU_LEAST_ROWS, GPU_LOGITS // vocabulary)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
@@ -31,16 +42,17 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype:
 
     `hidden` is (tokens, width), `weight` (vocabulary, width), `targets` (tokens); products are taken in `dtype`.
     """
+    vocabulary, width = weight.shape
+    rows = rows_at_once(hidden.device.type, vocabulary, width, dtype)
     if dtype == torch.float32:
         # Retained graphs are not needed here; torch warns under its compiler where this is not said.
         options = nn.LinearCrossEntropyOptions(
             allow_retain_graph=torch.compiler.is_compiling(),
-            batch_chunk_size=FP32_ROWS_PER_WIDTH * hidden.shape[1] if hidden.device.type == "cpu" else None,
+            batch_chunk_size=rows,
         )
         return functional.linear_cross_entropy(
             hidden, weight, targets, reduction="sum", ignore_index=IGNORED, options=options
         )
-    rows = ROWS_PER_WIDTH.get(hidden.device.type, 16) * hidden.shape[1]
     total: Tensor
     if torch.is_grad_enabled():
         total = _LinearCrossEntropy.apply(hidden, weight, targets, dtype, rows)  # type: ignore[no-untyped-call]
@@ -61,7 +73,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         head = weight.to(dtype)
         vocabulary = torch.arange(len(weight), device=weight.device)
         total = torch.zeros((), device=weight.device)
-        weight_gradient = torch.zeros_like(weight)
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         hidden_gradients = []
         for part, wanted in zip(torch.split(hidden.to(dtype), rows), torch.split(targets, rows), strict=True):
             log_probabilities = torch.log_softmax(functional.linear(part, head).float(), dim=-1)

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from stages.formats.plain_head import has_plain_head
 from stages.runtime.entry import UserError
 from stages.train.data.batches import IGNORED
-from stages.train.model.linear_cross_entropy import linear_cross_entropy
+from stages.train.model.linear_cross_entropy import linear_cross_entropy, rows_at_once
 from stages.train.params import TrainParams
 
 SWITCH = "output_router_logits"
@@ -40,23 +40,33 @@ class CausalLoss(nn.Module):
             raise ValueError("precision is auto: resolve_precision first")
         self.model = model
         self.dtype = torch.bfloat16 if params.precision == "bf16" else torch.float32
+        self.autocast = self.dtype == torch.bfloat16
+        """False where the weights come in bf16 themselves (`parallel.shard`)."""
         self.by_document = params.attention == "document"
         self.plain_head = has_plain_head(model)
         self.router_loss = router_loss_of(model)
 
-    def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
         """(2,): both losses, each summed over all targets that are not `IGNORED`, in nats. Their sum is trained on.
 
-        All three inputs are (rows, sequence_length). Without routers the second is 0.
+        All three inputs are (rows, sequence_length); positions are read under `attention: document` alone. Without
+        routers the second is 0.
         """
         extra: dict[str, Any] = {"position_ids": positions} if self.by_document else {}
         extra |= {"output_router_logits": True} if self.router_loss else {}
         model = self.model.base_model if self.plain_head else self.model
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             output = model(input_ids=inputs, use_cache=False, **extra)
             routers = self.router_loss(output.router_logits, targets) if self.router_loss else None
         nats = self._cross_entropy(output[0].flatten(0, 1), targets.flatten())
         return torch.stack([nats, torch.zeros_like(nats) if routers is None else routers])
+
+    def rows_at_once(self, device_type: str) -> int:
+        """Tokens whose logits are computed together; 1 where it is always all of them."""
+        if not self.plain_head:
+            return 1
+        vocabulary, width = self.model.get_output_embeddings().weight.shape
+        return rows_at_once(device_type, vocabulary, width, self.dtype)
 
     def _cross_entropy(self, output: Tensor, targets: Tensor) -> Tensor:
         """Of hidden states where the head is plain, else of logits; (tokens, width) and (tokens,)."""

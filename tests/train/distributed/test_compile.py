@@ -43,3 +43,17 @@ def test_a_choice_of_the_user_holds_for_a_run_that_continues_too(monkeypatch: py
 def test_where_there_is_no_compiler_a_compiled_run_continues_eager(with_a_compiler: Path) -> None:
     with_a_compiler.unlink()
     assert not stays_compiled(False, sessions(True), CPU)
+
+
+def test_a_gpu_needs_a_c_compiler_and_pythons_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton builds a module of Python's with them; without, a run would die in its first step."""
+    gpu, on_gpu = torch.device("cuda"), sessions(True, device_type="cuda")
+    headers = tmp_path / "include"
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(headers))
+    monkeypatch.delenv("CC", raising=False)
+    assert not stays_compiled(False, on_gpu, gpu)
+    (tmp_path / "gcc").touch(mode=0o700)
+    assert not stays_compiled(False, on_gpu, gpu)
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    assert stays_compiled(False, on_gpu, gpu)

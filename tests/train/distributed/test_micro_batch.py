@@ -1,9 +1,35 @@
 """How many sequences a forward pass takes."""
 
+from dataclasses import dataclass, field
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.train.distributed.hardware import balanced, sequences_that_fit
+from stages.train.distributed.micro_batch import USABLE, balanced, fitting_on_all, sequences_that_fit
+
+
+@dataclass
+class Gpu:
+    """A GPU whose memory is known: what a pass takes at once, for each sequence, and for the logits of a part."""
+
+    memory: int
+    constant: int
+    per_sequence: int
+    logits: int = 0
+    """Of one sequence."""
+    part: int = 1
+    """Sequences whose logits are there at once."""
+    tried: list[int] = field(default_factory=list)
+
+    def takes(self, sequences: int) -> int:
+        return self.constant + self.per_sequence * sequences + self.logits * min(sequences, self.part)
+
+    def peak(self, sequences: int) -> int | None:
+        self.tried.append(sequences)
+        return self.takes(sequences) if self.takes(sequences) <= self.memory else None
+
+    def room(self) -> int:
+        return self.memory
 
 
 @given(share=st.integers(1, 500), fitting=st.integers(1, 500))
@@ -13,6 +39,40 @@ def test_micro_batches_are_as_few_and_as_equal_as_can_be(share: int, fitting: in
     assert -(-share // size) == -(-share // fitting)
 
 
-def test_the_optimizers_state_is_left_room_for() -> None:
-    assert sequences_that_fit(free=10_000, state=5_000, per_sequence=400) == 10
-    assert sequences_that_fit(free=10_000, state=9_990, per_sequence=400) == 1
+def test_what_does_not_grow_with_the_sequences_is_told_from_what_does() -> None:
+    assert sequences_that_fit(room=10_000, size=1, smaller=5_400, larger=5_800) == int(5_000 * USABLE / 400)
+    assert sequences_that_fit(room=5_410, size=1, smaller=5_400, larger=5_800) == 1
+
+
+@given(
+    memory=st.integers(1, 10**6),
+    constant=st.integers(0, 10**5),
+    per_sequence=st.integers(1, 10**4),
+    logits=st.integers(0, 10**4),
+    part=st.integers(1, 12),
+    share=st.integers(1, 256),
+)
+def test_what_is_chosen_fits_and_nothing_is_tried_that_does_not(
+    memory: int, constant: int, per_sequence: int, logits: int, part: int, share: int
+) -> None:
+    gpu = Gpu(memory, constant, per_sequence, logits, part)
+    fitting = fitting_on_all(share, part, gpu, least=lambda own: own)
+    assert (fitting == 0) == (gpu.takes(1) > memory)
+    assert gpu.takes(fitting) <= memory or not fitting
+    assert all(gpu.takes(tried) <= memory for tried in gpu.tried[1:])
+
+
+def test_beyond_a_part_of_the_loss_only_activations_count() -> None:
+    gpu = Gpu(memory=100_000, constant=5_000, per_sequence=500, logits=2_000, part=6)
+    assert fitting_on_all(256, 6, gpu, least=lambda own: own) == int((100_000 - 5_000 - 12_000) * USABLE / 500)
+    assert gpu.tried == [1, 2, 6, 12]
+
+
+def test_the_process_with_the_least_memory_decides_for_all() -> None:
+    small, large = (Gpu(memory, constant=1_000, per_sequence=500) for memory in (5_000, 50_000))
+    alone = fitting_on_all(64, 1, small, least=lambda own: own)
+    said: list[int] = []
+    fitting_on_all(64, 1, small, least=lambda own: said.append(own) or own)
+    heard = iter(said)
+    assert fitting_on_all(64, 1, large, least=lambda own: min(own, next(heard))) == alone
+    assert small.tried[-2:] == large.tried == [1, 2]

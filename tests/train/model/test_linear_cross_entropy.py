@@ -81,7 +81,7 @@ def test_in_bf16_it_is_no_further_from_the_truth_than_the_usual_way() -> None:
 
 
 def test_nothing_as_large_as_the_logits_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS_PER_WIDTH", {"cpu": 1})
+    monkeypatch.setattr(module, "ROWS_PER_WIDTH", {torch.bfloat16: 1, torch.float32: 1})
     hidden, weight, targets = drawn(0, 512, 256, 8)
     kept: list[int] = []
 
@@ -111,3 +111,9 @@ def test_only_a_plain_head_is_taken_apart_and_all_have_the_loss_of_their_logits(
         logits = model(input_ids=inputs, use_cache=False).logits
     wanted = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
     torch.testing.assert_close(loss_of(inputs, targets, torch.zeros_like(inputs))[0], wanted, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(("vocabulary", "width"), [(4_096, 128), (50_304, 768), (151_936, 4_096)])
+def test_on_a_gpu_the_logits_of_a_part_take_about_a_gibibyte(vocabulary: int, width: int) -> None:
+    rows = module.rows_at_once("cuda", vocabulary, width, torch.bfloat16)
+    assert 0.9 < rows * vocabulary * 4 / 2**30 <= 1

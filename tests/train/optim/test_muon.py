@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stages.train.optim.muon import muon_of, orthogonalise
+from stages.train.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
 
 SETTINGS = {"lr": 0.01, "momentum": 0.95, "weight_decay": 0.1}
 
@@ -53,3 +53,25 @@ def test_of_a_square_matrix_the_smallest_singular_values_stay_small_and_none_exc
     values = torch.linalg.svdvals(orthogonalise(torch.randn(20, 64, 64), torch.float32))
     assert values.min() < 0.1
     assert values.max() < 1.21
+
+
+@pytest.mark.parametrize("shape", [(16, 48), (48, 16), (3, 16, 24)])
+def test_tensors_of_one_shape_are_orthogonalised_together_as_they_are_one_by_one(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    updates = [torch.randn(shape) for _ in range(3)]
+    for together, one in zip(orthogonalise_all(updates, torch.float32), updates, strict=True):
+        torch.testing.assert_close(together, orthogonalise(one, torch.float32), rtol=0, atol=1e-5)
+
+
+def test_on_a_gpu_matrices_of_one_shape_are_taken_together_up_to_a_limit() -> None:
+    shapes = [(64, 64), (64, 128), (64, 64), (8192, 4096), (8192, 4096), (8192, 4096)]
+    elsewhere = [torch.empty(shape, device="meta") for shape in shapes]
+    taken = stacks(elsewhere)
+    assert [[tuple(matrix.shape) for matrix in stack] for stack in taken] == [
+        [(64, 64), (64, 64)],
+        [(64, 128)],
+        [(8192, 4096), (8192, 4096)],
+        [(8192, 4096)],
+    ]
+    assert all(sum(matrix.numel() for matrix in stack) <= STACKED for stack in taken)
+    assert len(stacks(torch.empty(2, 2) for _ in range(5))) == 5

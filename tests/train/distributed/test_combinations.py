@@ -1,0 +1,161 @@
+"""Sharding, replicas, compilation, bf16, checkpointing and accumulation together give what one process gives.
+
+All that run on so many processes are trained in one launch. What is compiled is captured and differentiated as always;
+only the last step, to machine code, is left out.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from stages.train.distributed.parallel import blocks, full_weights
+from stages.train.loop import StopSignal
+from stages.train.params import TrainParams
+from stages.train.worker import compile_and_spread, set_up
+from tests.train.models import MODELS
+from tests.train.small_run import params, run_workers, write_project
+
+STEPS = 3
+
+ROUNDING = 2e-5
+"""Absolute, on weights of about 0.02 to 1, in fp32."""
+
+BF16_ROUNDING = 0.01
+"""Nats per token: between layers activations are bf16 where the model is sharded, and fp32 where it is not."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a model is trained."""
+
+    model: str
+    processes: int
+    sharded: bool = True
+    replicas: int = 1
+    compiled: bool = False
+    micro_batch: int = 2
+    """Sequences; a process's share is 8 / processes."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of the `train` section."""
+
+    @property
+    def name(self) -> str:
+        """Also of its file."""
+        kind = ("hsdp" if self.replicas > 1 else "fsdp2") if self.sharded else "ddp"
+        parts = [self.model, f"{self.processes}_{kind}", "compiled" if self.compiled else "eager"]
+        return "-".join([*parts, *(f"{key}={value}" for key, value in self.changes.items())])
+
+    @property
+    def values(self) -> TrainParams:
+        """The section: fp32 unless the changes say otherwise."""
+        changes = {"global_batch_size": 8, "max_steps": STEPS, "precision": "fp32"} | self.changes
+        return TrainParams.model_validate(params(model=MODELS[self.model], schedule__warmup_steps=1, **changes))
+
+
+CHECKPOINTED = {"gradient_checkpointing": True}
+BF16 = {"precision": "bf16"}
+
+RUNS = [
+    Run("llama", 2, sharded=False, compiled=True, changes=CHECKPOINTED),
+    Run("qwen3", 2, sharded=False, compiled=True, changes=BF16),
+    Run("llama", 2, compiled=True),
+    Run("llama", 2, compiled=True, changes=CHECKPOINTED),
+    Run("qwen3", 2, compiled=True, changes=BF16),
+    Run("qwen3", 2, changes=BF16 | CHECKPOINTED),
+    Run("mixtral", 2),
+    Run("qwen3_moe", 2, changes=CHECKPOINTED),
+    Run("llama", 4, replicas=2, compiled=True, micro_batch=1),
+    Run("qwen3_moe", 4, replicas=2, micro_batch=1),
+    Run("qwen3", 4, replicas=2, compiled=True, micro_batch=1, changes=BF16),
+]
+
+
+def train_all(runs: list[Run]) -> None:
+    """In each process of a launch; what the main one saves is (losses, weights)."""
+    for run in runs:
+        os.environ["ACCELERATE_USE_FSDP"] = str(run.sharded and run.processes > 1).lower()
+        os.environ["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] = str(run.replicas)
+        os.environ["PARROTFLOW_MICRO_BATCH"] = str(run.micro_batch)
+        torch.compile = without_code
+        torch._dynamo.reset()
+        counters.clear()
+        setup = set_up(run.values, StopSignal())
+        trainer = compile_and_spread(setup, run.compiled)
+        if isinstance(trainer.eager, FSDPModule):
+            gathered = gathered_dtypes(trainer.eager)
+        batches = list(trainer.micro_batches(range(STEPS)))
+        assert len(batches) == STEPS * 8 // run.processes // run.micro_batch
+        losses = []
+        for step in range(STEPS):
+            result = trainer.step(step, [batch for batch in batches if batch.step == step])
+            losses.append(result.loss.item())
+        if isinstance(trainer.eager, FSDPModule):
+            assert all(isinstance(parameter, DTensor) for parameter in trainer.eager.parameters())
+            assert gathered == {trainer.eager.dtype}
+            if run.compiled:  # layers alike share their code, in training and under recomputation
+                assert counters["stats"]["unique_graphs"] == 1, counters
+                assert not counters["graph_break"]
+        weights = full_weights(trainer.eager)
+        if setup.accelerator.is_main_process:
+            torch.save((losses, weights), f"{run.name}.pt")
+
+
+COMPILE: Callable[..., Any] = torch.compile
+
+
+def without_code(model: Any, dynamic: bool, options: dict[str, Any]) -> Any:
+    """As the trainer asks for it, less the options of the machine code."""
+    return COMPILE(model, dynamic=dynamic, backend="aot_eager")
+
+
+def gathered_dtypes(model: nn.Module) -> set[torch.dtype]:
+    """Filled with those in which layers have their weights during a pass."""
+    found: set[torch.dtype] = set()
+
+    def look(block: nn.Module, *_: Any) -> None:
+        found.update(parameter.dtype for parameter in block.parameters())
+
+    for block in blocks(model):
+        block.register_forward_hook(look, prepend=True)
+    return found
+
+
+Trained = Callable[[Run], tuple[list[float], dict[str, Tensor]]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """What a run gave."""
+    project = write_project(tmp_path_factory.mktemp("combinations"))
+    alone = {alone_of(run).name: alone_of(run) for run in RUNS}
+    for processes, runs in ((1, list(alone.values())), *((n, [r for r in RUNS if r.processes == n]) for n in (2, 4))):
+        run_workers(project, processes, partial(train_all, runs))
+    return lambda run: torch.load(project / f"{run.name}.pt")
+
+
+def alone_of(run: Run) -> Run:
+    """The same in one process, neither compiled nor checkpointed."""
+    return Run(run.model, 1, sharded=False, changes={key: v for key, v in run.changes.items() if key == "precision"})
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_a_run_is_that_of_one_process(run: Run, trained: Trained) -> None:
+    losses, weights = trained(run)
+    expected_losses, expected = trained(alone_of(run))
+    assert losses[-1] < losses[0]
+    if run.values.precision == "bf16":
+        assert losses == pytest.approx(expected_losses, abs=BF16_ROUNDING)
+        return
+    assert losses == pytest.approx(expected_losses, abs=1e-5)
+    assert weights.keys() == expected.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=ROUNDING, msg=name)

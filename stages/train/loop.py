@@ -22,6 +22,7 @@ from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, mi
 from stages.train.data.packing import PackingIndex
 from stages.train.distributed.gradients import gradient_sum
 from stages.train.distributed.parallel import clip, count, norm
+from stages.train.distributed.transfers import HostCopy, pinned
 from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.report import Reporter
@@ -90,7 +91,8 @@ class Trainer(Setup):
     def micro_batches(self, steps: range) -> Iterator[MicroBatch]:
         """This process's micro-batches of some steps."""
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
-        return self.throughput.timed(micro_batches(self.store, self.index, self.params, share, steps))
+        place = {"place": pinned} if self.accelerator.device.type == "cuda" else {}
+        return self.throughput.timed(micro_batches(self.store, self.index, self.params, share, steps, **place))
 
     def step(self, step: int, batches: Iterable[MicroBatch]) -> StepResult:
         """One optimizer step: forward and backward over this process's part of the global batch, clip, update."""
@@ -98,7 +100,8 @@ class Trainer(Setup):
         for batch in batches:
             torch.manual_seed(dropout_seed(self.params.seed, batch))
             gradients.add(partial(self.losses, batch), batch.is_last)
-        asked_to_stop = torch.tensor([float(self.stop.is_set)], device=self.accelerator.device)
+        # Filled on the device: a value that is copied there would be waited for.
+        asked_to_stop = torch.full((1,), float(self.stop.is_set), device=self.accelerator.device)
         (loss, router_loss), stop_votes = gradients.finish(asked_to_stop)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
         self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
@@ -107,7 +110,8 @@ class Trainer(Setup):
 
     def losses(self, batch: MicroBatch) -> Tensor:
         """Both losses of `CausalLoss`, as this micro-batch's part of those of the global batch."""
-        arrays = (batch.rows.inputs, batch.rows.targets, batch.rows.positions)
+        arrays = [batch.rows.inputs, batch.rows.targets]
+        arrays += [batch.rows.positions] if self.eager.by_document else []
         tensors = [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
         part: Tensor = self.model(*tensors) / batch.step_targets
         return part
@@ -134,7 +138,7 @@ def train(
     Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
     """
     params, steps = trainer.params, reporter.steps
-    votes = torch.zeros(())
+    votes = HostCopy(torch.zeros(()))
     for step, batches in groupby(trainer.micro_batches(steps), key=attrgetter("step")):
         result = trainer.step(step, batches)
         done, last = step + 1, step + 1 == steps.stop
@@ -147,7 +151,7 @@ def train(
             with trainer.throughput.aside("evaluation"):
                 reporter.validation(done, validation.measure())
         # The votes of the step before: those of this one would have to be waited for.
-        stopping, votes = votes.item() > 0, result.stop_votes
+        stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
         if done in params.export_steps:
             # Before the checkpoint, so that a checkpoint never claims a step whose export is missing.
             export_step(

@@ -136,9 +136,14 @@ class ProcessShare:
 
 
 def micro_batches(
-    store: TokenStore, index: PackingIndex, params: TrainParams, share: ProcessShare, steps: range
+    store: TokenStore,
+    index: PackingIndex,
+    params: TrainParams,
+    share: ProcessShare,
+    steps: range,
+    place: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Iterator[MicroBatch]:
-    """A process's micro-batches of some steps."""
+    """A process's micro-batches of some steps; `place` is called on the rows of each, in the thread that reads them."""
 
     def reads() -> Iterator[Callable[[], MicroBatch]]:
         for step in steps:
@@ -150,7 +155,7 @@ def micro_batches(
                 yield partial(read, rows[first:stop], step, first, stop == own.stop, targets)
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
-        read = read_rows(store, index, rows, params.sequence_length)
+        read = place(read_rows(store, index, rows, params.sequence_length))
         return MicroBatch(read, step, first_row, is_last, step_targets)
 
     return read_ahead(reads())

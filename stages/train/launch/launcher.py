@@ -17,7 +17,7 @@ from types import FrameType
 
 import yaml
 
-from stages.runtime.entry import EXIT_TERMINATED, UserError, whole_number
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, whole_number
 from stages.runtime.launch import supervision
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import command, environment
@@ -33,6 +33,11 @@ LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
 RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
 """Keys of an accelerate config that go on record: none with addresses, and none that has no effect."""
+
+
+AFTER_FAILURE_SECONDS = 20.0
+"""How long workers may take to end after the first that failed: on GPUs they may wait for it in an exchange until the
+process group's timeout (`parallel.PROCESS_GROUP`)."""
 
 
 class Stop(threading.Event):
@@ -111,12 +116,17 @@ def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple
 
 
 def _wait(process: "subprocess.Popen[bytes]", stop: Stop, line: supervision.Supervision) -> int:
-    """Wait for the launcher. After a stop its whole session is killed when the grace is over.
+    """Wait for the launcher. Its whole session is killed some time after a worker has failed, or after a stop.
 
-    Or at once where no worker has begun: there is nothing to save, and a launcher waits for minutes for other machines.
+    After a stop when the grace is over, or at once where no worker has begun: there is nothing to save, and a launcher
+    waits for minutes for other machines.
     """
-    grace, stopped = grace_seconds(), math.inf
+    grace, stopped, failed = grace_seconds(), math.inf, math.inf
     while process.poll() is None:
+        if line.outcome() not in (None, 0, EXIT_CONTINUE, EXIT_TERMINATED):
+            failed = min(failed, time.monotonic())
+        if time.monotonic() >= failed + AFTER_FAILURE_SECONDS:
+            os.killpg(process.pid, signal.SIGKILL)
         if stop.is_set():
             stopped = min(stopped, time.monotonic())
             is_over = grace is not None and time.monotonic() >= stopped + grace

@@ -17,6 +17,13 @@ from transformers.masking_utils import sdpa_mask
 from stages.runtime.entry import UserError
 
 UNMASKED = "sdpa_unmasked"
+"""transformers builds no mask for it, and does not ask the device whether a row holds several documents."""
+
+WINDOWED = "sdpa_windowed"
+"""The same where some layers attend to a window only: for those it builds one."""
+
+WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+"""How configs name the tokens that a layer attends to."""
 
 SPAN = 6
 """Tokens of each of the two documents that a model is tried with."""
@@ -32,9 +39,13 @@ def leave_out_mask(model: PreTrainedModel, sequence_length: int) -> None:
     if model.config._attn_implementation == "sdpa":
         row = torch.arange(min(2 * SPAN, sequence_length))[None]
         masked = _logits(model, row)
-        AttentionInterface.register(UNMASKED, sdpa_attention_forward)
-        AttentionMaskInterface.register(UNMASKED, _mask_unless_plain)
-        model.set_attn_implementation(UNMASKED)
+        config = model.config.get_text_config()
+        sizes = [size for name in WINDOWS if (size := getattr(config, name, None))]
+        name = WINDOWED if min(sizes, default=sequence_length + 1) <= sequence_length else UNMASKED
+        AttentionInterface.register(name, sdpa_attention_forward)
+        if name == WINDOWED:
+            AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
+        model.set_attn_implementation(name)
         if not torch.allclose(_logits(model, row), masked, rtol=1e-4, atol=1e-5):
             model.set_attn_implementation("sdpa")
 

@@ -154,9 +154,7 @@ def train(
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
         if done in params.export_steps:
             # Before the checkpoint, so that a checkpoint never claims a step whose export is missing.
-            export_step(
-                trainer.eager, trainer.accelerator, params, trainer.store.manifest, checkpoints.export_path(done)
-            )
+            export_step(trainer.eager, trainer.accelerator, trainer.store.manifest, checkpoints.export_path(done))
         due = done in segment if segment else done % params.checkpoint_every_steps == 0 or last or stopping
         if due:
             check_finite(trainer, step, "the loss", result.loss.item())

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import math
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -200,28 +201,28 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
     return int(6 * sum(multiplied.values()) + attention)
 
 
-def full_model(
-    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest
-) -> PreTrainedModel | None:
+def full_model(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manifest) -> PreTrainedModel | None:
     """The model on the CPU of the main process, without the padding of the vocabulary; None on the others.
 
-    Every process calls this: a sharded model is put together.
+    Every process calls this: a sharded model is put together. It can be saved, and does not compute: it is made without
+    weights, takes the trained ones, and has none of the tables that models do not save.
     """
-    weights = full_weights(trained)
+    weights = full_weights(trained.model)
     if not accelerator.is_main_process:
         return None
-    plain = CausalLoss(build_model(params, vocabulary), params)
-    plain.load_state_dict(weights)
-    plain.model.resize_token_embeddings(vocabulary.vocab_size)
-    plain.model.config.use_cache = True
-    return plain.model
+    with torch.device("meta"):
+        plain: PreTrainedModel = type(trained.model)(deepcopy(trained.model.config))
+    plain.load_state_dict(weights, assign=True)
+    plain.tie_weights()
+    plain.resize_token_embeddings(vocabulary.vocab_size)
+    plain.generation_config = trained.model.generation_config
+    plain.config.use_cache = True
+    return plain
 
 
-def export_step(
-    trained: CausalLoss, accelerator: Accelerator, params: TrainParams, vocabulary: Manifest, place: Path
-) -> None:
+def export_step(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manifest, place: Path) -> None:
     """Write the model as it is at one of `export_steps`. Every process calls this."""
-    model = full_model(trained, accelerator, params, vocabulary)
+    model = full_model(trained, accelerator, vocabulary)
     if model is not None:
         with atomic_folder(place) as folder:
             save_model(model, folder)

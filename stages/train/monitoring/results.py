@@ -55,7 +55,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
 
     Raises UserError where the model of one of `export_steps` is missing.
     """
-    model = full_model(trainer.eager, trainer.accelerator, trainer.params, trainer.store.manifest)
+    model = full_model(trainer.eager, trainer.accelerator, trainer.store.manifest)
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if model is None:
         return

@@ -1,30 +1,42 @@
 """GPT-2 124M on one GPU: tokens per second, model-FLOPs utilisation and memory against nanoGPT, in the same lease.
 
-    python -m benchmarks.train_gpu --nanogpt PATH [--micro-batch 32] [--quick]
+    python -m benchmarks.train_gpu --nanogpt PATH [--micro-batch 32] [--deterministic] [--quick]
 
-Sequences of 1024 tokens, bf16, AdamW, gradients accumulated to `ACCUMULATION` micro-batches a step; both sides
-compiled, on the same random tokens, taking turns. Needs torch, transformers and accelerate alone. Without a GPU it says
-so and records nothing; `--try-on-cpu` runs a tiny model to see that all of it works, and records nothing either.
+Sequences of 1024 tokens, bf16, AdamW, `ACCUMULATION` micro-batches a step; both sides compiled, on the same random
+tokens, taking turns. Ours is the product's own `Trainer.step`, set up as a worker sets it up, on micro-batches that are
+ready. Without --micro-batch the size is what the product's own trials find. Without a GPU it says so and records
+nothing; `--try-on-cpu` takes the same steps with a tiny model and a nominal peak, prints the figures and records
+nothing either; `--eager` leaves compilation out.
 """
 
 import argparse
+import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
-from stages.formats.tokens import Manifest
+from stages.formats.splits import TRAIN
+from stages.formats.tokens import MANIFEST, TOKENS, Manifest
+from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch.workers import environment
 from stages.runtime.section import read_params_file
-from stages.train.model.build import build_model, flops_per_token, padded_vocabulary
-from stages.train.model.loss import CausalLoss
-from stages.train.monitoring.throughput import peak_flops
-from stages.train.optim.optimizers import build_optimizers
+from stages.tokenize.encode import write_token_shard
+from stages.train.data.batches import MicroBatch
+from stages.train.distributed.micro_batch import MICRO_BATCH
+from stages.train.loop import StopSignal, Trainer
+from stages.train.model.build import padded_vocabulary
 from stages.train.params import TrainParams
+from stages.train.worker import compile_and_spread, set_up
 
 VOCABULARY = 50_257
 ACCUMULATION = 4
@@ -32,80 +44,123 @@ ACCUMULATION = 4
 GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 64}
 
+NOMINAL_PEAK = 1e12
+"""FLOP/s that `--try-on-cpu` takes for the CPU's peak, so that the utilisation is computed too."""
+
+WARM_UP_STEPS = 5
+
 Step = Callable[[], None]
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class Side:
+    """One side, warmed up."""
+
+    step: Step
+    memory_bytes: int
+    """The most that its steps have taken on the GPU; 0 on a CPU."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nanogpt", type=Path)
-    parser.add_argument("--micro-batch", type=int, default=32, help="sequences of a forward pass")
+    parser.add_argument("--micro-batch", type=int, help="sequences of a forward pass")
+    parser.add_argument("--deterministic", action="store_true", help="sums of a fixed order; needs --micro-batch")
+    parser.add_argument("--eager", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--try-on-cpu", action="store_true")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available() and not arguments.try_on_cpu:
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available() and not given.try_on_cpu:
         print("no GPU here: not measured")
         return
-    device = torch.device("cpu" if arguments.try_on_cpu else "cuda")
-    params = gpt2_params(TINY if arguments.try_on_cpu else GPT2)
-    length = params.sequence_length
-    batches = [
-        torch.randint(VOCABULARY, (arguments.micro_batch, length + 1), device=device) for _ in range(ACCUMULATION)
-    ]
-    sides = {"ours": our_step(params, device, batches)}
-    if arguments.nanogpt:
-        sides["nanoGPT"] = nanogpt_step(arguments.nanogpt, params, device, batches)
+    device = torch.device("cpu" if given.try_on_cpu else "cuda")
+    params = gpt2_params(TINY if given.try_on_cpu else GPT2, given.micro_batch if given.deterministic else None)
+    if given.micro_batch:
+        os.environ[MICRO_BATCH] = str(given.micro_batch)
+    nanogpt = given.nanogpt and given.nanogpt.resolve()
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        trainer = product_trainer(params, device, compiled=not given.eager)
+        size = trainer.micro_batch_size
+        batches = list(trainer.micro_batches(range(1)))[:ACCUMULATION]
+    sides = {"ours": warmed_up(our_step(trainer, batches), device)}
+    if nanogpt:
+        sides["nanoGPT"] = warmed_up(nanogpt_step(nanogpt, params, device, batches, compiled=not given.eager), device)
     else:
         print("nanoGPT is left out: no --nanogpt PATH")
-    tokens = ACCUMULATION * arguments.micro_batch * length
-    memory = {name: warmed_up_bytes(step, device) for name, step in sides.items()}
-    runs = 3 if arguments.quick or arguments.try_on_cpu else 20
-    speeds = interleave({name: timed(step, tokens, device) for name, step in sides.items()}, runs)
-    if arguments.try_on_cpu:
-        print({name: f"{max(speed):,.0f} tokens/s" for name, speed in speeds.items()}, "on the CPU: not recorded")
+    tokens = sum(batch.rows.inputs.size for batch in batches)
+    runs = 3 if given.quick or given.try_on_cpu else 20
+    speeds = interleave({name: timed(side.step, tokens, device) for name, side in sides.items()}, runs)
+    peak = NOMINAL_PEAK if given.try_on_cpu else trainer.throughput.peak_flops
+    share = trainer.throughput.flops_per_token / peak * 100 if peak else None
+    found = figures(speeds, {name: side.memory_bytes for name, side in sides.items()}, share, device)
+    for figure in found:
+        print(f"{figure.figure}: {figure.ours:,.1f} {figure.unit} (micro-batches of {size} sequences)")
+    if given.try_on_cpu:
+        print(f"a tiny model on the CPU, its peak taken to be {NOMINAL_PEAK:.0e} FLOP/s: not recorded")
         return
-    record("train_gpu", figures(params, speeds, memory, device), quick=arguments.quick)
+    record("train_gpu", found, quick=given.quick)
 
 
-def gpt2_params(model: dict[str, Any]) -> TrainParams:
-    """The project's recipe with AdamW and GPT-2's shape."""
+def gpt2_params(model: dict[str, Any], deterministic_micro_batch_size: int | None) -> TrainParams:
+    """The project's recipe with AdamW and GPT-2's shape; a global batch that no micro-batch exceeds."""
     section = read_params_file(Path("params.yaml"))["train"]
     off = {"activation_function": "gelu_pytorch_tanh", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     section |= {"model": model | off, "sequence_length": model["n_positions"], "precision": "bf16"}
+    section |= {"global_batch_size": 256, "packing": "concatenate", "trackers": []}
+    section["deterministic_micro_batch_size"] = deterministic_micro_batch_size
     section["optimizer"] |= {"name": "adamw", "adamw_learning_rate": 6e-4}
     return TrainParams.model_validate(section)
 
 
-def our_step(params: TrainParams, device: torch.device, batches: list[torch.Tensor]) -> Step:
-    """What the training loop does in a step."""
-    loss_of = CausalLoss(build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ())), params).to(device)
-    optimizers = build_optimizers(loss_of.model, params.optimizer, params.precision)
-    compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False))
-    positions = torch.arange(params.sequence_length, device=device).expand(len(batches[0]), -1)
-    count = sum(batch[:, 1:].numel() for batch in batches)
+def product_trainer(params: TrainParams, device: torch.device, compiled: bool) -> Trainer:
+    """What a worker trains with, over random tokens in the working directory, in a worker's environment."""
+    launch = LaunchConfig(Path("one"), processes=1, machines=1, on_cpu=device.type == "cpu", sharded=False)
+    for name, value in environment(launch).items():
+        os.environ.setdefault(name, value)
+    write_random_tokens(TOKENS / TRAIN, 2 * params.global_batch_size * params.sequence_length)
+    return compile_and_spread(set_up(params, StopSignal()), compiled)
+
+
+def write_random_tokens(folder: Path, tokens: int) -> None:
+    """A store of one document."""
+    folder.mkdir(parents=True)
+    ids = np.random.default_rng(0).integers(VOCABULARY, size=tokens, dtype=np.uint32)
+    info = {"id": "0", "source": "random", "path": "0", "bytes": 4 * tokens}
+    shard = write_token_shard(folder, "s000", ids, np.array([tokens], dtype=np.int64), [info], 0, "uint16")
+    manifest = Manifest("uint16", VOCABULARY, 0, "", "tokenizers", (shard,))
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+
+
+def our_step(trainer: Trainer, batches: list[MicroBatch]) -> Step:
+    """The product's own step, at a tenth of the peak rate."""
+    targets = sum(batch.rows.target_count for batch in batches)
+    ready = [MicroBatch(batch.rows, 0, batch.first_row, batch is batches[-1], targets) for batch in batches]
+    number = trainer.params.schedule.warmup_steps // 10
 
     def step() -> None:
-        for batch in batches:
-            torch.autograd.backward(compiled(batch[:, :-1], batch[:, 1:], positions).sum() / count)
-        torch.nn.utils.clip_grad_norm_(loss_of.parameters(), params.max_gradient_norm)
-        optimizers.step(0.1)
+        trainer.step(number, ready)
 
     return step
 
 
-def nanogpt_step(folder: Path, params: TrainParams, device: torch.device, batches: list[torch.Tensor]) -> Step:
+def nanogpt_step(
+    folder: Path, params: TrainParams, device: torch.device, batches: list[MicroBatch], compiled: bool
+) -> Step:
     """nanoGPT's own model and optimizer, in its own loop's order, with the settings that it ships for a GPU."""
     model = load_nanogpt(folder, params, padded_vocabulary(VOCABULARY)).to(device)
     optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), device.type)
-    compiled = cast(nn.Module, torch.compile(model))
+    forward = cast(nn.Module, torch.compile(model)) if compiled else model
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
+    ready = [(torch.from_numpy(batch.rows.inputs), torch.from_numpy(batch.rows.targets)) for batch in batches]
 
     def step() -> None:
-        for batch in batches:
+        for inputs, targets in ready:
+            on_device = [tensor.to(device, non_blocking=True) for tensor in (inputs, targets)]
             with torch.autocast(device.type, dtype=torch.bfloat16):
-                _, loss = compiled(batch[:, :-1], batch[:, 1:].contiguous())
-            (loss / len(batches)).backward()
+                _, loss = forward(*on_device)
+            (loss / len(ready)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -113,15 +168,15 @@ def nanogpt_step(folder: Path, params: TrainParams, device: torch.device, batche
     return step
 
 
-def warmed_up_bytes(step: Step, device: torch.device) -> int:
-    """The most memory that a side's steps take; compiles it."""
+def warmed_up(step: Step, device: torch.device) -> Side:
+    """Take a few steps, which compiles what is compiled, and see what memory they take."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-    for _ in range(5):
+    for _ in range(WARM_UP_STEPS):
         step()
-    return torch.cuda.max_memory_allocated(device) - before if on_gpu else 0
+    return Side(step, torch.cuda.max_memory_allocated(device) - before if on_gpu else 0)
 
 
 def timed(step: Step, tokens: int, device: torch.device) -> Callable[[], float]:
@@ -139,16 +194,15 @@ def timed(step: Step, tokens: int, device: torch.device) -> Callable[[], float]:
 
 
 def figures(
-    params: TrainParams, speeds: dict[str, list[float]], memory: dict[str, int], device: torch.device
+    speeds: dict[str, list[float]], memory: dict[str, int], share: float | None, device: torch.device
 ) -> list[Measurement]:
-    """Speed, utilisation and memory, compared with nanoGPT where it was given."""
-    with torch.device("meta"):
-        model = build_model(params, Manifest("uint16", VOCABULARY, 0, "", "", ()))
-    peak = peak_flops(device)
-    share = flops_per_token(model, params.sequence_length) / peak * 100 if peak else None
+    """Speed, utilisation and memory, compared with nanoGPT where it was given.
+
+    `share` is the utilisation in percent that a token per second means; None where the GPU's peak is not known.
+    """
     peer = speeds.get("nanoGPT")
     name = "nanoGPT, compiled, bf16, fused AdamW" if peer else ""
-    libraries, accelerator = ["torch", "transformers"], torch.cuda.get_device_name(device)
+    accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     own = speeds["ours"]
 
     def figure(what: str, ours: list[float], other: list[float] | None, unit: str, higher: bool) -> Measurement:
@@ -159,17 +213,18 @@ def figures(
             peer_name=name,
             unit=unit,
             higher_is_better=higher,
-            libraries=libraries,
+            libraries=["torch", "transformers"],
             accelerator=accelerator,
         )
 
-    own_share, peer_share = ([speed * share for speed in side or []] if share else [] for side in (own, peer))
-    utilisation = [figure("MFU", own_share, peer_share or None, "%", True)] if share else []
-    return [
-        figure("speed", own, peer, "tokens/s", True),
-        *utilisation,
-        figure("memory", [memory["ours"] / 2**30], [memory["nanoGPT"] / 2**30] if peer else None, "GiB", False),
-    ]
+    found = [figure("speed", own, peer, "tokens/s", True)]
+    if share:
+        of_peer = [speed * share for speed in peer] if peer else None
+        found.append(figure("MFU", [speed * share for speed in own], of_peer, "%", True))
+    if memory["ours"]:
+        of_peer = [memory["nanoGPT"] / 2**30] if peer else None
+        found.append(figure("memory", [memory["ours"] / 2**30], of_peer, "GiB", False))
+    return found
 
 
 if __name__ == "__main__":

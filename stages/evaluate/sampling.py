@@ -44,16 +44,19 @@ def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Float
     if temperature < COLDEST:
         most_likely: list[int] = logits.argmax(dim=-1).tolist()
         return most_likely
-    probabilities = torch.softmax(logits.float() / temperature, dim=-1).cpu().numpy()
+    probabilities = torch.softmax(logits.float() / temperature, dim=-1)
     if top_p == 1:
-        cumulative = np.cumsum(probabilities, axis=1, dtype=np.float64)
+        cumulative = np.cumsum(probabilities.cpu().numpy(), axis=1, dtype=np.float64)
         tokens: list[int] = _index(cumulative, cumulative[:, -1], uniforms).tolist()
         return tokens
-    return _from_nucleus(probabilities, top_p, uniforms, CANDIDATES)
+    likely = _on_host if probabilities.device.type == "cpu" else _on_device
+    return _from_nucleus(probabilities, top_p, uniforms, CANDIDATES, likely)
 
 
-def _from_nucleus(probabilities: npt.NDArray[np.float32], top_p: float, uniforms: Floats, candidates: int) -> list[int]:
-    likely = _most_likely(probabilities, candidates)
+def _from_nucleus(
+    probabilities: torch.Tensor, top_p: float, uniforms: Floats, candidates: int, most_likely: "MostLikely"
+) -> list[int]:
+    likely = most_likely(probabilities, candidates)
     rows = np.arange(len(likely))
     cumulative = np.cumsum(likely, axis=1, dtype=np.float64)
     # The smallest set of most likely tokens whose probability reaches top_p: at least one.
@@ -61,23 +64,35 @@ def _from_nucleus(probabilities: npt.NDArray[np.float32], top_p: float, uniforms
     total = cumulative[rows, last]
     index = _index(cumulative, total, uniforms)
     drawn = likely[rows, index]
-    tokens: list[int] = (probabilities == drawn[:, None]).argmax(axis=1).tolist()
+    are_drawn = probabilities == torch.from_numpy(drawn).to(probabilities.device)[:, None]
+    tokens: list[int] = are_drawn.byte().argmax(dim=1).tolist()
     # Of several equally likely tokens the one of the drawn rank, in the order of their ids.
     rank = index - (likely > drawn[:, None]).sum(axis=1)
     for row in np.flatnonzero(rank):
-        tokens[row] = int(np.flatnonzero(probabilities[row] == drawn[row])[rank[row]])
+        tokens[row] = int(are_drawn[row].nonzero()[rank[row], 0])
     everything = probabilities.shape[1]
     for row in np.flatnonzero(total < top_p) if candidates < everything else ():
         one = slice(row, row + 1)
-        tokens[row] = _from_nucleus(probabilities[one], top_p, uniforms[one], everything)[0]
+        tokens[row] = _from_nucleus(probabilities[one], top_p, uniforms[one], everything, most_likely)[0]
     return tokens
 
 
-def _most_likely(probabilities: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
-    """The `number` highest of each row, descending. Their ids are not sorted: only one of each row is needed."""
+MostLikely: TypeAlias = Callable[[torch.Tensor, int], npt.NDArray[np.float32]]
+"""So many of the highest probabilities of each row, descending. Their ids are not sorted: one of each row is needed."""
+
+
+def _on_host(probabilities: torch.Tensor, number: int) -> npt.NDArray[np.float32]:
+    """`MostLikely` for a CPU, where a partition is faster than a sort."""
     least = max(0, probabilities.shape[1] - number)
-    chosen = np.partition(probabilities, least, axis=1)[:, least:] if least else probabilities
+    every = probabilities.numpy()
+    chosen = np.partition(every, least, axis=1)[:, least:] if least else every
     return np.sort(chosen, axis=1)[:, ::-1]
+
+
+def _on_device(probabilities: torch.Tensor, number: int) -> npt.NDArray[np.float32]:
+    """`MostLikely` for a GPU, which sends these alone to the host."""
+    found: npt.NDArray[np.float32] = probabilities.topk(min(number, probabilities.shape[1]), dim=1).values.cpu().numpy()
+    return found
 
 
 def _index(cumulative: Floats, total: Floats, uniforms: Floats) -> npt.NDArray[np.int64]:

@@ -22,7 +22,14 @@ from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.distributed.hardware import describe_precision
-from stages.train.launch.checks import check_batch, check_machine, check_store, note_dropout, note_padded_vocabulary
+from stages.train.launch.checks import (
+    check_batch,
+    check_machine,
+    check_store,
+    note_dropout,
+    note_idle_devices,
+    note_padded_vocabulary,
+)
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
 from stages.train.model.build import build_config, check_model, source_folder
 from stages.train.monitoring.trackers import check_trackers
@@ -53,7 +60,7 @@ def main() -> None:
 
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in notes:
+    for line in [*notes, *note_idle_devices(config)]:
         print(line, flush=True)
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)
     if code := launch(config, params):

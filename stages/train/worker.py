@@ -108,7 +108,8 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     index = build_packing(store, params.sequence_length, params.packing)
 
     eager = CausalLoss(build_model(params, store.manifest), params)
-    flops, peak = flops_per_token(eager.model, params.sequence_length), peak_flops(accelerator.device)
+    flops = flops_per_token(eager.model, params.sequence_length)
+    peak = peak_flops(accelerator.device, params.precision)
     throughput = Throughput(flops, peak and peak * accelerator.num_processes)
     if uses_fsdp():
         shard(eager, accelerator)

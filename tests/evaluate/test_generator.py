@@ -37,7 +37,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from stages.evaluate import generator, side_by_side
+from stages.evaluate import generator, sampling, side_by_side
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
@@ -419,6 +419,17 @@ def test_a_nucleus_of_any_size_is_the_one_of_a_full_sort(top_p: float, spread: f
         place = int(np.searchsorted(cumulative[:kept], uniforms[row] * cumulative[:kept][-1], side="right"))
         assert token == int(ids[place])
         assert [token] == draw(logits[row : row + 1], 0.8, top_p, uniforms[row : row + 1])
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.999999])
+def test_a_gpu_draws_the_same_from_the_same_probabilities(monkeypatch: pytest.MonkeyPatch, top_p: float) -> None:
+    logits = torch.randn(16, 2000, generator=torch.Generator().manual_seed(0)).round(decimals=1)  # many are equal
+    uniforms = np.random.default_rng(1).random(16)
+    drawn = draw(logits, 0.8, top_p, uniforms)
+
+    monkeypatch.setattr(sampling, "_on_host", sampling._on_device)
+
+    assert draw(logits, 0.8, top_p, uniforms) == drawn
 
 
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1, 0)])

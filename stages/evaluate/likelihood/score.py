@@ -38,7 +38,8 @@ from stages.runtime.entry import UserError, whole_number
 
 WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 
-GPU_WINDOWS = 16
+GPU_TOKENS = 2**15
+"""That a GPU reads at once. Not measured."""
 
 CORE_TOKENS = 1024
 """That a core reads at once. What a layer computes for more of them leaves the core's cache, and its memory is handed
@@ -52,12 +53,15 @@ ACTIVATIONS = 32
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
 
-ROWS_PER_WIDTH = {"cpu": 1, "cuda": 16}
-"""Positions whose logits are computed at once, by the head's width. The logits of a whole batch are its largest tensor:
-a part needs a small share of that memory, and no more time (2 cores, 16 windows of 256, 4,096 tokens in the vocabulary:
+ROWS_PER_WIDTH = 1
+"""Positions whose logits a CPU computes at once, by the head's width. Those of a whole batch are its largest tensor: a
+part needs a small share of that memory, and no more time (2 cores, 16 windows of 256, 4,096 tokens in the vocabulary:
 1.0 s in parts, 1.1 s whole, on a busy machine). With as many rows as the head is wide, reading the head again costs no
-more than writing the logits. Not tried on a GPU.
+more than writing the logits.
 """
+
+GPU_LOGITS, GPU_LEAST_ROWS = 2**28, 1024
+"""Logits that a GPU computes at once, 1 GiB, and positions at least, for its matrix units. Not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +150,8 @@ def _score_share(work: Sequence[tuple[int, Path, Plan, str]], folder: Path, rank
 
 def windows_at_once(sizes: WindowSizes) -> int:
     """How many full windows a GPU or a core scores at once, unless the environment says it."""
-    default = GPU_WINDOWS if torch.cuda.is_available() else max(1, CORE_TOKENS // sizes.context_length)
-    return whole_number(WINDOWS_VARIABLE, default)
+    tokens = GPU_TOKENS if torch.cuda.is_available() else CORE_TOKENS
+    return whole_number(WINDOWS_VARIABLE, max(1, tokens // sizes.context_length))
 
 
 def require_finite(nats: Floats, model: ScoredModel) -> None:
@@ -238,7 +242,9 @@ class Scorer:
             return cross_entropy(logits.float(), expected, reduction="none")
         hidden = self.model.base_model(input_ids=inputs, use_cache=False)[0][:, -kept:][scored]
         head = self.model.get_output_embeddings()
-        rows = ROWS_PER_WIDTH.get(hidden.device.type, 16) * hidden.shape[1]
+        rows = ROWS_PER_WIDTH * hidden.shape[1]
+        if hidden.device.type != "cpu":
+            rows = max(GPU_LEAST_ROWS, GPU_LOGITS // head.weight.shape[0])
         parts = zip(torch.split(hidden, rows), torch.split(expected, rows), strict=True)
         return torch.cat([cross_entropy(head(part).float(), ids, reduction="none") for part, ids in parts])
 

@@ -79,10 +79,10 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
     """Whether a run that starts afresh compiles: decided by the whole run's work."""
     choice, compiler = _compile_choice(), _has_compiler(device)
     if choice == "on" and not compiler:
-        needed = "CPU needs a C++ compiler (g++ or clang++)"
+        needed = "CPU needs a C++ compiler (g++ or clang++); install one"
         if device.type != "cpu":
-            needed = "GPU needs a C compiler (gcc or clang) and Python's headers (python3-dev)"
-        raise UserError(f"{COMPILE}=on: compiling for the {needed}; install it")
+            needed = "GPU needs a C compiler (gcc or clang) and Python's headers (python3-dev); install both"
+        raise UserError(f"{COMPILE}=on: compiling for the {needed}")
     if choice != "auto" or not compiler:
         return choice == "on"
     tokens = rows_before(params, params.max_steps) * params.sequence_length

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.runtime.launch.config import LaunchConfig, require_devices
+from stages.runtime.launch.config import LaunchConfig, device_count, require_devices
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
@@ -26,6 +26,17 @@ def check_machine(config: LaunchConfig) -> None:
         raise UserError(
             f"{config.path}: main_process_port = {config.port} is in use on this machine; end what holds it "
             "(a run before this one?), or set another port on every machine"
+        )
+
+
+def note_idle_devices(config: LaunchConfig) -> Iterator[str]:
+    """A line where GPUs of this machine have no process."""
+    own, found = config.processes // config.machines, device_count()
+    if not config.on_cpu and own < found:
+        yield (
+            f"note: {found - own} of {found} GPUs of this machine stay idle: {config.path} starts {own} process"
+            f"{'es' if own > 1 else ''} here; for all of them copy launch/ddp.yaml (or fsdp2.yaml), set num_processes: "
+            f"{found} and name it by PARROTFLOW_LAUNCH"
         )
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import distribution
+from pathlib import Path
 
 import torch
 
@@ -35,6 +36,8 @@ COMPUTING = re.compile(
     "PARROTFLOW_COMPILE|PARROTFLOW_MICRO_BATCH|NVIDIA_TF32_OVERRIDE|"
     "(OMP|GOMP|KMP|MKL|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|CUBLAS|CUDNN|NCCL)_.*"
 )
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
 PRIVATE = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
 """What the names of variables hold that are about places, people or secrets."""
 HARMLESS = re.compile(r"[\w.,:;=+-]{1,200}")
@@ -85,12 +88,23 @@ def imported_versions(compiled: bool) -> dict[str, str]:
     versions |= {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
     if torch.cuda.is_available():
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        versions |= {"cuda": str(torch.version.cuda), "cudnn": str(cudnn)}
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        versions |= {"cuda": str(torch.version.cuda), "cudnn": str(cudnn), "nccl": ".".join(map(str, nccl))}
+        versions |= {"gpu driver": _driver_version(), "tf32": "on" if torch.backends.cuda.matmul.allow_tf32 else "off"}
+    if compiled and "triton" in sys.modules:
+        versions["triton"] = str(sys.modules["triton"].__version__)
     compiler = shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
     if compiled and compiler:
         asked = subprocess.run([compiler, "-dumpfullversion"], check=False, capture_output=True, text=True)
         versions["c++"] = asked.stdout.strip()
     return versions
+
+
+def _driver_version() -> str:
+    """The kernel module's; empty where it does not say."""
+    said = NVIDIA_DRIVER.read_text(encoding="utf-8") if NVIDIA_DRIVER.exists() else ""
+    found = re.search(r"Kernel Module.*?(\d+\.\d+(\.\d+)?)", said)
+    return found[1] if found else ""
 
 
 def installed_wheels() -> dict[str, str]:

@@ -13,9 +13,20 @@ from typing import Literal
 import torch
 
 from stages.train.data.batches import MicroBatch
+from stages.train.optim.settings import Precision
 
-GPU_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12, "V100": 125e12}
-"""Dense bf16 (V100: fp16) peak by the vendors' data sheets, floating-point operations per second."""
+GPU_PEAK_FLOPS: dict[str, dict[str, float]] = {
+    "H200": {"bf16": 989e12, "fp32": 67e12},
+    "H100 NVL": {"bf16": 835e12, "fp32": 60e12},
+    "H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
+    "H100": {"bf16": 989e12, "fp32": 67e12},
+    "A100": {"bf16": 312e12, "fp32": 19.5e12},
+    "L40S": {"bf16": 362e12, "fp32": 91.6e12},
+    "4090": {"bf16": 165e12, "fp32": 82.6e12},
+    "V100": {"fp32": 15.7e12},
+}
+"""Dense peaks by the vendors' data sheets, floating-point operations per second: bf16 with sums in fp32 on the matrix
+units, fp32 beside them (TF32 is not used). The first name that a GPU's own holds counts."""
 
 
 @dataclass
@@ -96,10 +107,10 @@ def device_name(device: torch.device) -> str:
     return names[0] if names else platform.machine()
 
 
-def peak_flops(device: torch.device) -> float | None:
-    """What the device can do per second by its data sheet; None for CPUs and GPUs that are not listed.
+def peak_flops(device: torch.device, precision: Precision) -> float | None:
+    """What the device can do per second by its data sheet in a precision; None for CPUs and GPUs that are not listed.
 
     Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for known, peak in GPU_PEAK_FLOPS.items() if known in name), None)
+    return next((peaks.get(precision) for known, peaks in GPU_PEAK_FLOPS.items() if known in name), None)

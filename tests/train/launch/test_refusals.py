@@ -276,3 +276,17 @@ def test_a_start_from_a_model_of_a_smaller_vocabulary_or_from_none_is_refused(
 def test_a_micro_batch_of_no_sequences_is_refused(project: Path, capfd: pytest.CaptureFixture[str], given: str) -> None:
     said = refused(project, capfd, PARROTFLOW_MICRO_BATCH=given)
     assert said.endswith(f"PARROTFLOW_MICRO_BATCH={given}: expected a whole number, 1 or more")
+
+
+@pytest.mark.parametrize(("processes", "gpus", "idle"), [(1, 8, "7 of 8"), (2, 4, "2 of 4"), (8, 8, None)])
+def test_gpus_that_would_stay_idle_are_named(
+    monkeypatch: pytest.MonkeyPatch, processes: int, gpus: int, idle: str | None
+) -> None:
+    monkeypatch.setattr(checks, "device_count", lambda: gpus)
+    config = LaunchConfig(Path("launch/one_gpu.yaml"), processes, 1, on_cpu=False, sharded=False)
+    notes = list(checks.note_idle_devices(config))
+    assert len(notes) == (idle is not None)
+    if idle:
+        assert notes[0].startswith(f"note: {idle} GPUs of this machine stay idle: launch/one_gpu.yaml starts ")
+        assert f"num_processes: {gpus}" in notes[0]
+    assert not list(checks.note_idle_devices(LaunchConfig(Path("launch/cpu.yaml"), 1, 1, on_cpu=True, sharded=False)))

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from stages.formats.tokens import TokenStore
 from stages.train.data.batches import epoch_order, read_rows
-from stages.train.data.packing import Integers, build_packing
+from stages.train.data.packing import Integers, open_packing
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 
@@ -34,7 +34,7 @@ class Validation:
         self.model = model
         self.rows_at_once = rows_at_once
         self.sequence_length = params.sequence_length
-        self.index = build_packing(store, params.sequence_length, params.packing)
+        self.index = open_packing(store, params.sequence_length, params.packing)
         drawn = epoch_order(params.seed, 0, self.index.rows)[: params.evaluation_sequences]
         self.chunks = [drawn[first : first + rows_at_once] for first in range(0, len(drawn), rows_at_once)]
 

@@ -1,6 +1,7 @@
 """Order, packing, schedule, deterministic sums: the parts whose arithmetic must hold for all inputs."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
+from stages.train.data import packing
 from stages.train.data.batches import IGNORED, batch_size, read_rows, rows_before, rows_of_step
-from stages.train.data.packing import Span, build_packing, fill_gaps
+from stages.train.data.packing import Span, build_packing, fill_gaps, open_packing
 from stages.train.distributed.gradients import BinaryTree
 from stages.train.params import Schedule
 from tests.train.small_run import write_project
@@ -78,6 +80,20 @@ def test_best_fit_trains_on_every_token_once_and_pads_one_row_at_most(store: Tok
         padded += sum(segment.length for segment in segments) < sequence_length
     assert (targets == 1).all()
     assert padded <= 1
+
+
+def test_the_index_of_a_large_store_is_built_once_and_mapped(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packing, "KEPT_FROM_DOCUMENTS", store.manifest.documents)
+    expected = build_packing(store, 32, "best_fit")
+    first = open_packing(store, 32, "best_fit")
+    monkeypatch.setattr(packing, "build_packing", lambda *of: pytest.fail("built again"))
+    for index in (first, open_packing(store, 32, "best_fit")):
+        for name in packing.ARRAYS:
+            assert isinstance(getattr(index, name), np.memmap)
+            assert (getattr(index, name) == getattr(expected, name)).all()
 
 
 def test_the_worked_example_of_filling_gaps() -> None:

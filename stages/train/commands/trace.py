@@ -22,7 +22,7 @@ from stages.runtime.entry import UserError, run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
 from stages.train.data.batches import batch_size, rows_of_step
-from stages.train.data.packing import build_packing
+from stages.train.data.packing import open_packing
 from stages.train.params import TrainParams
 
 COMMAND = "data trace"
@@ -103,7 +103,7 @@ def check(step: int, row: int | None, params: DataOrder) -> None:
 
 def origins(store: TokenStore, params: DataOrder, step: int) -> Iterator[Origin]:
     """The spans that step number `step` (from 1) trained on, in the order of the batch."""
-    index = build_packing(store, params.sequence_length, params.packing)
+    index = open_packing(store, params.sequence_length, params.packing)
     rows = rows_of_step(params.seed, step - 1, params, index.rows)
     for number, row in enumerate(rows):
         for segment in index.segments(int(row)):

@@ -1,4 +1,4 @@
-"""Packing: which spans of the token store make up each training row. An index, built in memory, never a copy.
+"""Packing: which spans of the token store make up each training row. An index, never a copy.
 
 A row has `sequence_length` targets. A document of n tokens gives n targets: each of its tokens is predicted from those
 before it, the first one from the end-of-sequence id that closes the document before.
@@ -13,14 +13,23 @@ than one row is padded.
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from stages.formats.tokens import TokenStore
+from stages.formats.tokens import MANIFEST, TokenStore
+from stages.runtime.cache import cache_key, cached
+from stages.runtime.hashes import file_sha256
 
 Integers = npt.NDArray[np.int64]
+
+Strategy: TypeAlias = Literal["best_fit", "concatenate"]
+
+KEPT_FROM_DOCUMENTS = 100_000
+"""An index of fewer documents is built in a second; that of ten million takes minutes, and a GB meanwhile."""
 
 
 class Span(NamedTuple):
@@ -56,9 +65,28 @@ class PackingIndex:
         return [Span(start, length) for start, length in pairs]
 
 
-def build_packing(
-    store: TokenStore, sequence_length: int, strategy: Literal["best_fit", "concatenate"]
-) -> PackingIndex:
+def open_packing(store: TokenStore, sequence_length: int, strategy: Strategy) -> PackingIndex:
+    """`build_packing`; that of a large store is built once on a machine, and mapped into the memory of its processes.
+
+    The command opens it before it starts workers.
+    """
+    if store.manifest.documents < KEPT_FROM_DOCUMENTS or strategy == "concatenate":
+        return build_packing(store, sequence_length, strategy)
+    key = cache_key(file_sha256(store.folder / MANIFEST), str(sequence_length), strategy)
+    folder = cached("packing", key, partial(_write, store, sequence_length, strategy))
+    return PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
+
+
+ARRAYS = ("starts", "lengths", "offsets")
+
+
+def _write(store: TokenStore, sequence_length: int, strategy: Strategy, folder: Path) -> None:
+    index = build_packing(store, sequence_length, strategy)
+    for name in ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(index, name))
+
+
+def build_packing(store: TokenStore, sequence_length: int, strategy: Strategy) -> PackingIndex:
     """The index of a store; the same for the same documents, sequence length and strategy."""
     if strategy == "concatenate":
         rows = store.manifest.tokens // sequence_length

@@ -28,7 +28,6 @@ from stages.train.data.packing import open_packing
 from stages.train.distributed.hardware import repeat_bits, resolve_precision, should_compile, stays_compiled
 from stages.train.distributed.micro_batch import MICRO_BATCH, micro_batch_size
 from stages.train.distributed.parallel import (
-    DDP,
     PROCESS_GROUP,
     blocks,
     compile_blocks,
@@ -98,7 +97,7 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
         mixed_precision="no",
         log_with=params.trackers or None,
         project_dir=TRACKERS,
-        kwargs_handlers=[PROCESS_GROUP, DDP],
+        kwargs_handlers=[PROCESS_GROUP],
     )
     # Decided by the main process's hardware: machines may differ, the computation may not.
     precision = on_main(accelerator, lambda: resolve_precision(params, accelerator.device.type).precision)

@@ -1,8 +1,8 @@
 """How processes train one model: what they must decide alike, and how the model is spread over them.
 
 It is spread not at all, data parallel (DDP), or sharded (FSDP2). Accelerate's launcher says which, and its process
-group carries it. FSDP2 is applied here by torch's `fully_shard`: accelerate would quietly use DDP where there is no
-GPU, and takes one optimizer only.
+group carries it. Both are applied here by torch's own: accelerate would quietly use DDP for FSDP where there is
+no GPU, and takes one optimizer only.
 
 A sharded model computes in bf16 by gathering its weights in bf16, not by autocast: that would gather twice the bytes,
 and keep a bf16 copy of each whole weight until the backward pass. So between its layers too activations are bf16.
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, broadcast_object_list
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -33,9 +33,6 @@ Result = TypeVar("Result")
 PROCESS_GROUP = InitProcessGroupKwargs(timeout=timedelta(hours=1))
 """How long a process waits for another: the main one may download a mirror or hash tens of GB while the others wait. Of
 a process that fails the others hear from the launcher, which ends them (`launcher._wait`)."""
-
-DDP = DistributedDataParallelKwargs(gradient_as_bucket_view=True, broadcast_buffers=False)
-"""Buckets that are the gradients, not copies of them; buffers are constants here, such as rotary frequencies."""
 
 
 def on_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
@@ -101,9 +98,15 @@ def blocks(model: CausalLoss) -> Iterator[nn.Module]:
 
 
 def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
-    """Wrap a model that is not sharded for data parallel training, where there are several processes."""
-    wrapped: nn.Module = accelerator.prepare(model) if accelerator.num_processes > 1 else model
-    return wrapped
+    """Wrap a model that is not sharded for data parallel training, where there are several processes.
+
+    By torch's own DDP: accelerate has no word for buffers that are sent once. They are constants here, such as rotary
+    frequencies. The buckets of an exchange are the gradients, not copies of them.
+    """
+    if accelerator.num_processes == 1:
+        return model
+    devices = None if accelerator.device.type == "cpu" else [accelerator.device]
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, forward_sync_buffers=False)
 
 
 def compile_blocks(model: CausalLoss, **options: Any) -> None:

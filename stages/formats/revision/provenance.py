@@ -92,6 +92,9 @@ class Provenance(Report):
     """Library -> locked version."""
     training: dict[str, str | int | float | bool | None] | None
     """Hardware, processes, threads, precision and speed of the run that made these weights; None if not recorded."""
+    continued_from: list[str] = Field(default_factory=list)
+    """Fingerprints of the runs whose steps were computed by other code than the recorded one, in order
+    (`PARROTFLOW_CONTINUE`; which steps, `record/execution.json` says)."""
     published_from: dict[str, str | int | None]
     """Python, system and cores of the machine that published."""
 

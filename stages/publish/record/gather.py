@@ -87,6 +87,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
         publish=params.model_dump(mode="json"),
         versions=recorded_versions(stages),
         training=inputs.training_facts(),
+        continued_from=[run.continued_from for run in execution.sessions if run.continued_from] if execution else [],
         published_from={
             "python": platform.python_version(),
             "system": platform.system(),

@@ -34,14 +34,16 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from stages.formats.checkpoints import export_path
 from stages.runtime.atomic import flush_to_disk
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 from stages.runtime.hashes import file_sha256
+from stages.train.checkpoint.fingerprint import CONTINUE
 from stages.train.checkpoint.manifest import (
     DataOnlyPlanner,
     History,
     Progress,
     content_sha256,
     fault,
+    misfit,
     read_manifest,
     write_manifest,
 )
@@ -214,9 +216,18 @@ class Checkpoints:
         return None
 
     def load(self, path: Path, model: nn.Module, optimizers: Optimizers) -> Progress:
-        """Load a checkpoint's state into the model and the optimizers, on any number of processes."""
+        """Load a checkpoint's state into the model and the optimizers, on any number of processes.
+
+        Raises UserError where it is not the state of such a model and such optimizers: their code has changed.
+        """
         state = _state(model, optimizers)
-        load(state, storage_reader=FileSystemReader(path), planner=DataOnlyPlanner(), no_dist=self._alone)
+        if found := misfit(path, state["model"]):
+            raise UserError(f"{path}: of another model than this code builds ({found}); unset {CONTINUE}")
+        try:
+            load(state, storage_reader=FileSystemReader(path), planner=DataOnlyPlanner(), no_dist=self._alone)
+        except CheckpointException as error:
+            cause = first_line(next(iter(error.failures.values()))[0])
+            raise UserError(f"{path}: not the state that this code saves ({cause}); unset {CONTINUE}") from None
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
         manifest = read_manifest(path)
         self.history = History(manifest.sessions, manifest.contents)

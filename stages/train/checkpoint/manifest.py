@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import EnumType
 from pathlib import Path
@@ -144,6 +145,24 @@ def content_sha256(checkpoint: Path) -> str:
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
             digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def misfit(checkpoint: Path, weights: Mapping[str, torch.Tensor]) -> str:
+    """The first weight of a checkpoint that is not in a model, or the other way round, or of another shape.
+
+    Empty where all fit. `weights` are the model's by their names.
+    """
+    stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    there = {
+        name.removeprefix("model."): list(tensor.size)
+        for name, tensor in stored.items()
+        if name.startswith("model.") and isinstance(tensor, TensorStorageMetadata)
+    }
+    here = {name: list(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            return f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
+    return ""
 
 
 def _whole_tensor(

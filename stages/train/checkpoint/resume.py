@@ -87,7 +87,7 @@ def why_not(progress: Progress, own: Checkpoints, of: Checkpoints) -> str:
             "(train.milestone_every_steps keeps earlier ones)"
         )
     this = f"not from the checkpoint of step {progress.step}"
-    for step in params.export_steps:
+    for step in params.exported_steps:
         if step <= progress.step and not of.exported(step):
             return f"{this}: the model of step {step} (train.export_steps) was not kept then"
     for name in POINTS:
@@ -130,7 +130,7 @@ def take_exports(earlier: Checkpoints, checkpoints: Checkpoints, step: int) -> N
     """Copy the models of `export_steps` up to `step`: this run does not compute them. Every process calls this."""
 
     def copy() -> None:
-        for wanted in checkpoints.params.export_steps:
+        for wanted in checkpoints.params.exported_steps:
             path = earlier.exported(wanted)
             if wanted <= step and path is not None:
                 shutil.copytree(path, checkpoints.export_path(wanted), dirs_exist_ok=True)

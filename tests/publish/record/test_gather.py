@@ -149,6 +149,8 @@ def test_what_stages_ran_with_is_kept_also_where_it_was_edited_since(locked: Pat
 
 def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made(locked: Path) -> None:
     recorded = execution(weights_sha256())
+    crossing = recorded.sessions[0].model_copy(update={"continued_from": "run-of-other-code"})
+    recorded = recorded.model_copy(update={"sessions": [*recorded.sessions, crossing]})
     recorded.write()
     facts = {"device": "abacus", "processes": 3, "threads_per_process": 2, "compiled": False}
     write_json(Path("reports/train_speed.json"), facts | {"weights_sha256": weights_sha256()})
@@ -157,6 +159,7 @@ def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made
 
     assert Execution.find(REVISION / EXECUTION) == recorded
     assert (provenance["not_recorded"], provenance["training"]) == ([], facts)
+    assert provenance["continued_from"] == ["run-of-other-code"]
     assert provenance["git"]["dirty"] is False
 
     write_model(locked, seed=1)  # as after a restore from the cache: the reports are of another run

@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedModel
 
 from flows.reproduce.execution import changes_within
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
+from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import fingerprint
 from stages.train.checkpoint.fingerprint import CONTINUE
+from stages.train.model.build import build_model
+from stages.train.params import TrainParams
 from stages.train.segment import plan
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
@@ -26,6 +30,16 @@ def main_of_other_code() -> None:
     except UserError as error:
         print(error)
         raise SystemExit(error.exit_code) from None
+
+
+def main_of_code_with_another_layer() -> None:
+    """The worker after a change of its code that gives the model one layer more."""
+
+    def build(params: TrainParams, manifest: Manifest) -> PreTrainedModel:
+        return build_model(params.model_copy(update={"model": params.model | {"n_layer": 3}}), manifest)
+
+    worker.build_model = build
+    main_of_other_code()
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +90,18 @@ def test_unasked_it_starts_afresh_and_says_how_to_continue(project: Path, capfd:
     said = capfd.readouterr().out
     assert f"where the change is none to the weights, {CONTINUE}={earlier} continues that run" in said
     assert "continuing at step" not in said
+
+
+def test_where_the_weights_of_the_new_code_have_other_shapes_it_is_refused_with_one_message(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    earlier = run_so_far(project)
+    capfd.readouterr()
+    run_workers(project, 1, main_of_code_with_another_layer, expected_code=2, **{CONTINUE: earlier})
+    said = capfd.readouterr().out
+    path = f".parrotflow/checkpoints/{earlier}/step-00000006"
+    assert f"{path}: of another model than this code builds (model.transformer.h.2." in said
+    assert f"is absent there and [48] here); unset {CONTINUE}\n" in said
 
 
 def test_where_more_than_the_code_differs_or_there_is_no_such_run_it_is_refused(

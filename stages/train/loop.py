@@ -152,7 +152,7 @@ def train(
                 reporter.validation(done, validation.measure())
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
-        if done in params.export_steps:
+        if done in params.exported_steps:
             # Before the checkpoint, so that a checkpoint never claims a step whose export is missing.
             export_step(trainer.eager, trainer.accelerator, trainer.store.manifest, checkpoints.export_path(done))
         due = done in segment if segment else done % params.checkpoint_every_steps == 0 or last or stopping

@@ -5,8 +5,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
+from stages.formats.checkpoints import steps_to_export
 from stages.formats.model_folder import MODEL
 from stages.runtime.section import Section
 from stages.train.optim.adamw import AdamW
@@ -17,6 +18,13 @@ AnyOptimizer: TypeAlias = AdamW | Muon
 """Each is a module of its own in `optim/`."""
 
 Positive = Annotated[int, Field(ge=1)]
+
+
+StepsOrWord = Annotated[
+    Annotated[list[Positive], Tag("steps")] | Annotated[Literal["log2"], Tag("word")],
+    Discriminator(lambda value: "word" if value == "log2" else "steps"),
+]
+"""Steps one by one, or a word for them; what is wrong with it is said of one of the two."""
 
 
 class Schedule(Section):
@@ -122,10 +130,16 @@ class TrainParams(Section):
     """How many of the newest are kept."""
     milestone_every_steps: Positive | None
     """Checkpoints of every that many steps are never deleted; null: only the newest are kept."""
-    export_steps: list[Positive]
-    """After these steps the model is also written as `model/step-N`, loadable."""
+    export_steps: StepsOrWord
+    """After these steps the model is also written as `model/step-N`, loadable. log2: Pythia's steps, 1, 2, 4, ... 512
+    and then every 1000."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
+
+    @property
+    def exported_steps(self) -> list[int]:
+        """The steps that `export_steps` means, increasing."""
+        return steps_to_export(self.export_steps, self.max_steps)
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -163,11 +177,18 @@ class TrainParams(Section):
             raise ValueError(f"no step follows {value[-1]} (train.max_steps = {max_steps}); remove it or train longer")
         return value
 
+    @field_validator("export_steps", mode="before")
+    @classmethod
+    def _a_known_word(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "log2":
+            raise ValueError("expected steps such as [100, 200], or log2")
+        return value
+
     @field_validator("export_steps")
     @classmethod
-    def _within_the_run(cls, value: list[int], info: ValidationInfo) -> list[int]:
+    def _within_the_run(cls, value: list[int] | str, info: ValidationInfo) -> list[int] | str:
         max_steps = info.data.get("max_steps")
-        if max_steps and (late := [step for step in value if step > max_steps]):
+        if max_steps and isinstance(value, list) and (late := [step for step in value if step > max_steps]):
             raise ValueError(f"{late[0]} is beyond train.max_steps = {max_steps}; remove it or train longer")
         return value
 

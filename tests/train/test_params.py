@@ -31,6 +31,14 @@ from tests.train.small_run import params
             "params.yaml: train.export_steps = [13]: 13 is beyond train.max_steps = 12; remove it or train longer",
         ),
         (
+            {"export_steps": [0]},
+            "params.yaml: train.export_steps.0 = 0: Input should be greater than or equal to 1",
+        ),
+        (
+            {"export_steps": "log10"},
+            "params.yaml: train.export_steps = 'log10': expected steps such as [100, 200], or log2",
+        ),
+        (
             {"batch_doublings": [12]},
             "params.yaml: train.batch_doublings = [12]: no step follows 12 (train.max_steps = 12); "
             "remove it or train longer",
@@ -65,6 +73,15 @@ def test_what_cannot_be_is_refused_by_its_key(changes: dict[str, Any], said: str
 )
 def test_warm_up_and_decay_may_fill_all_steps(changes: dict[str, Any]) -> None:
     check_section("train", params(**changes), TrainParams)
+
+
+def test_log2_means_the_steps_of_pythia_whatever_the_runs_length() -> None:
+    def steps(max_steps: int) -> list[int]:
+        return check_section("train", params(export_steps="log2", max_steps=max_steps), TrainParams).exported_steps
+
+    assert steps(12) == [1, 2, 4, 8]
+    assert steps(3000) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000]
+    assert len(steps(143_000)) == 154 - 1  # of Pythia's 154 checkpoints the first is of step 0
 
 
 def test_the_name_of_the_optimizer_is_changed_alone() -> None:

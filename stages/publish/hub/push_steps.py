@@ -8,7 +8,7 @@ import os
 import select
 from pathlib import Path
 
-from stages.formats.checkpoints import all_exports, export_path
+from stages.formats.checkpoints import all_exports, export_path, steps_to_export
 from stages.formats.revision.layout import run_branch, run_name, step_name
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
@@ -25,7 +25,8 @@ LONGEST_WAIT_SECONDS = 600.0
 def main() -> None:
     """Push each exported step once training has written it, until all are pushed or the run has ended."""
     params, training = read_section("publish", PublishParams), read_params_file()["train"]
-    waiting, length = sorted(training["export_steps"]), training["max_steps"]
+    length = training["max_steps"]
+    waiting = steps_to_export(training["export_steps"], length)
     if params.repository is None or in_temporary_workspace(Path.cwd()):
         return
     os.nice(10)

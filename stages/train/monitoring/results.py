@@ -59,7 +59,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if model is None:
         return
-    exports = {step: checkpoints.exported(step) for step in trainer.params.export_steps}
+    exports = {step: checkpoints.exported(step) for step in trainer.params.exported_steps}
     if missing := [step for step, path in exports.items() if path is None]:
         raise UserError(
             f"train: the model of step {missing[0]} (train.export_steps) is missing in {checkpoints.folder}; "

@@ -27,9 +27,9 @@ def exported(project: Path, **changes: Any) -> dict[str, str]:
 def test_steps_that_are_added_later_are_exported_all_the_same(inputs: Path, tmp_path: Path) -> None:
     project, other = (copy_of(inputs, tmp_path / name) for name in ("project", "other"))
     exported(project, max_steps=6)
-    later = exported(project, max_steps=6, export_steps=[2, 4])
-    assert set(later) == {"model", "step-00000002", "step-00000004"}
-    assert later == exported(other, max_steps=6, export_steps=[2, 4])
+    later = exported(project, max_steps=6, export_steps="log2")
+    assert set(later) == {"model", "step-00000001", "step-00000002", "step-00000004"}
+    assert later == exported(other, max_steps=6, export_steps=[1, 2, 4])
 
 
 def test_a_shorter_run_never_ships_the_model_of_a_longer_one(inputs: Path, tmp_path: Path) -> None:

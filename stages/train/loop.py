@@ -29,6 +29,7 @@ from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.throughput import Throughput
 from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
+from stages.train.spikes import SpikeMonitor
 from stages.train.validation import Validation
 
 
@@ -87,6 +88,7 @@ class Trainer(Setup):
     model: nn.Module
     """`eager`, compiled and wrapped as the hardware wants it."""
     compiled: bool
+    spikes: SpikeMonitor
 
     def micro_batches(self, steps: range) -> Iterator[MicroBatch]:
         """This process's micro-batches of some steps."""
@@ -104,7 +106,10 @@ class Trainer(Setup):
         asked_to_stop = torch.full((1,), float(self.stop.is_set), device=self.accelerator.device)
         (loss, router_loss), stop_votes = gradients.finish(asked_to_stop)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
-        self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
+        if self.spikes.skips(step, loss, gradient_norm):
+            self.optimizers.forget()
+        else:
+            self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
         self.throughput.tokens += batch.step_targets
         return StepResult(loss, router_loss, gradient_norm, stop_votes)
 
@@ -146,6 +151,7 @@ def train(
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
             routers = result.router_loss if trainer.eager.router_loss else None
+            report_spikes(trainer, checkpoints, reporter)
             reporter.step(done, result.loss.item(), result.gradient_norm, routers)
         if done % params.evaluate_every_steps == 0 or done == params.max_steps:
             with trainer.throughput.aside("evaluation"):
@@ -160,7 +166,8 @@ def train(
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            progress = Progress.of(params, done, result.loss.item())
+            report_spikes(trainer, checkpoints, reporter)
+            progress = Progress.of(params, done, result.loss.item(), trainer.spikes.recent)
             with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:
@@ -177,12 +184,23 @@ def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
     if math.isfinite(value):
         return
     rate = f"{trainer.params.optimizer.name}_learning_rate"
+    raise UserError(
+        f"train: {what} is {value} at step {step + 1}; its batch holds {documents(trainer, step)}. "
+        f"The last checkpoint is kept. Lower train.optimizer.{rate} or raise train.schedule.warmup_steps"
+    )
+
+
+def report_spikes(trainer: Trainer, checkpoints: Checkpoints, reporter: Reporter) -> None:
+    """Log and record the spikes of the steps since the last call. Every process calls this."""
+    for spike in trainer.spikes.found():
+        checkpoints.history.spikes.append(spike)
+        reporter.spike(spike, documents(trainer, spike.step - 1))
+
+
+def documents(trainer: Trainer, step: int) -> str:
+    """The first documents in the batch of `step` (from 0)."""
     rows = rows_of_step(trainer.params.seed, step, trainer.params, trainer.index.rows)
     starts = [segment.start for row in rows for segment in trainer.index.segments(int(row))]
     numbers = sorted({trainer.store.document_at(start) for start in starts})
     names = [f"{info['source']}:{info['path']}" for info in map(trainer.store.document_info, numbers[:8])]
-    raise UserError(
-        f"train: {what} is {value} at step {step + 1}; its batch holds {', '.join(names)}"
-        f"{' and others' if len(numbers) > len(names) else ''}. The last checkpoint is kept. "
-        f"Lower train.optimizer.{rate} or raise train.schedule.warmup_steps"
-    )
+    return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")

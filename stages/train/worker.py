@@ -48,6 +48,7 @@ from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
+from stages.train.spikes import SpikeMonitor
 from stages.train.validation import Validation
 
 
@@ -66,6 +67,7 @@ def main() -> None:
     start = resume(checkpoints, setup.eager, setup.optimizers, run)
     sessions = checkpoints.history.sessions
     trainer = compile_and_spread(setup, stays_compiled(afresh, sessions, accelerator.device))
+    trainer.spikes.restore(start.progress.recent)
     sessions.append(describe_session(trainer, start.progress.step + 1, start.continued_from))
 
     segment = [int(step) for step in os.environ.get(SEGMENT, "").split(",") if step]
@@ -134,7 +136,8 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
         model = cast(nn.Module, torch.compile(model, dynamic=False, options=options))
     if not uses_fsdp() and not fixed_order:
         model = spread(model, setup.accelerator)
-    return Trainer(**vars(setup), model=model, compiled=compiled)
+    spikes = SpikeMonitor(setup.params.spikes, setup.accelerator)
+    return Trainer(**vars(setup), model=model, compiled=compiled, spikes=spikes)
 
 
 def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[TokenStore]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ the same parameters, code and data give the same bits. Training writes it to `re
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from stages.formats.reports import REPORTS, Report
 
@@ -56,6 +56,30 @@ class Session(BaseModel):
     """Library -> sha256 that tells its wheel from others of the same version (`wheels.wheel_digest`)."""
 
 
+Signal = Literal["loss", "gradient_norm"]
+
+SIGNALS: tuple[Signal, ...] = ("loss", "gradient_norm")
+"""What is compared with the steps before it."""
+
+
+class Spike(BaseModel):
+    """A step whose loss or gradient norm lay far above those of the steps before (`train.spikes`)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    step: int
+    """From 1."""
+    signal: Signal
+    """Which of the two; the farther one where both did."""
+    value: float
+    median: float
+    """Of the steps before it."""
+    deviations: float
+    """How far above the median, in robust deviations."""
+    skipped: bool
+    """Whether its update was left out."""
+
+
 class Execution(Report):
     """How the training of some weights was executed."""
 
@@ -70,5 +94,7 @@ class Execution(Report):
     """Of the run, as its checkpoints have it."""
     sessions: list[Session]
     """In order; more than one where the training was stopped and continued."""
+    spikes: list[Spike] = Field(default_factory=list)
+    """In order; only where they were looked for."""
     checkpoints: dict[int, str]
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""

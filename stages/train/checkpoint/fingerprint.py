@@ -49,6 +49,8 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     values = params.model_dump(mode="json", exclude=KEPT_OR_SHOWN)
     if params.schedule.is_extensible:
         del values["max_steps"]
+    if not params.spikes.skip:
+        del values["spikes"]  # only looked for
     start = {} if params.start_from is None else {"start_from": source_sha256(params.start_from)}
     return start | {
         "train": values,

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 
-from stages.formats.revision.execution import Session
+from stages.formats.revision.execution import Session, Spike
 from stages.runtime.atomic import atomic_write
 from stages.runtime.hashes import file_sha256
 from stages.train.params import TrainParams
@@ -60,12 +60,16 @@ class Progress(BaseModel):
     """Steps between the points of its training curves."""
     evaluate_every_steps: int
     """Steps between the points of its validation curves."""
+    recent: dict[str, list[float]] = {}
+    """`SpikeMonitor.recent`: what the next steps are compared with."""
 
     @classmethod
-    def of(cls, params: TrainParams, step: int, training_loss: float) -> "Progress":
+    def of(
+        cls, params: TrainParams, step: int, training_loss: float, recent: dict[str, list[float]] | None = None
+    ) -> "Progress":
         """Of a run with these parameters."""
-        names = ("max_steps", "log_every_steps", "evaluate_every_steps")
-        return cls(step=step, training_loss=training_loss, **{name: getattr(params, name) for name in names})
+        own = {name: getattr(params, name) for name in ("max_steps", "log_every_steps", "evaluate_every_steps")}
+        return cls(step=step, training_loss=training_loss, recent=recent or {}, **own)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class History:
     sessions: list[Session] = field(default_factory=list)
     contents: dict[int, str] = field(default_factory=dict)
     """Step -> `content_sha256` of its checkpoint. Steps are missing where no checkpoint could be written."""
+    spikes: list[Spike] = field(default_factory=list)
+    """In the order of their steps."""
 
     def sessions_until(self, step: int) -> list[Session]:
         """The sessions that computed the steps 1 to `step`, the last one cut there; none that computed no step."""
@@ -87,6 +93,10 @@ class History:
             for session in self.sessions
             if session.first_step <= step
         ]
+
+    def spikes_until(self, step: int) -> list[Spike]:
+        """The spikes of the steps 1 to `step`."""
+        return [spike for spike in self.spikes if spike.step <= step]
 
 
 class CheckpointManifest(Progress):
@@ -98,12 +108,17 @@ class CheckpointManifest(Progress):
     """How the steps until this one were executed; empty in checkpoints of before this was recorded."""
     contents: dict[int, str] = {}
     """Step of this checkpoint and of those before it -> `content_sha256`."""
+    spikes: list[Spike] = []
+    """Of the steps until this one."""
 
 
 def write_manifest(checkpoint: Path, progress: Progress, history: History, sha256: dict[str, str]) -> None:
     """Write it: the last of a checkpoint's files."""
     sessions = history.sessions_until(progress.step)
-    manifest = CheckpointManifest(**progress.model_dump(), sha256=sha256, sessions=sessions, contents=history.contents)
+    spikes = history.spikes_until(progress.step)
+    manifest = CheckpointManifest(
+        **dict(progress), sha256=sha256, sessions=sessions, contents=history.contents, spikes=spikes
+    )
     atomic_write(checkpoint / MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor
 
+from stages.formats.revision.execution import Spike
 from stages.runtime.atomic import atomic_write
 from stages.train.data.batches import rows_before
 from stages.train.monitoring.throughput import Throughput
@@ -69,6 +70,16 @@ class Reporter:
             values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
             self._record(done, values, {})
 
+    def spike(self, spike: Spike, documents: str) -> None:
+        """A spike, and what its batch holds."""
+        if self.accelerator.is_main_process:
+            name, skipped = spike.signal.replace("_", " "), ", skipped" if spike.skipped else ""
+            self.line.interrupt(
+                f"spike at step {spike.step}{skipped}: the {name} {spike.value:.4g} is {spike.deviations:.1f} robust "
+                f"deviations above {spike.median:.4g}, the median before it; its batch holds {documents}"
+            )
+            self.accelerator.log({"spike_deviations": spike.deviations}, step=spike.step)
+
     def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
         """Values go to the curves of their names and to the trackers, others to the trackers alone."""
         for name, value in values.items():
@@ -104,6 +115,10 @@ class ProgressLine:
         text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
         end = "\n" if is_last or not self.live else ""
         print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
+
+    def interrupt(self, text: str) -> None:
+        """Show a line of its own; the next state comes below it."""
+        print(f"\r{text}\x1b[K" if self.live else text, flush=True)
 
 
 class Curves:

@@ -82,6 +82,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,
         sessions=history.sessions_until(progress.step),
+        spikes=history.spikes_until(progress.step),
         checkpoints=history.contents,
     ).write()
 

@@ -167,7 +167,8 @@ def train(
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
             report_spikes(trainer, checkpoints, reporter)
-            progress = Progress.of(params, done, result.loss.item(), trainer.spikes.recent)
+            carried = {"recent": trainer.spikes.recent, **reporter.times()}
+            progress = Progress.of(params, done, result.loss.item(), **carried)
             with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:

@@ -6,6 +6,7 @@ process, which is the way to debug it.
 """
 
 import os
+import time
 import warnings
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, start_trackers
+from stages.train.monitoring.uptime import Uptime
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 from stages.train.spikes import SpikeMonitor
@@ -54,6 +56,7 @@ from stages.train.validation import Validation
 
 def main() -> None:
     """What one process does."""
+    began = time.time()
     follow_command()
     stop = StopSignal()
     setup = set_up(section_of_command(), stop)
@@ -75,8 +78,11 @@ def main() -> None:
     if segment and steps.start != segment[0]:
         raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
     start_trackers(params, accelerator, name, steps.start)
+    uptime = Uptime.of(start.progress, checkpoints.folder, began)
+    if accelerator.is_main_process:
+        uptime.write(checkpoints.folder)
     trainer.throughput.restart()
-    reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
+    reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
         progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
@@ -85,7 +91,7 @@ def main() -> None:
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
-        write_results(trainer, progress, validation.measure(), checkpoints)
+        write_results(trainer, progress, validation.measure(), checkpoints, uptime)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)

@@ -145,5 +145,5 @@ def test_the_same_steps_are_skipped_on_1_2_and_4_processes_and_after_a_stop(inpu
 
 
 def test_nothing_can_be_skipped_where_nothing_is_looked_for() -> None:
-    with pytest.raises(UserError, match=r"train\.spikes\.skip = True: no spikes are looked for; set train\.spikes\.dev"):
+    with pytest.raises(UserError, match=r"train\.spikes\.skip = True: no spikes are looked for; set train\."):
         check_section("train", params(spikes__skip=True), TrainParams)

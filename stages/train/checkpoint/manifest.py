@@ -62,14 +62,17 @@ class Progress(BaseModel):
     """Steps between the points of its validation curves."""
     recent: dict[str, list[float]] = {}
     """`SpikeMonitor.recent`: what the next steps are compared with."""
+    starts: list[float] = []
+    """`Uptime.starts`."""
+    useful_seconds: float = 0.0
+    """`Uptime.useful_seconds` of all sessions until here."""
 
     @classmethod
-    def of(
-        cls, params: TrainParams, step: int, training_loss: float, recent: dict[str, list[float]] | None = None
-    ) -> "Progress":
-        """Of a run with these parameters."""
-        own = {name: getattr(params, name) for name in ("max_steps", "log_every_steps", "evaluate_every_steps")}
-        return cls(step=step, training_loss=training_loss, recent=recent or {}, **own)
+    def of(cls, params: TrainParams, step: int, training_loss: float, **carried: Any) -> "Progress":
+        """Of a run with these parameters; `carried` are the fields that have a default."""
+        names = ("max_steps", "log_every_steps", "evaluate_every_steps")
+        own = {name: getattr(params, name) for name in names}
+        return cls(step=step, training_loss=training_loss, **own, **carried)
 
 
 @dataclass(frozen=True)

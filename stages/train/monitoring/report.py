@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from torch import Tensor
@@ -20,6 +21,7 @@ from stages.formats.revision.execution import Spike
 from stages.runtime.atomic import atomic_write
 from stages.train.data.batches import rows_before
 from stages.train.monitoring.throughput import Throughput
+from stages.train.monitoring.uptime import Uptime
 from stages.train.params import TrainParams
 from stages.train.validation import ValidationResult
 
@@ -40,11 +42,18 @@ class Reporter:
     """The main process shows and records; the others do nothing."""
 
     def __init__(
-        self, params: TrainParams, steps: range, throughput: Throughput, curves: "Curves", accelerator: Accelerator
+        self,
+        params: TrainParams,
+        steps: range,
+        throughput: Throughput,
+        uptime: Uptime,
+        curves: "Curves",
+        accelerator: Accelerator,
     ) -> None:
         self.params = params
         self.steps = steps  # of this start, from 0
         self.throughput = throughput
+        self.uptime = uptime
         self.curves = curves
         self.accelerator = accelerator
         self.line = ProgressLine(steps.stop)
@@ -69,6 +78,10 @@ class Reporter:
         if self.accelerator.is_main_process:
             values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
             self._record(done, values, {})
+
+    def times(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the run's time, as `Progress` names it."""
+        return {"starts": self.uptime.starts, "useful_seconds": self.uptime.useful_seconds(self.throughput)}
 
     def spike(self, spike: Spike, documents: str) -> None:
         """A spike, and what its batch holds."""

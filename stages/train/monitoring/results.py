@@ -22,6 +22,7 @@ from stages.train.data.batches import rows_before
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
 from stages.train.monitoring.throughput import device_name
+from stages.train.monitoring.uptime import Uptime
 from stages.train.validation import ValidationResult
 
 METRICS = Path("reports/train.json")
@@ -50,7 +51,9 @@ class TrainingReport(BaseModel):
     validation_bits_per_byte: float
 
 
-def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints) -> None:
+def write_results(
+    trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints, uptime: Uptime
+) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
     Raises UserError where the model of one of `export_steps` is missing.
@@ -77,7 +80,7 @@ def write_results(trainer: Trainer, progress: Progress, held_out: ValidationResu
             if path is not None:
                 shutil.copytree(path, folder / f"step-{step:08d}")
     weights, history = weights_sha256(MODEL), checkpoints.history
-    write_json(TRAIN_SPEED, speed(trainer) | {"weights_sha256": weights})
+    write_json(TRAIN_SPEED, speed(trainer, uptime) | {"weights_sha256": weights})
     Execution(
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,
@@ -112,8 +115,8 @@ def training_report(trainer: Trainer, progress: Progress, held_out: ValidationRe
     )
 
 
-def speed(trainer: Trainer) -> dict[str, Any]:
-    """How it was computed: on which hardware, and how fast since the last start."""
+def speed(trainer: Trainer, uptime: Uptime) -> dict[str, Any]:
+    """How it was computed: on which hardware, how fast since the last start, and how much time of all was useful."""
     throughput = trainer.throughput
     return {
         "device": device_name(trainer.accelerator.device),
@@ -125,4 +128,4 @@ def speed(trainer: Trainer) -> dict[str, Any]:
         "flops_per_token": throughput.flops_per_token,
         "peak_flops": throughput.peak_flops,
         "model_flops_utilisation": None,
-    } | {name: round(value, 4) for name, value in throughput.metrics().items()}
+    } | {name: round(value, 4) for name, value in (throughput.metrics() | uptime.metrics(throughput)).items()}

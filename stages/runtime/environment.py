@@ -16,6 +16,7 @@ VARIABLES = {
     "PARROTFLOW_MIRROR": ("none", "a second home for the newest checkpoint, an fsspec URL"),
     "PARROTFLOW_COMPILE": ("`auto`", "torch.compile: on, off or auto"),
     "PARROTFLOW_CONTINUE": ("none", "the run to continue although the code has changed"),
+    "PARROTFLOW_PROFILE": ("none", "training steps whose time and memory are recorded, such as 10-12"),
     "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
     "PARROTFLOW_EVALUATE_BATCH": ("16 on a GPU, 1,024 tokens on a core", "windows that the evaluation scores at once"),
     "PARROTFLOW_EVALUATE_PROCESSES": ("one for each GPU, else 1", "processes that share what is scored and written"),

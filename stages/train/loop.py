@@ -25,6 +25,7 @@ from stages.train.distributed.parallel import clip, count, norm
 from stages.train.distributed.transfers import HostCopy, pinned
 from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.profile import profiled
 from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.throughput import Throughput
 from stages.train.optim.optimizers import Optimizers
@@ -144,7 +145,8 @@ def train(
     """
     params, steps = trainer.params, reporter.steps
     votes = HostCopy(torch.zeros(()))
-    for step, batches in groupby(trainer.micro_batches(steps), key=attrgetter("step")):
+    batches_by_step = groupby(trainer.micro_batches(steps), key=attrgetter("step"))
+    for step, batches in profiled(batches_by_step, checkpoints.folder, trainer.accelerator):
         result = trainer.step(step, batches)
         done, last = step + 1, step + 1 == steps.stop
         if done % params.log_every_steps == 0 or last:

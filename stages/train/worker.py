@@ -43,6 +43,7 @@ from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.execution import describe_session
+from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
@@ -59,6 +60,7 @@ def main() -> None:
     began = time.time()
     follow_command()
     stop = StopSignal()
+    record_memory()
     setup = set_up(section_of_command(), stop)
     params, accelerator = setup.params, setup.accelerator
     afresh = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
@@ -169,7 +171,9 @@ def run_worker() -> None:
             try:
                 main()
             except torch.OutOfMemoryError as error:
-                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
+                path = memory_snapshot()
+                seen = f"; {path} has what was allocated (https://pytorch.org/memory_viz)" if path else ""
+                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)}){seen}"
                 raise UserError(f"train: {said}") from None
         except UserError as error:
             if is_first_to_fail():

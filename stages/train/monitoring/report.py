@@ -20,6 +20,7 @@ from torch import Tensor
 from stages.formats.revision.execution import Spike
 from stages.runtime.atomic import atomic_write
 from stages.train.data.batches import rows_before
+from stages.train.monitoring.speed_curve import SPEED_CURVE, SpeedCurve
 from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.uptime import Uptime
 from stages.train.params import TrainParams
@@ -57,6 +58,7 @@ class Reporter:
         self.curves = curves
         self.accelerator = accelerator
         self.line = ProgressLine(steps.stop)
+        self.speed = SpeedCurve(curves.folder.parent / SPEED_CURVE, throughput)
 
     def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None) -> None:
         """The state after `done` steps. Losses in nats per token."""
@@ -67,6 +69,7 @@ class Reporter:
         multiplier = self.params.schedule.multiplier(done - 1, self.params.max_steps)
         rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
         self.curves.append(LEARNING_RATE, done, *rates.values())
+        self.speed.append(done)
         values = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
         if router_loss is not None:
             values["router_loss"] = router_loss.item()

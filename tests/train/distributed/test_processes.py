@@ -91,16 +91,34 @@ def test_a_run_that_is_extended_after_a_shorter_one_has_whole_curves(tmp_path: P
         assert (other / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
 
 
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    wsd: dict[str, Any] = {"schedule__name": "wsd", "schedule__decay_share": 0.5, "optimizer__name": "adamw"}
-    project = write_project(tmp_path / "alone", **wsd)
+@pytest.mark.parametrize("micro_batch_size", [2, None], ids=["deterministic sums", "sums of the backend"])
+def test_a_run_goes_on_with_other_numbers_of_processes(tmp_path: Path, micro_batch_size: int | None) -> None:
+    """2, then 1, then 4: with deterministic sums the same bits, else the same data and so all but rounding."""
+    elastic: dict[str, Any] = {
+        "schedule__name": "constant",
+        "optimizer__name": "muon" if micro_batch_size else "adamw",
+        "deterministic_micro_batch_size": micro_batch_size,
+        "model__resid_pdrop": 0.1 if micro_batch_size else 0.0,
+        "batch_doublings": [6],
+    }
+    project = write_project(tmp_path / "alone", **elastic)
     changing = copy_of(project, tmp_path / "changing")
     run_workers(project, 1)
-    write_params(changing, **wsd, max_steps=10)
-    run_workers(changing, 2)
-    write_params(changing, **wsd)
-    run_workers(changing, 1)
+    for processes, steps in ((2, 5), (1, 8), (4, 12)):
+        write_params(changing, **elastic, max_steps=steps)
+        run_workers(changing, processes)
+
+    whole, record = (read_json(folder / TRAIN_EXECUTION) for folder in (project, changing))
+    sessions = [(one["processes"], one["first_step"], one["last_step"]) for one in record["sessions"]]
+    assert sessions == [(2, 1, 5), (1, 6, 8), (4, 9, 12)]
     assert largest_difference(project, changing) < ROUNDING
+    if micro_batch_size:
+        assert weights_sha256(changing / "model") == weights_sha256(project / "model")
+        shared = record["checkpoints"].keys() & whole["checkpoints"].keys()
+        assert shared == {"3", "6", "9", "12"}
+        assert {step: record["checkpoints"][step] for step in shared} == whole["checkpoints"]
+        for curve in sorted((project / "reports/curves").iterdir()):
+            assert (changing / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
 
 
 @pytest.mark.parametrize(("optimizer", "tolerance"), [("adamw", ROUNDING), ("muon", ROUNDING_OF_MUON)])

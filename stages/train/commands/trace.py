@@ -1,9 +1,10 @@
 """From a training step back to the documents that it trained on.
 
-    parrotflow data trace --step 120 [--row 3]
+    parrotflow data trace --step 120 [--row 3] [--of 9f3c01ab] [--tokens FOLDER]
 
 It answers for the run that made `model/`, whose seed, batch size and packing are recorded in `model/training.json`:
-the order of the data follows from these. Without a model it answers for params.yaml.
+the order of the data follows from these. Without a model it answers for params.yaml. `--of` names a published revision
+instead: its first digits, or its folder. The record names the tokens by their hash, and other tokens are refused.
 """
 
 import argparse
@@ -16,11 +17,13 @@ from pydantic import BaseModel
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
+from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
+from stages.formats.revision.provenance import Provenance
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import MANIFEST, TOKENS, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.hashes import file_sha256
-from stages.runtime.section import read_section
+from stages.runtime.section import read_params_file, read_section
 from stages.train.data.batches import batch_size, rows_of_step
 from stages.train.data.packing import open_packing
 from stages.train.params import TrainParams
@@ -63,8 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="parrotflow data trace", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--step", type=int, required=True, help="from 1, as in the curves")
     parser.add_argument("--row", type=int, help="a sequence of the global batch, from 0 on; default: all")
+    parser.add_argument("--of", metavar="REVISION", help="a published revision, or a model's folder; default: model/")
+    parser.add_argument("--tokens", type=Path, default=TRAINING_TOKENS, metavar="FOLDER", help="default: %(default)s")
     arguments = parser.parse_args()
-    order, store = trained_order(), TokenStore(TRAINING_TOKENS)
+    model = revision_folder(arguments.of) if arguments.of else MODEL
+    order, store = trained_order(model, arguments.tokens), TokenStore(arguments.tokens)
     check(arguments.step, arguments.row, order)
     for origin in origins(store, order, arguments.step):
         if arguments.row in (None, origin.row):
@@ -72,20 +78,43 @@ def main() -> None:
             print(f"row {origin.row:>3}  {origin.source}:{origin.path}{of}  tokens {origin.first}..{origin.stop}")
 
 
-def trained_order(model: Path = MODEL) -> DataOrder:
-    """The order of the run that made `model`; of params.yaml where there is none.
+def revision_folder(given: str) -> Path:
+    """The folder of a published revision: `given` is it, or the first digits of its name. Raises UserError."""
+    if (Path(given) / TRAINING_RUN).is_file():
+        return Path(given)
+    published = Path(read_params_file().get("publish", {}).get("folder", "published"))
+    names = f"*/{MAIN}" if given == MAIN else f"*/{REVISIONS}/{given}*"
+    found = [path for path in sorted(published.glob(names)) if (path / TRAINING_RUN).is_file()]
+    if len(found) == 1:
+        return found[0]
+    known = found or sorted(published.glob(f"*/{REVISIONS}/*/{TRAINING_RUN}"))
+    listed = ", ".join(str(path.parent if path.name == TRAINING_RUN else path) for path in known) or "none"
+    raise UserError(
+        f"--of {given}: {'more than one revision' if found else 'no revision, and no folder with ' + TRAINING_RUN}; "
+        f"in {published} there are: {listed}"
+    )
 
-    Raises UserError where the tokens are no longer those that it was trained on.
+
+def trained_order(model: Path = MODEL, tokens: Path = TRAINING_TOKENS) -> DataOrder:
+    """The order of the run that made `model`; of params.yaml where there is no `model/` of this project.
+
+    Raises UserError where `tokens` are not those that it was trained on, or a revision's record is damaged.
     """
-    recorded = model / TRAINING_RUN
+    recorded, provenance = model / TRAINING_RUN, Provenance.find(model / PROVENANCE)
     if not recorded.exists():
         params = read_section("train", TrainParams)
         return DataOrder.model_validate(params.model_dump(include=set(DataOrder.model_fields)))
-    values = read_json(recorded)
-    if values["tokens_sha256"] != file_sha256(TRAINING_TOKENS / MANIFEST):
+    if provenance and provenance.files.get(TRAINING_RUN) != file_sha256(recorded):
+        raise UserError(f"{recorded}: not the file that was published ({PROVENANCE}); fetch the revision again")
+    values, manifest = read_json(recorded), tokens / MANIFEST
+    if not manifest.is_file() or values["tokens_sha256"] != file_sha256(manifest):
+        commit = f"`git checkout {provenance.git.commit}`, then " if provenance and provenance.git else ""
         raise UserError(
-            f"{TRAINING_TOKENS}: not the tokens that {model}/ was trained on; "
-            "`dvc checkout` brings back those of a commit"
+            f"{tokens}: {'not' if manifest.is_file() else 'does not exist, so not'} the tokens that {model}/ was "
+            f"trained on (their {MANIFEST} has the sha256 {values['tokens_sha256']}); {commit}"
+            "`dvc checkout data/tokens` brings back those of a commit if the cache has them, "
+            "`dvc repro tokenize` computes them; --tokens names "
+            "another folder"
         )
     return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields if name in values})
 

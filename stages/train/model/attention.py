@@ -39,15 +39,20 @@ def leave_out_mask(model: PreTrainedModel, sequence_length: int) -> None:
     if model.config._attn_implementation == "sdpa":
         row = torch.arange(min(2 * SPAN, sequence_length))[None]
         masked = _logits(model, row)
-        config = model.config.get_text_config()
-        sizes = [size for name in WINDOWS if (size := getattr(config, name, None))]
-        name = WINDOWED if min(sizes, default=sequence_length + 1) <= sequence_length else UNMASKED
-        AttentionInterface.register(name, sdpa_attention_forward)
-        if name == WINDOWED:
-            AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
-        model.set_attn_implementation(name)
+        use_unmasked(model, sequence_length)
         if not torch.allclose(_logits(model, row), masked, rtol=1e-4, atol=1e-5):
             model.set_attn_implementation("sdpa")
+
+
+def use_unmasked(model: PreTrainedModel, sequence_length: int) -> None:
+    """Omit the mask without a trial, which a model without values cannot make."""
+    config = model.config.get_text_config()
+    sizes = [size for name in WINDOWS if (size := getattr(config, name, None))]
+    name = WINDOWED if min(sizes, default=sequence_length + 1) <= sequence_length else UNMASKED
+    AttentionInterface.register(name, sdpa_attention_forward)
+    if name == WINDOWED:
+        AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
+    model.set_attn_implementation(name)
 
 
 def _mask_unless_plain(

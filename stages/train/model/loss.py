@@ -34,7 +34,8 @@ COEFFICIENT = "router_aux_loss_coef"
 class CausalLoss(nn.Module):
     """Next-token cross-entropy of a causal language model, and the auxiliary loss of its routers if it has one."""
 
-    def __init__(self, model: PreTrainedModel, params: TrainParams) -> None:
+    def __init__(self, model: PreTrainedModel, params: TrainParams, plain_head: bool | None = None) -> None:
+        """`plain_head`: said by one whose model has no values to try it with, as in a forecast."""
         super().__init__()
         if params.precision == "auto":
             raise ValueError("precision is auto: resolve_precision first")
@@ -43,8 +44,8 @@ class CausalLoss(nn.Module):
         self.autocast = self.dtype == torch.bfloat16
         """False where the weights come in bf16 themselves (`parallel.shard`)."""
         self.by_document = params.attention == "document"
-        self.plain_head = has_plain_head(model)
-        self.router_loss = router_loss_of(model)
+        self.plain_head = has_plain_head(model) if plain_head is None else plain_head
+        self.router_loss = router_loss_of(model, is_tried=plain_head is None)
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
         """(2,): both losses, each summed over all targets that are not `IGNORED`, in nats. Their sum is trained on.
@@ -103,17 +104,20 @@ class RouterLoss:
         return self.coefficient * (of_row * tokens.squeeze(1)).sum()
 
 
-def router_loss_of(model: PreTrainedModel) -> RouterLoss | None:
+def router_loss_of(model: PreTrainedModel, is_tried: bool = True) -> RouterLoss | None:
     """The auxiliary loss of a model that asks for it; None for others.
 
-    Raises UserError where it is not, for a trial sequence, what transformers adds to the loss.
+    Raises UserError where it is not, for a trial sequence, what transformers adds to the loss; `is_tried`: whether one
+    is made, for which the model needs values.
     """
     config = model.config.get_text_config()
     if not getattr(config, SWITCH, False):
         return None
     coefficient, choices = getattr(config, COEFFICIENT, None), getattr(config, "num_experts_per_tok", None)
-    if coefficient and choices and _is_what_is_added(found := RouterLoss(float(coefficient), int(choices)), model):
-        return found
+    if coefficient and choices:
+        found = RouterLoss(float(coefficient), int(choices))
+        if not is_tried or _is_what_is_added(found, model):
+            return found
     raise UserError(
         f"params.yaml: train.model.{SWITCH}: the auxiliary loss of `{config.model_type}` is not one that this training "
         f"can add ({COEFFICIENT} * the load balancing loss of Switch Transformers); leave it out, or use another "

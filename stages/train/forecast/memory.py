@@ -1,0 +1,207 @@
+"""The memory of a training step in one process, by part: the step itself, run on tensors without values.
+
+Two steps of the run's own model, loss and optimizers on torch's fake tensors, which allocate nothing. So the forecast
+follows whatever the architecture saves for its backward pass, and the loss and the optimizers of this package. It is of
+a step that is not compiled. What it does not see: what kernels need inside themselves, the interpreter and its
+libraries, and that an allocator's free pieces may not fit together.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from stages.runtime.entry import UserError
+from stages.train.distributed.parallel import blocks
+from stages.train.forecast.tracker import MemoryTracker, Part
+from stages.train.model.attention import one_line, use_unmasked
+from stages.train.model.loss import CausalLoss
+from stages.train.optim.optimizers import build_optimizers
+from stages.train.params import TrainParams
+
+PARTS: tuple[Part, ...] = ("weights", "gradients", "optimizer", "activations", "loss")
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process does in a step, and how the others share the model with it."""
+
+    device_type: str
+    micro_batch_size: int
+    """Sequences of a forward pass."""
+    micro_batches: int
+    """Of a step."""
+    shards: int = 1
+    """Processes over which weights, gradients and the optimizer's state are cut up (FSDP2); 1: each has all."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the moment of a step when they are most."""
+
+    parts: Counter[Part]
+    """Without `activations` and `loss` where the model cannot be run without values."""
+    reason: str = ""
+    """Why it cannot be."""
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return self.parts.total()
+
+
+def memory_of_step(params: TrainParams, config: PreTrainedConfig, process: Process) -> Memory:
+    """The forecast for a model of `config`, whose vocabulary is padded; `params.precision` is resolved.
+
+    Raises UserError where transformers cannot build the model.
+    """
+    with torch.device(process.device_type), FakeTensorMode(), quiet():
+        try:
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+        except Exception as error:  # Each architecture refuses in a way of its own.
+            raise UserError(f"params.yaml: train.model: cannot build `{config.model_type}`: {one_line(error)}") from None
+        model.train()
+        step = Step(model, params, process)
+        with step.tracker:
+            state = step.create_state()
+            try:
+                parts = step.run()
+            except Exception as error:  # Values decide what some models do; other operations have no fake.
+                return Memory(step.shared_out(state), one_line(error)[:200])
+    return Memory(step.shared_out(parts))
+
+
+class Step:
+    """A training step of a fake model."""
+
+    def __init__(self, model: PreTrainedModel, params: TrainParams, process: Process) -> None:
+        self.model = model
+        self.params = params
+        self.process = process
+        self.optimizers = build_optimizers(model, params.optimizer, params.precision)
+        self.tracker = MemoryTracker()
+
+    def create_state(self) -> Counter[Part]:
+        """Weights and a first update, which makes the optimizers' state; what they and the gradients take."""
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            self.tracker.count(tensor, "weights")
+        with self.tracker.counting_as("gradients"):
+            for parameter in self._trained():
+                parameter.grad = torch.empty_like(parameter)
+        gradients = self.tracker.held["gradients"]
+        with self.tracker.counting_as("optimizer"):
+            self.optimizers.step(1.0)
+        return self.tracker.held + Counter[Part]({"gradients": gradients})
+
+    def run(self) -> Counter[Part]:
+        """A step with all of the state there; the parts at its peak."""
+        if self.params.attention == "causal" and self.model.config._attn_implementation == "sdpa":
+            use_unmasked(self.model, self.params.sequence_length)
+        if self.params.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        shape = (self.process.micro_batch_size, self.params.sequence_length)
+        loss = CausalLoss(self.model, self.params, plain_head=has_plain_head(self.model, shape[1]))
+        for parameter in self._trained():
+            parameter.register_post_accumulate_grad_hook(self._count_gradient)
+        body = self.model.base_model
+        body.register_forward_hook(lambda *_: setattr(self.tracker, "part", "loss"))
+        self.tracker.peak = self.tracker.held.copy()
+        # The second micro-batch of a step finds the gradients of the first; later ones are like the second.
+        for _ in range(min(2, self.process.micro_batches)):
+            with self.tracker.counting_as("activations"):
+                ids = torch.zeros(shape, dtype=torch.int64)
+                losses = loss(ids, ids, ids)
+                self.tracker.part = "activations"
+                torch.autograd.backward(losses.sum())
+                del losses
+        with self.tracker.counting_as("gradients"):
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.params.max_gradient_norm)
+        with self.tracker.counting_as("optimizer"):
+            self.optimizers.step(1.0)
+        return self.tracker.peak
+
+    def shared_out(self, parts: Counter[Part]) -> Counter[Part]:
+        """The parts of one process: sums that deterministic sums hold as well, and its shard of what is cut up."""
+        weights, gradients = parts["weights"], sum(map(_bytes, self._trained()))
+        more = Counter[Part]()
+        if self.params.deterministic_micro_batch_size is not None:
+            # The subtrees that are summed when the last micro-batch comes.
+            more["gradients"] = gradients * int(math.log2(self.process.micro_batches))
+        shards = self.process.shards
+        if shards > 1:
+            # A layer is gathered while the next one is, and its whole gradients are there until they are scattered.
+            in_blocks = [sum(map(_bytes, block.parameters())) for block in blocks(self.model)]
+            around = weights - sum(in_blocks)
+            gathered = around + 2 * max(in_blocks, default=0)
+            more["weights"] = gathered - (weights - weights // shards)
+            more["gradients"] += gathered - (parts["gradients"] - parts["gradients"] // shards)
+            more["optimizer"] = parts["optimizer"] // shards - parts["optimizer"]
+        return Counter[Part]({part: parts[part] + more[part] for part in PARTS if part in parts})
+
+    def _trained(self) -> Iterator[torch.nn.Parameter]:
+        return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def _count_gradient(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.tracker.move(parameter.grad, "gradients")
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+PRODUCT = {"t", "view", "_unsafe_view", "mm", "slice", "alias", "transpose", "expand", "detach"}
+"""The operations of a linear layer without bias, over a part of its input."""
+
+
+@torch.no_grad()
+def has_plain_head(model: PreTrainedModel, sequence_length: int) -> bool:
+    """What `stages.formats.plain_head` finds by a trial, from the operations that follow those of the model's body."""
+    head, names = model.get_output_embeddings(), []
+    if not isinstance(head, torch.nn.Linear) or head.bias is not None:
+        return False
+    for module in (model.base_model, model):
+        with Operations() as operations:
+            module(input_ids=torch.zeros((1, min(8, sequence_length)), dtype=torch.int64), use_cache=False)
+        names.append(operations.names)
+    body, whole = names
+    return whole[: len(body)] == body and set(whole[len(body) :]) <= PRODUCT
+
+
+class Operations(TorchDispatchMode):
+    """The names of the operations that run while it is active, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and note its name."""
+        space, _, name = func._schema.name.partition("::")
+        if space != "prim":  # questions about a tensor
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch logs an operation that has no fake before it raises; the forecast says so itself."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

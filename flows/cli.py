@@ -139,6 +139,12 @@ def why(
         return
     if plan.seconds:
         console.print(f"\nLast time, what may run took {plan.seconds:.0f} s.")
+    from flows.run.programs import forecasts
+    from flows.run.secrets import redactor, secrets_of
+
+    secrets = secrets_of(plan)
+    for number, line in enumerate(forecasts(plan, secrets, redactor(secrets))):
+        console.print(line if number else f"\n{line}", markup=False, soft_wrap=True)
 
 
 @app.command
@@ -192,9 +198,11 @@ def params(*words: str, yes: bool = False) -> None:
         return
     for line in lines:
         console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
+    if compose.changes_training(before, after):
+        console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
     if compose.chooses_model(before, after):
         console.print("\nThe tensors of the model, and which optimizer trains them:")
-        compose.print_groups(after)
+        console.print(compose.ask(compose.GROUPS, after), markup=False, end="")
     if not yes and not confirmed():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     compose.write_params(after)

@@ -89,12 +89,14 @@ class Policy(BaseModel):
     preflight: Program | None = None
     """Runs before a run starts anything, where other stages run before this one. If it fails, nothing is started; with
     exit code 69 (a network or a service does not answer) it is a warning."""
+    forecast: Program | None = None
+    """Says what the stage would cost. `why` starts it where the stage would run; if it fails, that is a warning."""
     show: Show = Show()
 
     @property
     def all_secrets(self) -> set[str]:
         """The variables that the stage and its programs name."""
-        programs = (program for program in (self.sidecar, self.preflight) if program is not None)
+        programs = (program for program in (self.sidecar, self.preflight, self.forecast) if program is not None)
         return {*self.secrets, *(name for program in programs for name in program.secrets)}
 
 

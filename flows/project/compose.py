@@ -30,8 +30,12 @@ from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value
 
 CONF = Path("conf")
 
+FORECAST = "*/commands/forecast.py"
+"""The stage's command that builds a model without weights and says what its training costs, below the package of
+stages."""
+
 GROUPS = "*/commands/groups.py"
-"""The stage's command that lists the tensors of a model, below the package of stages."""
+"""The one that lists the tensors of a model."""
 
 REPLACED_WHOLE = "replaced_whole.yaml"
 """In conf/: the values that a chosen file replaces, as null; all others are merged."""
@@ -107,15 +111,34 @@ def chooses_model(before: str, after: str) -> bool:
     return old != new
 
 
-def print_groups(text: str) -> None:
-    """Print which optimizer trains which tensors of the model, as the `train` stage says; what it refuses, it says."""
+def changes_training(before: str, after: str) -> bool:
+    """Whether two texts of params.yaml differ in a section that describes a model."""
+    old, new = yaml.safe_load(before), yaml.safe_load(after)
+    return any(
+        isinstance(section, dict) and isinstance(section.get("model"), dict) and old.get(name) != section
+        for name, section in new.items()
+    )
+
+
+def ask(command: str, text: str) -> str:
+    """What the stages' commands of this name print about a text of params.yaml.
+
+    Raises UserError with what one says that refuses it, such as a model that cannot be built.
+    """
+    said = ""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         for folder in (find_spec("stages") or ModuleSpec("stages", None)).submodule_search_locations or ():
-            for path in Path(folder).glob(GROUPS):
+            for path in Path(folder).glob(command):
                 module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
-                subprocess.run([sys.executable, "-m", module, file.name], check=False)
+                line = [sys.executable, "-m", module, file.name]
+                done = subprocess.run(line, check=False, capture_output=True, text=True)
+                if done.returncode:
+                    message = done.stderr.strip().rpartition("error: ")[2] or f"{module} exited with {done.returncode}"
+                    raise UserError(f"{message}; {PARAMS_FILE} is left as it was")
+                said += done.stdout
+    return said
 
 
 def _replaced_whole(conf: Path) -> list[str]:

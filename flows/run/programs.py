@@ -1,7 +1,8 @@
-"""Programs that belong to a stage and are not its command: `sidecar` and `preflight` in its `meta.flow`.
+"""Programs that belong to a stage and are not its command: `sidecar`, `preflight` and `forecast` in its `meta.flow`.
 
 A sidecar runs while the stage runs; a preflight asks, before a run of several stages starts anything,
-whether the stage at its end can succeed. Neither can make a stage's result wrong, and neither may hold a stage up.
+whether the stage at its end can succeed; a forecast says what the stage would cost. None of them can make a stage's
+result wrong, and none may hold a stage up.
 """
 
 import contextlib
@@ -26,6 +27,10 @@ GRACE_SECONDS = 10.0
 
 PREFLIGHT_SECONDS = 180.0
 """A preflight that takes longer is ended, with a warning."""
+
+
+FORECAST_SECONDS = 60.0
+"""A forecast that takes longer is ended, with a warning."""
 
 
 @contextlib.contextmanager
@@ -133,3 +138,27 @@ def run_preflight(
     if process.returncode:
         raise UserError(f"{message or f'`{program.command}` exited with {process.returncode}'}; nothing was started")
     return lines
+
+
+def forecasts(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> Iterator[str]:
+    """What the stages would cost that are not restored: for each that has a forecast its name, and what it prints."""
+    for stage in plan.to_do:
+        program = stage.policy.forecast
+        if program is None or not program.when or stage.state == "restore":
+            continue
+        try:
+            process = start(program, secrets)
+        except OSError as error:
+            yield f"warning: `{program.command}` does not start: {error}"
+            continue
+        try:
+            output, _ = process.communicate(timeout=FORECAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            yield f"warning: `{program.command}` took longer than {FORECAST_SECONDS:g} s and was ended"
+            continue
+        finally:
+            end(process)
+        yield f"{stage.name}:"
+        yield from (f"  {redact(line)}" for line in output.splitlines())
+        if process.returncode:
+            yield f"warning: `{program.command}` exited with {process.returncode}"

@@ -22,6 +22,7 @@ from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.distributed.hardware import describe_precision
+from stages.train.forecast.forecast import make_forecast
 from stages.train.launch.checks import (
     check_batch,
     check_machine,
@@ -58,10 +59,12 @@ def main() -> None:
         source = source_folder(params.start_from, download=True)
         notes += note_padded_vocabulary(source, training.manifest.vocab_size)
 
+    forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in [*notes, *note_idle_devices(config)]:
+    for line in [*notes, *note_idle_devices(config), *forecast.lines]:
         print(line, flush=True)
+    forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)
     if code := launch(config, params):
         sys.exit(code)

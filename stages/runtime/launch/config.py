@@ -48,6 +48,13 @@ class LaunchConfig:
     """On which this machine waits for the others; None where it is alone or joins another."""
     unused: tuple[str, ...] = ()
     """Settings in the file that have no effect."""
+    replicas: int = 1
+    """Of a sharded model (HSDP)."""
+
+    @property
+    def shards(self) -> int:
+        """Processes over which a model is cut up; 1 where each has all of it."""
+        return self.processes // self.replicas if self.sharded else 1
 
     @property
     def device_type(self) -> str:
@@ -69,6 +76,7 @@ def launch_config() -> LaunchConfig:
     try:
         settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
+        replicas = int((settings.get("parallelism_config") or {}).get("parallelism_config_dp_replicate_size") or 1)
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
     kind = str(settings.get("distributed_type", "NO"))
@@ -82,7 +90,7 @@ def launch_config() -> LaunchConfig:
     leads = machines > 1 and not settings.get("machine_rank")
     port = settings.get("main_process_port") if leads else None
     unused = tuple(name for name in _names(settings) if name not in USED and name.split(".")[0] not in USED)
-    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port, unused)
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port, unused, replicas)
 
 
 def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -23,7 +23,7 @@ from stages.runtime.entry import UserError
 from stages.train.distributed.parallel import blocks
 from stages.train.forecast.tracker import MemoryTracker, Part
 from stages.train.model.attention import one_line, use_unmasked
-from stages.train.model.loss import CausalLoss
+from stages.train.model.loss import SWITCH, CausalLoss
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 
@@ -69,7 +69,9 @@ def memory_of_step(params: TrainParams, config: PreTrainedConfig, process: Proce
                 config, dtype=torch.float32, trust_remote_code=False
             )
         except Exception as error:  # Each architecture refuses in a way of its own.
-            raise UserError(f"params.yaml: train.model: cannot build `{config.model_type}`: {one_line(error)}") from None
+            raise UserError(
+                f"params.yaml: train.model: cannot build `{config.model_type}`: {one_line(error)}"
+            ) from None
         model.train()
         step = Step(model, params, process)
         with step.tracker:
@@ -112,7 +114,7 @@ class Step:
         shape = (self.process.micro_batch_size, self.params.sequence_length)
         loss = CausalLoss(self.model, self.params, plain_head=has_plain_head(self.model, shape[1]))
         for parameter in self._trained():
-            parameter.register_post_accumulate_grad_hook(self._count_gradient)
+            parameter.register_post_accumulate_grad_hook(self._count_gradient)  # type: ignore[no-untyped-call]
         body = self.model.base_model
         body.register_forward_hook(lambda *_: setattr(self.tracker, "part", "loss"))
         self.tracker.peak = self.tracker.held.copy()
@@ -140,7 +142,8 @@ class Step:
         shards = self.process.shards
         if shards > 1:
             # A layer is gathered while the next one is, and its whole gradients are there until they are scattered.
-            in_blocks = [sum(map(_bytes, block.parameters())) for block in blocks(self.model)]
+            loss = CausalLoss(self.model, self.params, plain_head=True)
+            in_blocks = [sum(map(_bytes, block.parameters())) for block in blocks(loss)]
             around = weights - sum(in_blocks)
             gathered = around + 2 * max(in_blocks, default=0)
             more["weights"] = gathered - (weights - weights // shards)
@@ -167,22 +170,24 @@ PRODUCT = {"t", "view", "_unsafe_view", "mm", "slice", "alias", "transpose", "ex
 @torch.no_grad()
 def has_plain_head(model: PreTrainedModel, sequence_length: int) -> bool:
     """What `stages.formats.plain_head` finds by a trial, from the operations that follow those of the model's body."""
-    head, names = model.get_output_embeddings(), []
+    head = model.get_output_embeddings()
+    names: list[list[str]] = []
     if not isinstance(head, torch.nn.Linear) or head.bias is not None:
         return False
+    extra = {SWITCH: False} if hasattr(model.config, SWITCH) else {}
     for module in (model.base_model, model):
         with Operations() as operations:
-            module(input_ids=torch.zeros((1, min(8, sequence_length)), dtype=torch.int64), use_cache=False)
+            module(input_ids=torch.zeros((1, min(8, sequence_length)), dtype=torch.int64), use_cache=False, **extra)
         names.append(operations.names)
     body, whole = names
     return whole[: len(body)] == body and set(whole[len(body) :]) <= PRODUCT
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The names of the operations that run while it is active, in order."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(

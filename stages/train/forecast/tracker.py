@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves
 Part = Literal["weights", "gradients", "optimizer", "activations", "loss"]
 
 
-class MemoryTracker(TorchDispatchMode):
+class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts while it is active; `part` says for what new tensors are."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.part: Part = "activations"
         self.held: Counter[Part] = Counter()
         """Bytes now."""

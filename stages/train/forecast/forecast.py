@@ -1,0 +1,150 @@
+"""What a run will cost, before it starts: operations, hours and memory; and the refusal of one that cannot fit."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from stages.formats.tokens import Manifest
+from stages.runtime.entry import UserError, whole_number
+from stages.runtime.launch.config import LaunchConfig
+from stages.train.commands.groups import model_without_weights
+from stages.train.data.batches import batch_size, rows_before
+from stages.train.distributed.hardware import CPU_TOKENS, MICRO_BATCH, USABLE, balanced, resolve_precision
+from stages.train.forecast.capacity import device_memory
+from stages.train.forecast.memory import Memory, Process, memory_of_step
+from stages.train.forecast.speed import Speed, expected_speed
+from stages.train.model.build import flops_per_token
+from stages.train.params import TrainParams
+
+SURE = 0.9
+"""A run is refused where this share of its forecast is more than there is: what is measured is within 10 % of it."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of a whole run, whatever of it is done already."""
+
+    params: TrainParams
+    """With the precision that the hardware means."""
+    launch: LaunchConfig
+    parameters: int
+    """As trained: the vocabulary is padded."""
+    flops_per_token: int
+    process: Process
+    memory: Memory
+    """Of each process."""
+    capacity: int | None
+    """Bytes that each process can have; None where that is not known."""
+    speed: Speed
+
+    @property
+    def tokens(self) -> int:
+        """Of all steps."""
+        return rows_before(self.params, self.params.max_steps) * self.params.sequence_length
+
+    @property
+    def lines(self) -> list[str]:
+        """Model, time and memory, a line each."""
+        unit = "process" if self.launch.processes == 1 else f"of {self.launch.processes} processes"
+        of = "" if self.capacity is None else f" of {in_bytes(self.capacity)}"
+        parts = " + ".join(f"{name} {in_bytes(size)}" for name, size in self.memory.parts.items())
+        sharded = f", sharded over {self.process.shards}" if self.process.shards > 1 else ""
+        micro_batches = f"micro-batches of {self.process.micro_batch_size} sequences, {self.params.precision}{sharded}"
+        missing = f"; activations are not known: {self.memory.reason}" if self.memory.reason else ""
+        unknown = "; the memory of the device is not known" if self.capacity is None else ""
+        return [
+            *self.short,
+            f"memory: about {in_bytes(self.memory.total)}{of} in each {unit}: {parts} ({micro_batches})"
+            f"{missing}{unknown}",
+        ]
+
+    @property
+    def short(self) -> list[str]:
+        """Model and time, a line each."""
+        model = (
+            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
+            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
+            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}"
+        )
+        rate = self.speed.tokens_per_second
+        if rate is None:
+            return [model, f"time: not known: {self.speed.source}"]
+        return [model, f"time: about {duration(self.tokens / rate)} at {rate:,.0f} tokens/s, {self.speed.source}"]
+
+    def check_fits(self) -> None:
+        """Raise UserError, with the numbers and what to change, where a process surely has too little memory."""
+        if self.capacity is None or SURE * self.memory.total <= self.capacity:
+            return
+        size = self.process.micro_batch_size
+        by_sequence = size > 1 and self.params.deterministic_micro_batch_size is None
+        remedies = [
+            f"set {MICRO_BATCH} below {size}" if by_sequence else "",
+            "" if self.params.gradient_checkpointing else "set train.gradient_checkpointing: true",
+            "lower train.sequence_length",
+            "" if self.launch.sharded else "shard the model over several devices (PARROTFLOW_LAUNCH=fsdp2)",
+            "choose a smaller model",
+        ]
+        parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in self.memory.parts.items())
+        raise UserError(
+            f"train: the run cannot fit: each process needs about {in_bytes(self.memory.total)} ({parts}) and can have "
+            f"{in_bytes(self.capacity)}; {', '.join(remedy for remedy in remedies[:-1] if remedy)}, or {remedies[-1]}"
+        )
+
+
+def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:
+    """The forecast for a launch on this machine. Raises UserError where the model cannot be built."""
+    params = resolve_precision(params, launch.device_type)
+    model = model_without_weights(params, vocabulary)
+    flops = flops_per_token(model, params.sequence_length)
+    own = launch.processes // launch.machines
+    memory = device_memory(launch.device_type)
+    capacity = memory if memory is None or launch.device_type != "cpu" else memory // own
+    share = batch_size(params, params.max_steps - 1) // launch.processes
+    alone = Process(launch.device_type, 1, share, launch.shards)
+    of_step = partial(memory_of_step, params, model.config)
+    size = given_micro_batch_size(params, launch.device_type, share)
+    if size is None:
+        one, two = (of_step(replace(alone, micro_batch_size=count)).total for count in (1, 2))
+        fitting = 1 if capacity is None else int((USABLE * capacity - (2 * one - two)) / max(1, two - one))
+        size = balanced(share, fitting)
+    process = replace(alone, micro_batch_size=size, micro_batches=-(-share // size))
+    return Forecast(
+        params,
+        launch,
+        parameters=model.num_parameters(),
+        flops_per_token=flops,
+        process=process,
+        memory=of_step(process),
+        capacity=capacity,
+        speed=expected_speed(flops, launch.device_type, launch.processes, params.precision),
+    )
+
+
+def given_micro_batch_size(params: TrainParams, device_type: str, share: int) -> int | None:
+    """Sequences of a forward pass where no trial on the device decides; `share`: of a step, in each process."""
+    if params.deterministic_micro_batch_size is not None:
+        return params.deterministic_micro_batch_size
+    if (given := whole_number(MICRO_BATCH, None)) is not None:
+        return min(given, share)
+    return None if device_type == "cuda" else min(share, max(1, CPU_TOKENS // params.sequence_length))
+
+
+def in_bytes(size: float) -> str:
+    """A number of bytes in decimal units."""
+    return scaled(size, "B")
+
+
+def scaled(value: float, unit: str) -> str:
+    """A quantity with three digits and a prefix: 1.28 GB, 9.25 MFLOPs."""
+    prefixes = iter(("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R"))
+    prefix = next(prefixes)
+    while value >= 999.5:
+        value, prefix = value / 1000, next(prefixes)
+    return f"{value:.3g} {prefix}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them: 40 s, 7 min, 3.5 h, 12 days."""
+    for size, unit, until in ((1, "s", 90), (60, "min", 5400), (3600, "h", 172800)):
+        if seconds < until:
+            return f"{seconds / size:.2g} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} days"

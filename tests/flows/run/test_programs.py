@@ -1,4 +1,4 @@
-"""Programs of a stage that are not its command: a sidecar, and a preflight before the run starts."""
+"""Programs of a stage that are not its command: a sidecar, a preflight before the run starts, and a forecast."""
 
 import subprocess
 import time
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.plan.graph import Plan, PlannedStage, State
 from flows.plan.policy import Policy, Program
-from flows.run.programs import running_sidecar
+from flows.run.programs import forecasts, running_sidecar
 from stages.runtime.entry import EXIT_UNAVAILABLE
 from tests.flows.test_pipeline import processes_in, run, toy
 
@@ -117,3 +118,33 @@ def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
     policy = Policy(secrets=("A",), sidecar=Program(command="x", secrets=("B",)), preflight=Program(command="y"))
 
     assert policy.all_secrets == {"A", "B"}
+
+
+def planned(state: State, command: str, **program: object) -> PlannedStage:
+    """A stage with a forecast."""
+    policy = Policy.model_validate({"forecast": {"command": command, **program}})
+    return PlannedStage("train", state, (), (), policy)
+
+
+@pytest.mark.parametrize(("state", "is_asked"), [("run", True), ("maybe", True), ("restore", False), ("clean", False)])
+def test_a_forecast_is_made_where_its_stage_may_run(state: State, is_asked: bool) -> None:
+    lines = list(forecasts(Plan((planned(state, "echo an hour"),)), set(), str))
+
+    assert lines == (["train:", "  an hour"] if is_asked else [])
+
+
+def test_a_forecast_sees_no_secrets_of_others_and_is_not_made_without_its_condition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
+    stages = (planned("run", "sh -c 'echo token: $HF_TOKEN'"), planned("run", "echo never", when=None))
+
+    assert list(forecasts(Plan(stages), {"HF_TOKEN"}, str)) == ["train:", "  token: "]
+
+
+def test_a_forecast_that_fails_says_why_and_is_a_warning() -> None:
+    failing = list(forecasts(Plan((planned("run", "sh -c 'echo error: too large; exit 2'"),)), set(), str))
+    missing = list(forecasts(Plan((planned("run", "no-such-program"),)), set(), str))
+
+    assert failing[1:] == ["  error: too large", "warning: `sh -c 'echo error: too large; exit 2'` exited with 2"]
+    assert missing[0].startswith("warning: `no-such-program` does not start")

@@ -196,7 +196,7 @@ def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> Non
         (project / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": 1}))
         process = fork(project, PARROTFLOW_LAUNCH="machine.yaml")
         assert process.stdout is not None
-        assert "launching 2 processes" in process.stdout.readline()
+        assert any("launching 2 processes" in line for line in process.stdout)
         leading.settimeout(120)
         connection, _ = leading.accept()  # the launcher has asked for the others, and gets no answer
         with connection:

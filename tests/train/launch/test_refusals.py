@@ -17,6 +17,7 @@ from stages.runtime.launch import config as launch_config
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train.distributed.hardware import REPAYS_FROM_FLOPS, should_compile
+from stages.train.forecast import forecast
 from stages.train.launch import checks
 from stages.train.launch import launcher as launch
 from stages.train.model.build import build_config
@@ -140,10 +141,20 @@ def test_the_preset_for_one_gpu_says_that_it_runs_on_the_cpu(
 ) -> None:
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "one_gpu")
     stage.main()
-    assert capfd.readouterr().out == (
-        "launching 1 process by launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
+    assert capfd.readouterr().out.endswith(
+        "\nlaunching 1 process by launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
     )
     assert len(started) == 1
+
+
+def test_a_run_that_cannot_fit_says_what_it_needs_and_starts_nothing(
+    started: list[LaunchConfig], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forecast, "device_memory", lambda _: 100_000)
+    with pytest.raises(UserError, match=r"train: the run cannot fit: each process needs about .* and can have 100 kB"):
+        stage.main()
+    assert "memory: about " in capfd.readouterr().out
+    assert not started
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "1.5"])
@@ -208,7 +219,7 @@ def test_two_processes_without_a_compiler_refuse_once_and_are_not_started_again(
         PATH=str(tmp_path),
         CXX="",
     )
-    assert said.splitlines()[1:] == [
+    assert said.splitlines()[4:] == [
         "error: PARROTFLOW_COMPILE=on: compiling for the CPU needs a C++ compiler (g++ or clang++); install one"
     ]
 

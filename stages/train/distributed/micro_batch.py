@@ -35,12 +35,8 @@ buckets are the gradients."""
 def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
     """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
     share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
-    if params.deterministic_micro_batch_size is not None:
-        return params.deterministic_micro_batch_size
-    if (given := whole_number(MICRO_BATCH, None)) is not None:
-        return min(given, share)
-    if accelerator.device.type != "cuda":
-        return min(share, max(1, CPU_TOKENS // params.sequence_length))
+    if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
+        return given
     trials = GpuTrials(model, params.sequence_length, accelerator.device)
     part = -(-model.rows_at_once(accelerator.device.type) // params.sequence_length)
     fitting = fitting_on_all(share, part, trials, agreement(accelerator))
@@ -53,6 +49,15 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
             "shard the model (FSDP)"
         )
     return balanced(share, fitting)
+
+
+def given_micro_batch_size(params: TrainParams, device_type: str, share: int) -> int | None:
+    """Sequences of a forward pass where no trial on the device decides; `share`: of a step, in each process."""
+    if params.deterministic_micro_batch_size is not None:
+        return params.deterministic_micro_batch_size
+    if (given := whole_number(MICRO_BATCH, None)) is not None:
+        return min(given, share)
+    return None if device_type == "cuda" else min(share, max(1, CPU_TOKENS // params.sequence_length))
 
 
 def balanced(share: int, fitting: int) -> int:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stages.formats.tokens import Manifest
-from stages.runtime.entry import UserError, whole_number
+from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
 from stages.train.commands.groups import model_without_weights
 from stages.train.data.batches import batch_size, rows_before
-from stages.train.distributed.hardware import CPU_TOKENS, MICRO_BATCH, USABLE, balanced, resolve_precision
+from stages.train.distributed.hardware import resolve_precision
+from stages.train.distributed.micro_batch import MICRO_BATCH, USABLE, balanced, given_micro_batch_size
 from stages.train.forecast.capacity import device_memory
 from stages.train.forecast.memory import Memory, Process, memory_of_step
 from stages.train.forecast.speed import Speed, expected_speed
@@ -117,15 +118,6 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         capacity=capacity,
         speed=expected_speed(flops, launch.device_type, launch.processes, params.precision),
     )
-
-
-def given_micro_batch_size(params: TrainParams, device_type: str, share: int) -> int | None:
-    """Sequences of a forward pass where no trial on the device decides; `share`: of a step, in each process."""
-    if params.deterministic_micro_batch_size is not None:
-        return params.deterministic_micro_batch_size
-    if (given := whole_number(MICRO_BATCH, None)) is not None:
-        return min(given, share)
-    return None if device_type == "cuda" else min(share, max(1, CPU_TOKENS // params.sequence_length))
 
 
 def in_bytes(size: float) -> str:

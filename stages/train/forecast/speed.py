@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages.formats.revision.execution import TRAIN_SPEED
 from stages.train.monitoring.throughput import device_name, peak_flops
+from stages.train.optim.settings import Precision
 
 SHARE_OF_PEAK = 0.3
 """Of the peak that a run is taken to reach where nothing was measured: nanoGPT's GPT-2 124M reaches 0.29 of an A100's
@@ -38,7 +39,7 @@ class Speed:
 
 
 def expected_speed(
-    flops_per_token: float, device_type: str, processes: int, precision: str, measured_in: Path = TRAIN_SPEED
+    flops_per_token: float, device_type: str, processes: int, precision: Precision, measured_in: Path = TRAIN_SPEED
 ) -> Speed:
     """From the last run on this kind of device, with as many processes and in this precision; else from the peak.
 
@@ -55,8 +56,8 @@ def expected_speed(
             rate / flops_per_token,
             f"estimated from {rate:.3g} FLOP/s, measured for another model on {name} ({measured_in})",
         )
-    peak = peak_flops(device)
-    if peak is None or precision != "bf16":
+    peak = peak_flops(device, precision)
+    if peak is None:
         return Speed(None, f"no run was measured on {name} in {precision}, and its peak is not known")
     rate = SHARE_OF_PEAK * peak * processes
     return Speed(

@@ -9,7 +9,7 @@ import torch
 
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
-from stages.train.distributed.hardware import MICRO_BATCH
+from stages.train.distributed.micro_batch import MICRO_BATCH
 from stages.train.forecast import capacity, forecast, speed
 from stages.train.forecast.forecast import Forecast, duration, make_forecast, scaled
 from stages.train.forecast.speed import expected_speed
@@ -121,7 +121,7 @@ def test_a_run_on_other_hardware_tells_nothing(tmp_path: Path, other: dict[str, 
 def test_without_a_run_the_peak_of_the_hardware_counts_at_a_stated_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed, "peak_flops", lambda _: 1e12)
+    monkeypatch.setattr(speed, "peak_flops", lambda *_: 1e12)
 
     found = expected_speed(1000, "cpu", 2, "bf16", tmp_path / "none.json")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.model.build import build_config, check_model, padded_vocabulary, source_folder
+from stages.train.model.build import build_config, check_model, padded_vocabulary, source_config
 from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
 
@@ -70,7 +70,7 @@ def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrain
     if params.start_from is None:
         check_model(config)
     else:
-        config = AutoConfig.from_pretrained(source_folder(params.start_from))
+        config = source_config(params.start_from)
     with torch.device("meta"):
         config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

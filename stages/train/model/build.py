@@ -121,6 +121,21 @@ def _resize(model: PreTrainedModel, rows: int) -> None:
         ) from None
 
 
+def source_config(start_from: str) -> PreTrainedConfig:
+    """The config of the model that training continues. Raises UserError where it cannot be loaded."""
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source_folder(start_from), trust_remote_code=False)
+    except UserError:
+        raise
+    except Exception as error:  # As below.
+        raise _not_loaded(start_from, error) from None
+    return config
+
+
+def _not_loaded(start_from: str, error: Exception) -> UserError:
+    return UserError(f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {one_line(error)}")
+
+
 def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -129,9 +144,7 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
     except UserError:
         raise
     except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
-        raise UserError(
-            f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {one_line(error)}"
-        ) from None
+        raise _not_loaded(start_from, error) from None
     if model.config.vocab_size < vocabulary.vocab_size:
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: its vocabulary has {model.config.vocab_size} entries, "

@@ -4,6 +4,7 @@ Times differ from run to run, so no output that DVC keeps holds them. The file i
 computed again after a kill are in it again, and `seconds` begins at 0 with each session.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,8 @@ class SpeedCurve:
         self.tokens, self.training_seconds, self.data_seconds = now.tokens, training, now.data_seconds
         values = (step, f"{seconds:.3f}", f"{speed:.1f}", utilisation, f"{wait:.4f}")
         sums = (f"{asides['checkpoint']:.3f}", f"{asides['evaluation']:.3f}", peak_memory_bytes())
-        with self.path.open("a", encoding="utf-8") as file:
+        # A full disk costs these lines, not the run.
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             if file.tell() == 0:
                 file.write("\t".join(COLUMNS) + "\n")
             file.write("\t".join(map(str, (*values, *sums))) + "\n")

@@ -8,6 +8,7 @@ them, which also knows the sessions that died before they had saved anything.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +42,9 @@ class Uptime:
         return cls([*(start for start in known if start < began), began], progress.useful_seconds)
 
     def write(self, folder: Path) -> None:
-        """Note that this session began."""
-        (folder / STARTS).write_text("".join(f"{start}\n" for start in self.starts))
+        """Note that this session began; on a full disk the run goes on without."""
+        with suppress(OSError):
+            (folder / STARTS).write_text("".join(f"{start}\n" for start in self.starts))
 
     def useful_seconds(self, throughput: Throughput) -> float:
         """Up to now, if what this session computed lasts."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +39,18 @@ SHOWN_LINES = 20
 """Of what a program that failed has printed."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Commands:
-    """Starts programs one at a time, and remembers those that a reader of the report may want to repeat."""
+    """Starts programs one at a time."""
 
     lock: int
     """A descriptor: whoever has it open keeps another reproduction out of the folder."""
-    shown: list[str] = field(default_factory=list)
 
     def run_python(self, python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
         """Run a program of Python to its end, with its output in this terminal; its exit code.
 
         A signal that asks to end is passed on, and the program's end is waited for: it saves what it has.
         """
-        self.shown.append(shlex.join(["python", *arguments]))
         process = subprocess.Popen(
             [str(python), *arguments],
             cwd=folder,

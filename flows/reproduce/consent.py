@@ -1,4 +1,4 @@
-"""Whose code a reproduction is about to run, said and asked before any of it runs."""
+"""Whose code a reproduction is about to run: its signature, and the consent that is asked before any of it runs."""
 
 import hashlib
 import os
@@ -13,6 +13,7 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
 )
+from stages.formats.revision.signature import verify_signature
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import stage_codes
 
@@ -24,6 +25,18 @@ NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED
 
 NOT_OF_THE_COMMIT = {".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
 """What the checkout has besides the recorded code."""
+
+
+def check_signature(asked: str, folder: Path, key: Path | None) -> str:
+    """What is known of the signature, in words.
+
+    Raises UserError where it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
+    not signed by it.
+    """
+    found = verify_signature(folder, key)
+    if not found.is_acceptable(key):
+        raise UserError(f"{asked}: {found}")
+    return str(found)
 
 
 def require_consent(revision: Revision, checkout: Path, signature: str, *, yes: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.reproduce.commands import SHOWN_LINES, Commands, output, run_quietly, without_secrets
+from flows.reproduce.commands import SHOWN_LINES, output, run_quietly, without_secrets
 from flows.reproduce.probe import probe as probed
 from flows.reproduce.revision import Revision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS
@@ -72,7 +72,7 @@ class Interpreter:
 
 
 def choose_interpreter(
-    revision: Revision, checkout: Path, commands: Commands, *, python: Path | None, this_environment: bool
+    revision: Revision, checkout: Path, *, python: Path | None, this_environment: bool
 ) -> Interpreter:
     """The interpreter, `python` or this one; if it has other versions than the locked ones, a virtual environment is
     made, unless `this_environment` is to be used as it is."""
@@ -87,7 +87,7 @@ def choose_interpreter(
     if this_environment:
         require_present_versions(checkout, different)
         return Interpreter(own, machine, different, f"{named}, as asked, although it differs: {in_words(different)}")
-    made = make_environment(revision, own if python else interpreter_for(revision, machine), commands)
+    made = make_environment(revision, own if python else interpreter_for(revision, machine))
     machine = probe(made)
     return Interpreter(
         made, machine, differing(locked, machine.versions), f"{revision.work / VENV}, made from the lock"
@@ -161,7 +161,7 @@ def require_pins(asked: str, lock: Path) -> None:
             )
 
 
-def make_environment(revision: Revision, base: Path, commands: Commands) -> Path:
+def make_environment(revision: Revision, base: Path) -> Path:
     """A virtual environment with the locked versions; the same command completes one that was left half made."""
     folder = revision.work / VENV
     python, made_with = folder / "bin" / "python", folder / MADE_WITH
@@ -175,7 +175,6 @@ def make_environment(revision: Revision, base: Path, commands: Commands) -> Path
         output([str(base), "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
         made_with.write_text(str(base), encoding="utf-8")
         install_locked(revision, python)
-        commands.shown.append("python -m venv venv && venv/bin/python -m pip install --no-deps -r requirements.lock")
         (folder / READY).touch()
     return python
 

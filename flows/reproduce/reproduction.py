@@ -9,10 +9,8 @@ WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is k
 """
 
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -21,21 +19,23 @@ from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import Commands, failed, only_reproduction_in
 from flows.reproduce.compare.card import compared_card, rendered_card
-from flows.reproduce.compare.report import WIDTH, Story, segment_lines, verdict_lines, verdict_page
-from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
-from flows.reproduce.consent import require_consent
+from flows.reproduce.compare.verdict import NOT_REPRODUCED, Verdict, judge
+from flows.reproduce.consent import check_signature, require_consent
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.execution import environment_of
-from flows.reproduce.fetch import check_signature, keep, opened, work_folder
+from flows.reproduce.fetch import keep, opened, work_folder
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
-from flows.reproduce.segment import compute_segment, find_segment
+from flows.reproduce.segment import compute_segment, find_segment, segment_lines
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
 PREPARED = "prepared.json"
+
+WIDTH = 12
+"""Of a step's name in the terminal."""
 
 
 class Prepared(BaseModel):
@@ -59,91 +59,95 @@ def reproduce(request: Request) -> int:
 
     Raises UserError where it cannot be tried: the revision is damaged, or something that it needs is nowhere.
     """
-    began = time.monotonic()
-    require_possible(request)
+    if unset := [name for name in request.token if name not in os.environ]:
+        raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
+    settings = request.settings
     with ExitStack() as held:
         with opened(request.revision) as found:
             work = work_folder(request.revision, found, request.folder)
             commands = held.enter_context(only_reproduction_in(work))
             revision = keep(request.revision, found, work)
-        story = Story(revision, commands)
-        commands.shown.append(request.command_line)
-        story.say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
+        say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
-        story.say("signature", signature)
+        say("signature", signature)
         require_pins(request.revision, revision.folder / RECORDED_REQUIREMENTS)
 
         segment = find_segment(revision, request.checkpoints, request.segment) if request.segment else None
         checkout = check_out(revision, request.source)
-        interpreter, restored = prepare(request, checkout, signature, story)
-        environment, notes = environment_of(revision, interpreter, checkout, request.settings, request.token)
-        story.say("execution", describe_execution(revision))
+        interpreter, restored = prepare(request, revision, checkout, signature)
+        environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)
+        say("execution", describe_execution(revision))
         for note in notes:
-            story.note(note)
+            say_note(note)
 
         if segment is not None:
             run_stages(revision.data_stages, checkout, interpreter, environment, commands)
             steps = compute_segment(segment, revision, interpreter.python, checkout, environment, request, commands)
-            story.seconds = time.monotonic() - began
-            page = partial(verdict_page, story, checkout, interpreter, steps)
-            return tell(segment_lines(revision, segment, steps), page, request.report, equal=steps.verdict == "equal")
+            print("\n".join(segment_lines(revision, segment, steps)), flush=True)
+            return int(steps.verdict != "equal")
         run_stages(list(revision.stages), checkout, interpreter, environment, commands)
         rendered = rendered_card(revision, checkout, interpreter.python, environment)
         card = compared_card(revision, checkout, rendered)
         verdict = judge(revision, checkout, restored, interpreter.different, notes, card)
-        story.seconds = time.monotonic() - began
-        page = partial(verdict_page, story, checkout, interpreter, verdict)
-        return tell(verdict_lines(verdict), page, request.report, equal=verdict.result != NOT_REPRODUCED)
+        print("\n".join(verdict_lines(verdict)), flush=True)
+        return int(verdict.result == NOT_REPRODUCED)
 
 
-def prepare(request: Request, checkout: Path, signature: str, story: Story) -> tuple[Interpreter, list[str]]:
+def say(step: str, text: str) -> None:
+    """A step that is done."""
+    print(f"{step:<{WIDTH}} {text}", flush=True)
+
+
+def say_note(text: str) -> None:
+    """Something that is not as recorded, before anything is computed."""
+    say("", f"note: {text}")
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """The comparison and the verdict for the terminal."""
+    width = max((len(stage.name) for stage in verdict.stages), default=0)
+    lines = [""]
+    for stage in verdict.stages:
+        lines.append(f"{stage.name:<{width}}  {stage.state}")
+        lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
+        lines += [f"{'':<{width}}    input: {changed.fact}" for changed in stage.different_inputs]
+    for one in verdict.sets:
+        ends = f" [{one.published_interval[0]:g}, {one.published_interval[1]:g}]" if one.published_interval else ""
+        lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")
+    lines += ["", f"{verdict.result}: {verdict.explanation}"]
+    if verdict.restored:
+        lines.append(f"restored by their hashes, not computed: {', '.join(verdict.restored)}")
+    lines += [f"not compared: {one}" for one in verdict.not_compared]
+    if verdict.first is not None:
+        stage, difference = verdict.first
+        what = f"{stage.name}: {difference}" if difference else f"{stage.name} did not run"
+        lines.append(f"first difference: {what}")
+    lines += [f"likely cause: {cause.kind}: {cause.fact}" for cause in verdict.causes]
+    return lines
+
+
+def prepare(request: Request, revision: Revision, checkout: Path, signature: str) -> tuple[Interpreter, list[str]]:
     """Check the code, ask whether it may run, bring data and an interpreter; that and the restored stages.
 
     What the first start has checked and asked is not checked and asked again.
     """
-    revision = story.revision
     before = read_prepared(revision)
     wanted = dict[str, list[str]]()
     if before is None:  # afterwards dvc.lock is that of this reproduction, which does not say what the code was
         write_back(revision, checkout)
         wanted = check_code(revision, checkout)
-    story.say("code", describe_code(revision, begun=before is not None))
-    print(f"{'':<{WIDTH}} in {checkout}", flush=True)
+    say("code", describe_code(revision, begun=before is not None))
+    say("", f"in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
-    restored = before.restored if before else prepare_data(request, revision, checkout, wanted, story)
+    restored = before.restored if before else prepare_data(request, revision, checkout, wanted)
     interpreter = choose_interpreter(
-        revision, checkout, story.commands, python=request.python, this_environment=request.this_environment
+        revision, checkout, python=request.python, this_environment=request.this_environment
     )
-    story.say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
+    say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
     remember(request, revision, interpreter, before, restored)
-    story.say("data", describe_data(revision, restored))
+    say("data", describe_data(revision, restored))
     return interpreter, restored
-
-
-def tell(lines: Iterable[str], page: Callable[[], str], report: Path | None, *, equal: bool) -> int:
-    """Print the verdict, and write the page that was asked for; the exit code."""
-    print("\n".join(lines), flush=True)
-    if report:
-        atomic_write(report, page())
-        print(f"report: {report}", flush=True)
-    return int(not equal)
-
-
-def require_possible(request: Request) -> None:
-    """Raise UserError now for what would else fail after hours."""
-    if request.report is not None:
-        require_writable(request.report)
-    if unset := [name for name in request.token if name not in os.environ]:
-        raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
-    _ = request.settings
-
-
-def require_writable(report: Path) -> None:
-    """Raise UserError now where a page could not be written after hours."""
-    there = next(folder for folder in report.absolute().parents if folder.exists())
-    if report.is_dir() or not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"--report {report}: no file can be written there; name another one, e.g. report.html")
 
 
 def read_prepared(revision: Revision) -> Prepared | None:
@@ -152,9 +156,7 @@ def read_prepared(revision: Revision) -> Prepared | None:
     return Prepared.model_validate_json(file.read_bytes()) if file.exists() else None
 
 
-def prepare_data(
-    request: Request, revision: Revision, checkout: Path, wanted: Mapping[str, list[str]], story: Story
-) -> list[str]:
+def prepare_data(request: Request, revision: Revision, checkout: Path, wanted: Mapping[str, list[str]]) -> list[str]:
     """Bring the data that can be pulled into the checkout, and of the `wanted` inputs those that are still needed.
 
     They are looked for before an environment is made, which takes minutes. The names of the restored stages.
@@ -163,7 +165,7 @@ def prepare_data(
     computed = {revision.training, *revision.data_stages} if request.segment else set(revision.stages)
     needed = [path for path, readers in wanted.items() if computed.intersection(readers).difference(restored)]
     for line in supply_inputs(revision, checkout, needed, request.data, request.token):
-        story.note(line)
+        say_note(line)
     lacking = {stage for path, readers in wanted.items() if path not in needed for stage in readers}
     keep_restored(revision, checkout, restored, lacking.intersection(restored))
     return restored

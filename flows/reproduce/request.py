@@ -1,13 +1,11 @@
 """What a user asks of `parrotflow reproduce`: its arguments and options, which it shows as the docstrings say."""
 
-import shlex
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -18,7 +16,7 @@ class Request:
     """The options of the command."""
 
     revision: str
-    """A revision's folder, e.g. published/NAME/main, an archive of it, or owner/name@REVISION on the Hub."""
+    """A revision's folder, e.g. published/NAME/main, or owner/name@REVISION on the Hub."""
     _: KW_ONLY
     folder: Path | None = None
     """Where to work; .parrotflow/reproduce/REVISION when none is named."""
@@ -45,8 +43,6 @@ class Request:
     """Compute only the steps between two kept checkpoints again: the K-th segment, or FROM-TO in steps."""
     checkpoints: Path | None = None
     """The folder with the run's checkpoints, for --segment; this project's when none is named."""
-    report: Path | None = None
-    """Write a page of HTML about it, e.g. to go with a paper."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -54,13 +50,3 @@ class Request:
         if wrong := [setting for setting in self.set if "=" not in setting]:
             raise UserError(f"--set {wrong[0]}: expected NAME=VALUE")
         return dict(setting.partition("=")[::2] for setting in self.set)
-
-    @property
-    def command_line(self) -> str:
-        """The command with the options that were given, without credentials."""
-        words = ["parrotflow", "reproduce", self.revision]
-        for option in fields(self)[1:]:
-            given = getattr(self, option.name)
-            for value in given if isinstance(given, list) else [given] if given else []:
-                words += [f"--{option.name.replace('_', '-')}", *([] if value is True else [str(value)])]
-        return without_credentials(shlex.join(words))

@@ -9,9 +9,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from flows.reproduce.commands import Commands, failed
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, NOT_REPRODUCED
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
-from stages.formats.revision.layout import EXECUTION
+from stages.formats.model_folder import weight_files
+from stages.formats.revision.layout import EXECUTION, RECORDED_LOCK
 from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.entry import STATE_DIR, UserError
 
@@ -118,3 +120,18 @@ def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
         f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "
         "the same command tries it again"
     )
+
+
+def segment_lines(revision: Revision, segment: Segment, found: SegmentReport) -> list[str]:
+    """The verdict on a segment, and what of the revision it says nothing of."""
+    result = BIT_IDENTICAL if found.verdict == "equal" else NOT_REPRODUCED
+    weights = [file.name for file in weight_files(revision.folder)]
+    made = [path for path in revision.published if path not in weights]
+    said = [path for path in revision.provenance.files if path not in revision.published and path not in weights]
+    return [
+        "",
+        f"{result}: steps {segment.first} to {segment.last} of the training",
+        "not compared: computed by no step of this segment, and compared with "
+        f"{RECORDED_LOCK} alone: {', '.join(made)}",
+        f"not compared: compared with the rest of the record alone: {', '.join(said)}",
+    ]

@@ -31,25 +31,17 @@ from stages.runtime.entry import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
-FACTS: dict[str, tuple[Kind, str]] = {
-    "device": ("hardware", "processor or GPU"),
-    "device_type": ("hardware", ""),
-    "cpu_flags": ("hardware", "vector instructions"),
-    "cpu_capability": ("hardware", "torch's kernels"),
-    "isa_limits": ("hardware", "limits on instructions"),
-    "precision": ("hardware", "precision"),
-    "processes": ("threads", "processes"),
-    "machines": ("threads", ""),
-    "threads_per_process": ("threads", "threads a process"),
-    "distributed": ("threads", "distributed"),
-    "micro_batch_size": ("threads", "micro-batch"),
-    "gradient_accumulation_steps": ("threads", "gradient accumulation"),
-    "versions": ("library", ""),
-    "compiled": ("settings", "compiled"),
-    "environment": ("settings", "environment"),
-    "launch": ("settings", ""),
+OF_A_KIND: dict[Kind, tuple[str, ...]] = {
+    "hardware": ("device", "device_type", "cpu_flags", "cpu_capability", "isa_limits", "precision"),
+    "threads": (
+        *("processes", "machines", "threads_per_process", "distributed"),
+        *("micro_batch_size", "gradient_accumulation_steps"),
+    ),
+    "library": ("versions",),
+    "settings": ("compiled", "environment", "launch"),
 }
-"""Field of a session -> what kind of cause it is, the likeliest first, and what the page calls it, if it shows it."""
+FACTS = {name: kind for kind, names in OF_A_KIND.items() for name in names}
+"""Field of a session -> what kind of cause it is, the likeliest first."""
 
 FIELDS_OF_THEIR_OWN = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICRO_BATCH"}
 """Variables whose effect another field of a session has: whether they were set does not matter."""
@@ -166,11 +158,6 @@ class Verdict:
         stage = next((stage for stage in self.stages if stage.state in ("different", "not run")), None)
         return None if stage is None else (stage, next(iter(stage.differences), None))
 
-    @property
-    def exit_code(self) -> int:
-        """0 where the revision was reproduced, 1 where it was not."""
-        return int(self.result == NOT_REPRODUCED)
-
 
 def judge(
     revision: Revision,
@@ -275,10 +262,10 @@ def differing_execution(recorded: Execution | None, found: Execution | None) -> 
     for session in recorded.sessions[1:]:
         if facts := list(differing_facts(recorded.sessions[0], session)):
             what = ", ".join(fact for _, fact in facts)
-            yield Cause(FACTS[facts[0][0]][0], f"the recorded run itself changed at step {session.first_step}: {what}")
+            yield Cause(FACTS[facts[0][0]], f"the recorded run itself changed at step {session.first_step}: {what}")
     seen = dict.fromkeys(fact for session in found.sessions for fact in differing_facts(recorded.sessions[0], session))
     order = list(FACTS)
-    yield from (Cause(FACTS[name][0], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
+    yield from (Cause(FACTS[name], fact) for name, fact in sorted(seen, key=lambda item: order.index(item[0])))
 
 
 def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, str]]:

@@ -1,17 +1,15 @@
-"""Where a revision comes from: a folder, an archive, the Hub."""
+"""Where a revision comes from: a folder, the Hub."""
 
-import io
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from flows.reproduce.fetch import check_signature, opened
+from flows.reproduce.consent import check_signature
+from flows.reproduce.fetch import opened
 from stages.formats.revision.layout import PROVENANCE
 from stages.formats.revision.signature import TRUSTED_KEY
 from stages.runtime.entry import UserError
@@ -22,7 +20,7 @@ import sys
 from pathlib import Path
 from shutil import copytree
 from huggingface_hub import HfApi
-from flows.reproduce.fetch import check_signature, opened
+from flows.reproduce.fetch import opened
 
 api = HfApi()
 api.create_repo("me/model")
@@ -43,41 +41,15 @@ def revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["gztar", "zip"])
-def test_an_archive_holds_the_revision_at_any_depth(revision: Path, kind: str) -> None:
-    archive = shutil.make_archive("packed", kind, root_dir=revision.parent, base_dir="main")
-
-    with opened(archive) as folder:
-        assert folder_bytes(folder) == folder_bytes(revision)
-
-
 def test_a_folder_of_published_models_means_its_main(revision: Path) -> None:
     with opened(str(revision.parent)) as folder:
         assert folder == revision
 
 
-def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as packed:
-        entry = tarfile.TarInfo("../outside.txt")
-        entry.size = 1
-        packed.addfile(entry, io.BytesIO(b"x"))
-        packed.addfile(tarfile.TarInfo(PROVENANCE))
+def test_an_archive_is_left_to_the_user_to_unpack(revision: Path) -> None:
+    Path("revision.tar.gz").touch()
 
-    with (
-        pytest.raises(UserError, match=r"bad\.tar\.gz: no \.tar\.gz or \.zip that can be unpacked"),
-        opened(str(tmp_path / "bad.tar.gz")),
-    ):
-        pass
-    assert not (tmp_path.parent / "outside.txt").exists()
-
-
-def test_a_damaged_archive_ends_with_a_message(revision: Path) -> None:
-    archive = Path(shutil.make_archive("packed", "gztar", root_dir=revision.parent, base_dir="main"))
-    packed = bytearray(archive.read_bytes())
-    packed[20:60] = b"\xff" * 40
-    archive.write_bytes(packed)
-
-    with pytest.raises(UserError, match="that can be unpacked"), opened(str(archive)):
+    with pytest.raises(UserError, match=r"revision\.tar\.gz: is a file; unpack it"), opened("revision.tar.gz"):
         pass
 
 
@@ -97,7 +69,7 @@ def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_nothing_of_these_is_said() -> None:
-    with pytest.raises(UserError, match="no folder, no archive, and no owner/name@revision"), opened("nothing here"):
+    with pytest.raises(UserError, match="no folder, and no owner/name@revision"), opened("nothing here"):
         pass
 
 

@@ -12,9 +12,9 @@ from dvc.repo import Repo
 from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.commands import LOCK, only_reproduction_in, output
 from flows.reproduce.compare.files import Cause, ComparedStage, FieldDifference, FileDifference, Weight
-from flows.reproduce.compare.report import verdict_lines
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, of_one_alone, pairs, unexplained
 from flows.reproduce.data import copied, pull
+from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import Revision
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.layout import RECORDED_PARAMS

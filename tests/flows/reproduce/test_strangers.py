@@ -152,7 +152,7 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
     home = tmp_path / "home"
     (home / ".config/pip").mkdir(parents=True)
     (home / ".config/pip/pip.conf").write_text(f"[global]\nextra-index-url = http://user:{SECRET}@127.0.0.1:9/\n")
-    arguments = [str(tmp_path / "main"), "--yes", "--source", str(theirs), "--report", "report.html"]
+    arguments = [str(tmp_path / "main"), "--yes", "--source", str(theirs)]
 
     done = command_line(*arguments, folder=here, HOME=str(home), **PLANTED)
 

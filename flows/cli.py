@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
     from flows.show.artifacts import Artifact
-    from flows.sweep.standing import Standing
+    from flows.sweep.run_cells import Standing
 
 app = cyclopts.App(
     name="parrotflow",

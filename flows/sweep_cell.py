@@ -37,7 +37,7 @@ from flows.pipeline import chain
 from flows.run.outcome import StoppedError
 from flows.run.run_lock import run_lock
 from flows.sweep import clone
-from flows.sweep.git import git
+from flows.sweep.committed import git
 from flows.sweep.plan import working_in
 from flows.sweep.run_cells import run_cells
 from stages.runtime.entry import UserError

@@ -13,12 +13,16 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict
 
 from stages.runtime.section import Section
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
 
 RECORD = "runs.jsonl"
 """In the folder of an experiment's results."""
@@ -76,6 +80,41 @@ def append_run(path: Path, run: Run) -> None:
         file.write(run.model_dump_json().encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def end_run(
+    path: Path,
+    cell: "Cell",
+    state: State,
+    baseline: str,
+    params: dict[str, Any],
+    reports: Collection[str],
+    curves: Collection[str],
+    *,
+    commit: str = "",
+    texts: Mapping[str, str] | None = None,
+    message: str = "",
+) -> Run:
+    """The run of a cell that has ended, added to the record unless it was cancelled.
+
+    `texts` are those of the files that hold the wanted reports and curves.
+    """
+    values, points = reports_and_curves(texts or {}, reports, curves)
+    run = Run(
+        cell=cell.id,
+        state=state,
+        experiment=cell.name if commit else "",
+        commit=commit,
+        baseline=baseline,
+        params=params,
+        reports=values,
+        curves=points,
+        ended=datetime.now(UTC).isoformat(timespec="seconds"),
+        message=message,
+    )
+    if state != "cancelled":
+        append_run(path, run)
+    return run
 
 
 def recorded_runs(path: Path) -> list[Run]:

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
-from flows.experiments.runs import Run, State, append_run, reports_and_curves
+from flows.experiments.runs import Run, State, end_run, reports_and_curves
 from flows.run.children import Request
 from flows.run.devices import Devices
 from flows.run.outcome import GOOD, StageOutcome
@@ -48,15 +47,15 @@ class Recorded:
     """Remove the clone of a cell."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CellRunner(StageRunner):
     """A runner of stages named `CELL_ID/STAGE`."""
 
-    cells: Mapping[str, "Cell"] = field(default_factory=dict)
+    cells: Mapping[str, "Cell"]
     """By their ids."""
-    folders: Mapping[str, Path] = field(default_factory=dict)
+    folders: Mapping[str, Path]
     """Their project folders."""
-    recorded: Recorded | None = None
+    recorded: Recorded
     stop_early: StopEarly | None = None
     devices: Devices = field(default_factory=Devices)
     runs: dict[str, Run] = field(default_factory=dict)
@@ -117,13 +116,13 @@ class CellRunner(StageRunner):
             if self.stop_early is None or time.monotonic() - read < CURVES_READ_EVERY_SECONDS:
                 return ""
             read = time.monotonic()
-            return self.stop_early(self.cells[cell], self._live_curves(cell))
+            curves = reports_and_curves(self._live_texts(cell), (), self.recorded.curves)[1]
+            return self.stop_early(self.cells[cell], curves)
 
         return reason
 
-    def _live_curves(self, cell: str) -> dict[str, "Points"]:
+    def _live_texts(self, cell: str) -> dict[str, str]:
         """The curves that a training has written so far; its reports, which HEAD may carry too, are older ones."""
-        assert self.recorded is not None
         texts = {}
         for location in self.recorded.curves:
             file = Path(location.partition(":")[0])
@@ -133,11 +132,10 @@ class CellRunner(StageRunner):
                 if newest is not None:
                     # The last line may be half written, and still be a number.
                     texts[str(file)] = newest.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]
-        return reports_and_curves(texts, (), self.recorded.curves)[1]
+        return texts
 
     def _save(self, cell: str) -> None:
         """Make a DVC experiment of a cell that has ended well, record it and remove its clone."""
-        assert self.recorded is not None
         folder = self.folders[cell]
         with self._lock:
             commit = self.recorded.save_experiment(folder, self.cells[cell].name, self.recorded.targets)
@@ -157,33 +155,11 @@ class CellRunner(StageRunner):
 
     def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
         """A cell has no result: it failed, which is recorded, or is cancelled. Its clone and checkpoints stay."""
-        self._append(cell, "failed" if record else "cancelled", message=message, curves=self._live_curves(cell))
+        texts = self._live_texts(cell)
+        self._append(cell, "failed" if record else "cancelled", message=message, texts=texts)
 
-    def _append(
-        self,
-        cell: str,
-        state: State,
-        *,
-        commit: str = "",
-        texts: Mapping[str, str] | None = None,
-        curves: Mapping[str, "Points"] | None = None,
-        message: str = "",
-    ) -> None:
-        assert self.recorded is not None
-        reports, read = reports_and_curves(texts or {}, self.recorded.reports, self.recorded.curves)
-        run = Run(
-            cell=cell,
-            state=state,
-            experiment=self.cells[cell].name if commit else "",
-            commit=commit,
-            baseline=self.recorded.head,
-            params=read_params_file(self.folders[cell] / "params.yaml"),
-            reports=reports,
-            curves={**read, **(curves or {})},
-            ended=datetime.now(UTC).isoformat(timespec="seconds"),
-            message=message,
-        )
-        if state != "cancelled":
-            append_run(self.recorded.path, run)
-        self.runs[cell] = run
-        self.on_ended(run)
+    def _append(self, cell: str, state: State, **found: Any) -> None:
+        recorded, params = self.recorded, read_params_file(self.folders[cell] / "params.yaml")
+        wanted = (recorded.reports, recorded.curves)
+        self.runs[cell] = end_run(recorded.path, self.cells[cell], state, recorded.head, params, *wanted, **found)
+        self.on_ended(self.runs[cell])

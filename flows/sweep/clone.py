@@ -8,15 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
-from dvc.repo import Repo
-from dvc.stage import PipelineStage, Stage
+from dvc.stage import PipelineStage
 
 from flows.dvc_repo.experiments import experiment_ref
 from flows.dvc_repo.internals import open_repo
@@ -25,11 +24,9 @@ from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import dvc_state_within
 from flows.plan.stage_code import writes_code
 from flows.project import yaml_text
-from flows.sweep.committed import changed_code, is_below, require_committed, uncommitted_code
-from flows.sweep.git import git, own_environment
+from flows.sweep.committed import changed_code, git, is_below, own_environment, require_committed, uncommitted_code
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
-from stages.runtime.inputs import DVC_FILE
 from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
 
 if TYPE_CHECKING:
@@ -45,9 +42,6 @@ LINKS = "reflink,hardlink,copy"
 
 NAMED_INPUTS = ("evaluate.sets", "evaluate.baselines", "train.start_from", "tokenizer.folder")
 """Parameters that may name files and folders which are no deps. `evaluate.previous` is meant to move."""
-
-NamedInputs = Mapping[str, Collection[str]]
-"""By a stage's name the files and folders of the project that a cell's params name for it, and dvc.yaml does not."""
 
 NAMELESS = {
     f"GIT_{role}_{what}": value
@@ -70,12 +64,11 @@ def bring_up_to_date(
     own_cache: Path | None = None,
     *,
     cache: str | None = None,
-    named: NamedInputs | None = None,
 ) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    `cache` is the project's, which takes time to find out. What `named` has becomes deps in the clone's dvc.yaml. With
-    `own_cache`, a folder, nothing but data that no stage makes comes from the project.
+    `cache` is the project's, which takes time to find out. With `own_cache`, a folder, nothing but data that no
+    stage makes comes from the project.
 
     Raises UserError where git fails.
     """
@@ -97,10 +90,6 @@ def bring_up_to_date(
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
     if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
         atomic_write(folder / PARAMS_FILE, text)
-    git(folder, "checkout", "--quiet", "HEAD", "--", str(DVC_FILE), check=False)
-    if named:
-        # Without these deps DVC would restore from its run-cache what a stage made of other files of these names.
-        atomic_write(folder / DVC_FILE, _with_deps((folder / DVC_FILE).read_text(encoding="utf-8"), named))
     return folder
 
 
@@ -179,37 +168,27 @@ def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     return yaml_text.dump(document)
 
 
-def _with_deps(text: str, deps: NamedInputs) -> str:
-    """dvc.yaml's text with more deps of some stages."""
-    document = yaml_text.load(text)
-    for name, paths in deps.items():
-        stage = document["stages"][name]
-        stage.get("do", stage).setdefault("deps", []).extend(sorted(paths))
-    return yaml_text.dump(document)
+def require_listed(cells: Iterable["Cell"], targets: Iterable[str]) -> None:
+    """Raise UserError where cells' params name files of the project that the stages which read them do not list.
 
-
-def named_inputs(cells: Iterable["Cell"], targets: Iterable[str]) -> dict[str, NamedInputs]:
-    """By the cell's id what each cell's params name under NAMED_INPUTS, for the targets and the stages before them."""
+    DVC would restore from its run-cache what a stage made of other files of these names.
+    """
     project, values = Path.cwd(), read_params_file()
-    params = {cell.id: cell.params(values) for cell in cells}
-    found: dict[str, dict[str, set[str]]] = {cell: {} for cell in params}
+    params = [cell.params(values) for cell in cells]
     with open_repo() as repo:
-        stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
         outs = {Path(out.fs_path) for stage in repo.index.stages if stage.cmd for out in stage.outs}
-        for stage in stages:
-            if Path(stage.path) != project / DVC_FILE:
-                continue
-            params_deps = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]
-            listed = [
-                key for dep in params_deps if Path(dep.fs_path) == project / PARAMS_FILE for key in dep.params or [""]
-            ]
-            read = [key for key in NAMED_INPUTS if any(not own or f"{key}.".startswith(f"{own}.") for own in listed)]
+        for stage in {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}:
+            own = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]
+            listed = [key for dep in own if Path(dep.fs_path) == project / PARAMS_FILE for key in dep.params or [""]]
+            read = [key for key in NAMED_INPUTS if any(not one or f"{key}.".startswith(f"{one}.") for one in listed)]
             known = outs | {Path(dep.fs_path) for dep in stage.deps}
-            for cell, its in params.items():
-                paths = {os.path.normpath(text) for key in read for text in _texts(value_at(its, key))}
-                if new := {path for path in paths if _is_within(project, path) and not is_below(project / path, known)}:
-                    found[cell].setdefault(stage.name.partition("@")[0], set()).update(new)
-    return {**found}
+            for key in read:
+                for path in {os.path.normpath(text) for its in params for text in _texts(value_at(its, key))}:
+                    if _is_within(project, path) and not is_below(project / path, known):
+                        raise UserError(
+                            f"{key} names {path}, which {stage.addressing} does not list in dvc.yaml, so no cell would "
+                            "notice a change of it: add it to the deps of that stage, and commit both"
+                        )
 
 
 def _texts(value: object) -> list[str]:
@@ -228,15 +207,13 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
     params.yaml may differ unless `with_params`: each cell's own is written from it.
     """
     try:
-        named = all_paths(named_inputs(cells, targets))
+        require_listed(cells, targets)
         with open_repo() as repo:
-            with_code = _stages_read(repo, targets, named)
+            with_code = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
             stages = {stage for stage in with_code if not writes_code(stage)}
             outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
             read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - {PARAMS_FILE.absolute()}
-            read |= (
-                {Path(stage.path) for stage in stages} | files_of_templates(stages) - {PARAMS_FILE.absolute()} | named
-            )
+            read |= {Path(stage.path) for stage in stages} | files_of_templates(stages) - {PARAMS_FILE.absolute()}
             read |= {PARAMS_FILE.absolute()} if with_params else set()
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
@@ -245,7 +222,6 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
         raise UserError("this repository has no commit yet; cells are made from the last commit: commit first")
     status = git(root, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
-    changed += [path for path in sorted(named) if not git(root, "ls-files", "--", str(path))]  # all of it is ignored
     outside = [os.path.relpath(path) for path in changed if is_below(path, read) and not is_below(path, outs)]
     if outside := [*outside, *uncommitted_code(with_code)]:
         raise UserError(
@@ -255,34 +231,19 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
     return git(root, "rev-parse", "HEAD")
 
 
-def all_paths(named: Mapping[str, NamedInputs]) -> set[Path]:
-    """The paths, absolute, that several cells' params name."""
-    return {Path(path).absolute() for stages in named.values() for paths in stages.values() for path in paths}
-
-
-def _stages_read(repo: Repo, targets: Iterable[str], named: Collection[Path]) -> set[Stage]:
-    """The targets, the stages before them and the .dvc files of what params name."""
-    stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
-    data = {stage for stage in repo.index.stages if not stage.cmd}
-    return stages | {
-        stage for stage in data if any(is_below(path, {Path(out.fs_path) for out in stage.outs}) for path in named)
-    }
-
-
-def changed_since(commit: str, targets: Iterable[str], named: Collection[Path] = (), sources: str = "") -> list[str]:
+def changed_since(commit: str, targets: Iterable[str], sources: str = "") -> list[str]:
     """What the targets and the stages before them read or execute, and what differs between a commit and HEAD.
 
     Files, libraries, and the names of stages that say something else in dvc.yaml; params.yaml is not looked at.
-    Everything where git does not have the commit any more. `named` are absolute paths that they read too, `sources` is
-    what `sources_of` gives: the versions of packages among them count.
+    Everything where git does not have the commit any more. `sources` is what `sources_of` gives: the versions of
+    packages among them count.
     """
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
     with open_repo() as repo:
-        with_code = _stages_read(repo, targets, named)
+        with_code = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
         stages = {stage for stage in with_code if not writes_code(stage)}
         outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
         read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - outs - {PARAMS_FILE.absolute()}
-        read |= {*named}
         read |= {Path(stage.path) for stage in stages if not stage.cmd}
         read |= files_of_templates(stages) - {PARAMS_FILE.absolute()}
         files = {os.path.relpath(stage.path) for stage in stages if isinstance(stage, PipelineStage)}

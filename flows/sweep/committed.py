@@ -1,7 +1,8 @@
-"""What the stages of a cell read has to be in a commit: their code, and files, which git must not ignore."""
+"""Git; and that what the stages of a cell read is in a commit: their code, and files, which git must not ignore."""
 
 import os
 import shlex
+import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -9,13 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+from backports import tarfile
 from dvc.repo import Repo
 from dvc.stage import Stage
 
 from flows.dvc_repo.internals import open_repo
 from flows.plan.changes import check_deps
 from flows.plan.stage_code import code_folders, writes_code
-from flows.sweep.git import git, unpack
 from stages.runtime.code import PACKAGES
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -23,6 +24,34 @@ from stages.runtime.stage_code import REQUIREMENTS_LOCK, StageCode, code_of, cod
 
 SUBMODULE = "160000"
 """Its mode in git's index: of another repository in this one git has the commit and no file."""
+
+
+def own_environment() -> dict[str, str]:
+    """This process's environment, without what a git hook says of another repository."""
+    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in named}
+
+
+def git(folder: Path, *arguments: str, check: bool = True) -> str:
+    """Run git; what it prints. Raises UserError where it fails; without `check` that gives an empty text."""
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=own_environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        if not check:
+            return ""
+        raise UserError(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip("\n")
+
+
+def unpack(folder: Path, commit: str, names: Iterable[str], into: Path) -> None:
+    """Write what a folder has under some names at a commit; names that it does not have are left out."""
+    if there := git(folder, "ls-tree", "--name-only", commit, "--", *names).splitlines():
+        archive = into / ".tar"
+        git(folder, "archive", "--format=tar", f"--output={archive}", commit, "--", *there)
+        with tarfile.open(archive) as tar:
+            tar.extractall(into, filter="tar")
+        archive.unlink()
 
 
 def require_committed(targets: Iterable[str]) -> None:

@@ -17,8 +17,8 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, TaskRun, WorkPoolStatus
-from prefect.client.schemas.sorting import FlowRunSort, TaskRunSort
+from prefect.client.schemas.objects import FlowRun, WorkPoolStatus
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling, Crashed
@@ -94,12 +94,6 @@ class FlowRuns:
             ours = FlowRunFilter(id=FlowRunFilterId(any_=some))
             found = {run.id: run for run in self._client.read_flow_runs(flow_run_filter=ours)}
             yield from ((id_, found.get(id_)) for id_ in some)
-
-    def stages(self, flow_run: UUID) -> list[TaskRun]:
-        """The stages of a flow run that have started, each named `CELL/STAGE`, as far as the server knows."""
-        ours = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
-        tasks = self._client.read_task_runs(flow_run_filter=ours, sort=TaskRunSort.EXPECTED_START_TIME_ASC)
-        return [task for task in tasks if "/" in task.name and task.state]
 
     def is_silent(self, run: FlowRun, seconds: float) -> bool:
         """Whether a flow run was left to a worker for so long without a heartbeat: its machine is gone."""

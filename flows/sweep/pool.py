@@ -1,6 +1,6 @@
 """`parrotflow sweep NAME --pool POOL`: the cells run on the workers of a Prefect work pool; here they are collected.
 
-For each job (flows/sweep/jobs.py) a flow run of flows/sweep_cell.py is started. A worker fetches the commit from git's
+For each job (flows/sweep/plan.py) a flow run of flows/sweep_cell.py is started. A worker fetches the commit from git's
 remote, takes results from the DVC remote and leaves its own there; a cell's DVC experiment comes back by git's remote.
 Prefect's server knows what was started and how it ended, so nothing is lost with this process: the same command finds
 the flow runs of a job at a commit by their tag.
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from configparser import ConfigParser
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,18 +22,17 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.dvc_repo.cache import require_remote_answers
 from flows.dvc_repo.experiments import experiment_ref, texts_at
-from flows.experiments.runs import Run, State, append_run, last_runs, reports_and_curves
+from flows.experiments.runs import Run, State, end_run, last_runs
 from flows.run.children import stopped_by_signals
-from flows.run.outcome import Result, StageEnded, StageOutcome, StageStarted, StoppedError
+from flows.run.outcome import StoppedError
 from flows.run.run_lock import run_lock
 from flows.sweep import clone
 from flows.sweep.cell_runner import StopEarly
+from flows.sweep.committed import git
 from flows.sweep.flow_runs import FlowRuns
-from flows.sweep.git import git
-from flows.sweep.jobs import Job, jobs_of
 from flows.sweep.live import Live
-from flows.sweep.plan import cell_stage, computed_contents, require_unguarded, working_in
-from flows.sweep.standing import known_and_to_run
+from flows.sweep.plan import Job, computed_contents, jobs_of, require_unguarded, working_in
+from flows.sweep.run_cells import known_and_to_run
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 
@@ -54,15 +52,6 @@ COLLECT_TRIES = 5
 
 PLANNING = clone.CLONES / "plan"
 """The clone in which the stages of each cell are looked up."""
-
-RESULTS: Mapping[str, Result] = {
-    "Ran": "ran",
-    "Unchanged": "unchanged",
-    "Restored": "restored",
-    "Refused": "refused",
-    "Failed": "failed",
-}
-"""Of a stage, by the name of its state. One that was stopped says nothing: its flow run was cancelled."""
 
 
 def run_cells_on_pool(
@@ -90,9 +79,8 @@ def run_cells_on_pool(
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
             jobs = jobs_of(contents_of(to_run, head, targets), names, targets, head)
-            stages = [cell_stage(job.cells[0], target) for job in jobs for target in job.targets]
             again = {id_ for id_, run in last_runs(record).items() if run.state == "failed" and run.baseline == head}
-            live = Live(title, to_run, stages, len(known))
+            live = Live(title, to_run, (), len(known))
             on_pool = OnPool(flow_runs, head, values, to_run, jobs, again, record, reports, curves, live)
             with stopped_by_signals(on_pool.stopping.set), live:
                 known |= on_pool.run()
@@ -162,7 +150,6 @@ class OnPool:
     _waiting: dict[str, Job] = field(default_factory=dict)
     _watched: dict[UUID, tuple[Job, FlowRun]] = field(default_factory=dict)
     """By the ids of the flow runs."""
-    _seen: dict[tuple[UUID, str], str] = field(default_factory=dict)
     _tries: Counter[UUID] = field(default_factory=Counter)
 
     def run(self) -> dict[str, Run]:
@@ -227,7 +214,6 @@ class OnPool:
         return self.flow_runs.submit(job.key, attempt, name, parameters)
 
     def _poll(self) -> None:
-        self._show_stages()
         for id_, found in list(self.flow_runs.read(list(self._watched))):
             job, last = self._watched[id_]
             if found is not None:
@@ -266,7 +252,7 @@ class OnPool:
             raise UserError(f"the results of {name} cannot be read from the DVC remote: {problem}") from error
         if absent := sorted({*self.reports} - texts.keys()):
             raise UserError(f"the results of {name}: neither git nor the DVC remote has {', '.join(absent)}")
-        self._append(cell, "finished", experiment=name, commit=commit, texts=texts)
+        self._append(cell, "finished", commit=commit, texts=texts)
 
     def _without_result(self, job: Job, state: State, message: str) -> None:
         """No cell of a job has a result: they failed, which is recorded, or their flow run is gone."""
@@ -276,52 +262,15 @@ class OnPool:
         ended = set(self.runs)
         self._waiting = {key: job for key, job in self._waiting.items() if not set(job.cells) <= ended}
 
-    def _append(
-        self,
-        cell: str,
-        state: State,
-        *,
-        experiment: str = "",
-        commit: str = "",
-        texts: Mapping[str, str] | None = None,
-        message: str = "",
-    ) -> None:
-        reports, curves = reports_and_curves(texts or {}, self.reports, self.curves)
-        run = Run(
-            cell=cell,
-            state=state,
-            experiment=experiment,
-            commit=commit,
-            baseline=self.head,
-            params=self.cells[cell].params(self.values),
-            reports=reports,
-            curves=curves,
-            ended=datetime.now(UTC).isoformat(timespec="seconds"),
-            message=message,
-        )
-        if state != "cancelled":
-            append_run(self.record, run)
-        self.runs[cell] = run
-        self.live.on_ended(run)
+    def _append(self, cell: str, state: State, **found: Any) -> None:
+        params = self.cells[cell].params(self.values)
+        wanted = (self.reports, self.curves)
+        self.runs[cell] = end_run(self.record, self.cells[cell], state, self.head, params, *wanted, **found)
+        self.live.on_ended(self.runs[cell])
 
     def _ref_at_origin(self, job: Job) -> str:
         ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
         return git(Path(), "ls-remote", "origin", ref)
-
-    def _show_stages(self) -> None:
-        """Follow the stages of flow runs that work."""
-        for id_, (job, run) in self._watched.items():
-            for task in self.flow_runs.stages(id_) if type_of(run) == StateType.RUNNING else ():
-                state = task.state_name or ""
-                if self._seen.get((id_, task.name)) == state:
-                    continue
-                self._seen[id_, task.name] = state
-                stage = cell_stage(job.cells[0], task.name.partition("/")[2])
-                if state == "Running":
-                    self.live.on_event(StageStarted(stage, 1))
-                elif result := RESULTS.get(state):
-                    seconds, message = task.total_run_time.total_seconds(), task.state.message if task.state else ""
-                    self.live.on_event(StageEnded(stage, StageOutcome(stage, result, seconds, message or "")))
 
     def _note(self) -> None:
         at_work = sum(type_of(run) == StateType.RUNNING for _, run in self._watched.values())

@@ -13,7 +13,7 @@ from flows.experiments.yaml_file import bare_name
 from flows.plan.params import check_params
 from flows.sweep import clone
 from flows.sweep.plan import require_unguarded
-from flows.sweep.standing import Standing, standings
+from flows.sweep.run_cells import Standing, standings
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""

@@ -165,52 +165,19 @@ def naming(**sets: str) -> Cell:
     return Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"evaluate.sets": sets})
 
 
-def test_files_that_params_name_are_inputs_of_the_stages_that_read_these_params(scored: Path) -> None:
-    def named(cell: Cell, target: str) -> dict[str, list[str]]:
-        return {stage: sorted(paths) for stage, paths in clone.named_inputs([cell], [target])[cell.id].items()}
+def test_a_file_that_params_name_has_to_be_listed_by_the_stage_that_reads_it(scored: Path) -> None:
+    def require(target: str, **sets: str) -> None:
+        clone.require_listed([naming(**sets)], [target])
 
-    assert named(naming(a="fixed.txt", b="./source.txt"), "score") == {"score": ["fixed.txt", "source.txt"]}
-    assert named(naming(a="fixed.txt"), "train") == {}
-    assert named(naming(a="owner/name@main", b="/etc/hosts", c="../toy", d="scores.json", e="none.txt"), "score") == {}
-    assert named(CELL, "score") == {}
-
-
-def test_files_that_params_name_have_to_be_committed(scored: Path) -> None:
-    cell = naming(a="fixed.txt")
-    (scored / "fixed.txt").write_text("second\n")
-
-    assert clone.head_commit(["score"], [CELL])
-    assert clone.head_commit(["train"], [cell])
-    with pytest.raises(UserError, match=r"fixed\.txt: not as in the last commit"):
-        clone.head_commit(["score"], [cell])
-    (scored / "new.txt").write_text("new\n")
-    (scored / ".gitignore").write_text("/.parrotflow/\n/ignored.txt\n")
+    require("train", a="fixed.txt")
+    require("score", a="owner/name@main", b="/etc/hosts", c="../toy", d="scores.json", e="none.txt")
+    for name in ("fixed.txt", "./source.txt"):
+        with pytest.raises(UserError, match=r"evaluate\.sets names (fixed|source)\.txt, which score does not list"):
+            require("score", a=name)
+    with pytest.raises(UserError, match="add it to the deps of that stage, and commit both"):
+        clone.head_commit(["score"], [naming(a="fixed.txt")])
+    listed = (scored / "dvc.yaml").read_text().replace("[scores.json, score.py]", "[scores.json, score.py, fixed.txt]")
+    (scored / "dvc.yaml").write_text(listed)
     commit(scored)
-    assert clone.head_commit(["score"], [cell])
-    (scored / "ignored.txt").write_text("mine\n")
-    with pytest.raises(UserError, match=r"ignored\.txt: not as in the last commit"):
-        clone.head_commit(["score"], [naming(a="ignored.txt")])
 
-
-def test_a_stage_runs_again_where_files_that_params_name_have_changed_and_else_is_restored(scored: Path) -> None:
-    cell = naming(a="fixed.txt")
-
-    def score() -> tuple[str, str]:
-        named = clone.named_inputs([cell], ["score"])[cell.id]
-        folder = clone.bring_up_to_date(cell, clone.head_commit(["score"], [cell]), clone.CLONES / "0", named=named)
-        (folder / "score.txt").unlink(missing_ok=True)
-        said = repro(folder, "score")
-        return "ran" if "Running stage 'score'" in said else "restored", (folder / "score.txt").read_text()
-
-    before = git(scored, "rev-parse", "HEAD").strip()
-    assert score() == ("ran", "first\n\n")
-    assert score() == ("restored", "first\n\n")
-    (scored / "fixed.txt").write_text("second\n")
-    commit(scored)
-    assert clone.changed_since(before, ["score"]) == []
-    assert clone.changed_since(before, ["score"], [scored / "fixed.txt"]) == ["fixed.txt"]
-    assert score() == ("ran", "second\n\n")
-
-    cell = CELL
-    assert score()[1] == "\n"
-    assert (clone.CLONES / "0/dvc.yaml").read_text() == (scored / "dvc.yaml").read_text()
+    assert clone.head_commit(["score"], [naming(a="fixed.txt")])

@@ -1,9 +1,95 @@
-"""The plan of all cells."""
+"""The plan of all cells: what several of them share is computed once, here or by one job of a pool before theirs."""
 
+import itertools
 from pathlib import Path
 
-from flows.sweep.plan import plan_of_all
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.sweep.plan import Job, jobs_of, plan_of_all
 from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
+
+STAGES = ("collect", "tokenize", "train", "evaluate")
+NAMES = {cell: f"cell-{cell}" for cell in "abcdefgh"}
+
+
+def contents(levels: dict[str, tuple[int, ...]]) -> dict[str, dict[str, str]]:
+    """Of cells that choose a level for each stage in a row: what a stage computes follows from all levels up to it."""
+    return {
+        cell: {stage: f"{stage}{chosen[: number + 1]}" for number, stage in enumerate(STAGES)}
+        for cell, chosen in levels.items()
+    }
+
+
+def test_cells_that_share_the_data_and_two_of_them_a_model_make_two_jobs_before_their_own() -> None:
+    cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1), "c": (0, 0, 1, 0)})
+
+    data, model, *own = jobs_of(cells, NAMES, ["evaluate"], "f00")
+
+    assert (data.cells, data.targets, data.waits_for) == (("a", "b", "c"), ("collect", "tokenize"), ())
+    assert (model.cells, model.targets, model.waits_for) == (("a", "b"), ("train",), (data.key,))
+    assert [(job.cells, job.targets, job.shared) for job in own] == [((cell,), ("evaluate",), False) for cell in "abc"]
+    assert own[0].waits_for == own[1].waits_for == (data.key, model.key)
+    assert own[2].waits_for == (data.key,)
+
+
+def test_one_cell_is_one_job() -> None:
+    (job,) = jobs_of(contents({"a": (0, 0, 0, 0)}), NAMES, ["evaluate"], "f00")
+
+    assert (job.cells, job.waits_for, job.folder) == (("a",), (), "a")
+
+
+def test_the_same_work_at_the_same_commit_has_the_same_key_whichever_other_cells_run() -> None:
+    def keys(commit: str, *cells: str) -> set[str]:
+        made = {cell: (0, 0, number, 0) for number, cell in enumerate("abc")}
+        return {job.key for job in jobs_of(contents({cell: made[cell] for cell in cells}), NAMES, ["evaluate"], commit)}
+
+    assert keys("f00", "a", "b") < keys("f00", "a", "b", "c")
+    assert not keys("f00", "a", "b") & keys("bad", "a", "b")
+
+
+def test_a_cell_that_has_got_another_name_is_another_job_since_its_experiment_has_the_name() -> None:
+    cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
+    shared, a, b = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00"))
+    renamed = [job.key for job in jobs_of(cells, NAMES | {"a": "renamed-a"}, ["evaluate"], "f00")]
+
+    assert (renamed[0], renamed[2]) == (shared, b)
+    assert renamed[1] != a
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(*[st.integers(0, 2)] * len(STAGES)), min_size=1))
+def test_no_stage_is_computed_by_two_jobs_and_none_begins_before_what_it_needs(
+    levels: dict[str, tuple[int, ...]],
+) -> None:
+    cells = contents(levels)
+    jobs = jobs_of(cells, NAMES, [STAGES[-1]], "f00")
+    computed = {job.key: results_of(job, cells) for job in jobs}
+    by_key = {job.key: job for job in jobs}
+    known: set[str] = set()
+
+    for job in jobs:
+        assert set(job.waits_for) <= known, "it would wait for ever"
+        known.add(job.key)
+        before = set(itertools.chain.from_iterable(computed[key] for key in job.waits_for))
+        if job.shared:
+            needed = {content for cell in job.cells for content in upstream(cells[cell], job.targets)}
+            assert needed <= before | computed[job.key]
+        else:
+            shared = {item for key in computed if by_key[key].shared for item in computed[key]}
+            assert set(cells[job.cells[0]].values()) & shared <= before
+    shared_results = [item for job in jobs if job.shared for item in computed[job.key]]
+    assert len(shared_results) == len(set(shared_results))
+    users = [content for stages in cells.values() for content in stages.values()]
+    assert set(shared_results) == {content for content in users if users.count(content) > 1}
+
+
+def results_of(job: Job, cells: dict[str, dict[str, str]]) -> set[str]:
+    return {cells[job.cells[0]][target] for target in job.targets}
+
+
+def upstream(stages: dict[str, str], targets: tuple[str, ...]) -> set[str]:
+    last = max(STAGES.index(target) for target in targets)
+    return {stages[stage] for stage in STAGES[: last + 1]}
 
 
 def test_the_plan_of_all_cells_knows_the_secrets_of_stages_that_no_cell_runs(tmp_path: Path) -> None:

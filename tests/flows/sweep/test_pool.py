@@ -24,8 +24,8 @@ from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.outcome import StoppedError
 from flows.sweep import clone
 from flows.sweep.flow_runs import FLOW, FlowRuns
-from flows.sweep.jobs import jobs_of
 from flows.sweep.live import Live
+from flows.sweep.plan import jobs_of
 from flows.sweep.pool import OnPool, require_reachable, type_of
 from flows.sweep_cell import sweep_cell
 from stages.runtime.entry import UserError

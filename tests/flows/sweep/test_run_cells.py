@@ -8,8 +8,7 @@ import yaml
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, append_run
 from flows.sweep.clone import CLONES
-from flows.sweep.run_cells import run_cells
-from flows.sweep.standing import standings
+from flows.sweep.run_cells import run_cells, standings
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
@@ -88,18 +87,3 @@ def test_a_cell_runs_again_for_a_report_that_it_was_not_asked_for_before(project
 
     assert reason_to_run("train") == ""
     assert reason_to_run("train", "scores.json", "curve.tsv:loss") == "has no curve.tsv:loss, scores.json yet"
-
-
-def test_a_cell_runs_again_where_a_file_that_its_params_name_has_changed(project: Path) -> None:
-    text = (project / "dvc.yaml").read_text()
-    (project / "dvc.yaml").write_text(text.replace("params: [model]", "params: [model, evaluate]"))
-    (project / "fixed.txt").write_text("first\n")
-    (project / "params.yaml").write_text((project / "params.yaml").read_text() + "evaluate: {sets: {a: fixed.txt}}\n")
-    commit(project)
-    recorded(project)
-    assert reason_to_run("train") == ""
-
-    (project / "fixed.txt").write_text("second\n")
-    commit(project)
-    assert reason_to_run("train") == "fixed.txt changed since"
-    assert reason_to_run("tokenize") == ""

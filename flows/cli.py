@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
     from flows.show.artifacts import Artifact
-    from flows.sweep.run_cells import Standing
+    from flows.sweep.standing import Standing
 
 app = cyclopts.App(
     name="parrotflow",
@@ -139,8 +139,7 @@ def why(
         return
     if plan.seconds:
         console.print(f"\nLast time, what may run took {plan.seconds:.0f} s.")
-    from flows.run.programs import forecasts
-    from flows.run.secrets import redactor, secrets_of
+    from flows.run.programs import forecasts, redactor, secrets_of
 
     secrets = secrets_of(plan)
     for number, line in enumerate(forecasts(plan, secrets, redactor(secrets))):
@@ -249,10 +248,9 @@ def table(
         differs.
     """
     from flows.experiments import results as made
-    from flows.experiments.check import comparison
 
     if check:
-        lines, same = comparison(made.check(name, size, made.compute(name, size)))
+        lines, same = made.check(name, size, made.compute(name, size))
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
     print_results(name, size)
@@ -323,13 +321,12 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
 def is_computed_again(name: str, size: Literal["small", "full"], *, wait: bool) -> bool:
     """Compute every cell again, and print how its results compare with the stored ones; whether all are equal."""
     from flows.experiments import results as made
-    from flows.experiments.check import comparison
     from flows.sweep import sweep as sweeps
 
     made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
     runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
     runs = sweeps.compute_again(name, size, runner=runner, wait=wait)
-    lines, same = comparison(made.check(name, size, made.compute(name, size, runs)))
+    lines, same = made.check(name, size, made.compute(name, size, runs))
     print("\n".join(lines))
     if all(run.state == "finished" for run in runs):
         sweeps.forget_check(name, size)
@@ -434,7 +431,7 @@ def serve(*, port: int = 4200) -> None:
     """
     import signal
 
-    from flows.deploy.serve import serve_deployments
+    from flows.deploy.deployments import serve_deployments
     from flows.show.server import server
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)

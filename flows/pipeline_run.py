@@ -3,11 +3,10 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from flows.dvc_repo.cache import low_space
-from flows.dvc_repo.lock_file import keep_order, lock_file_of
-from flows.dvc_repo.repair import LockFileWatch, repair_after_kill
+from flows.dvc_repo.lock_file import keep_order
+from flows.dvc_repo.repair import repair_after_kill
 from flows.plan.graph import PlannedStage, make_plan, remember_seconds
 from flows.plan.params import check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
@@ -15,11 +14,9 @@ from flows.run.attempt import Attempts, run_result
 from flows.run.dvc_server import DvcServer
 from flows.run.outcome import Event, RunOptions, RunResult, StageEnded
 from flows.run.process import StageRunner
-from flows.run.programs import preflight
+from flows.run.programs import preflight, redactor, secrets_of, unhidden
 from flows.run.run_lock import run_lock
-from flows.run.secrets import redactor, secrets_of, unhidden
-from flows.show.artifacts import Artifact, run_artifacts
-from flows.show.metrics import all_metrics
+from flows.show.artifacts import Artifact, all_metrics, run_artifacts
 from flows.show.terminal import Terminal
 
 CarryOut = Callable[[Attempts, Callable[[], Iterable[Artifact]]], None]
@@ -31,7 +28,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
 
     `carry_out` is called where there is something to do. Raises UserError.
     """
-    with run_lock(name, wait=options.wait), contextlib.closing(DvcServer()) as server:
+    with run_lock(name, wait=options.wait):
         check_params()
         for repaired in repair_after_kill():
             print(repaired, flush=True)
@@ -43,9 +40,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         if not plan.to_do:
             terminal.summary({})
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
-        lock_files = [lock_file_of(Path(file)) for file in plan.dvc_files]
-        watch, one_at_a_time = LockFileWatch(), threading.Lock()
-        watch.look_at_all(lock_files, terminal.say)
+        one_at_a_time = threading.Lock()
         keep_order([stage.name for stage in plan])
         secrets = secrets_of(plan)
         for line in [
@@ -58,26 +53,23 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
 
         def on_event(event: Event) -> None:
             terminal.on_event(event)
-            if isinstance(event, StageEnded):
-                with one_at_a_time:
-                    watch.look_at_all(lock_files, terminal.say)
-                    if event.outcome.result == "ran":
-                        # Before the next stage starts: the one that publishes shows what is accepted.
-                        drop_entries(event.stage)
+            if isinstance(event, StageEnded) and event.outcome.result == "ran":
+                with one_at_a_time:  # before the next stage starts: the one that publishes shows what is accepted
+                    drop_entries(event.stage)
 
-        run = Attempts(plan, options, StageRunner(server), replan, on_event)
+        with contextlib.closing(DvcServer()) as server:
+            run = Attempts(plan, options, StageRunner(server), replan, on_event)
 
-        def finish() -> Iterable[Artifact]:
-            terminal.stop()
-            watch.look_at_all(lock_files, terminal.say)
-            for outcome in run.outcomes.values():
-                if outcome.result == "ran":
-                    remember_seconds(outcome.name, outcome.seconds)
-            terminal.summary(run.outcomes)
-            return run_artifacts(plan, run.outcomes, before)
+            def finish() -> Iterable[Artifact]:
+                terminal.stop()
+                for outcome in run.outcomes.values():
+                    if outcome.result == "ran":
+                        remember_seconds(outcome.name, outcome.seconds)
+                terminal.summary(run.outcomes)
+                return run_artifacts(plan, run.outcomes, before)
 
-        with terminal:
-            carry_out(run, finish)
+            with terminal:
+                carry_out(run, finish)
         return run_result(run)
 
 

@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.deploy import checkout
-from flows.deploy.unattended import (
+from flows.deploy.deployments import (
     RETRY_DELAYS_SECONDS,
     checkout_folder,
     dvc,
@@ -30,7 +30,7 @@ from flows.deploy.unattended import (
     with_retries,
 )
 from flows.dvc_repo.cache import push_results
-from flows.dvc_repo.experiments import experiment_ref
+from flows.dvc_repo.reach import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute, summary, write_results

@@ -20,7 +20,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from pydantic import Json
 
 from flows.deploy import checkout
-from flows.deploy.unattended import (
+from flows.deploy.deployments import (
     RETRY_DELAYS_SECONDS,
     SOURCE_VARIABLE,
     checkout_folder,
@@ -30,7 +30,7 @@ from flows.deploy.unattended import (
     with_retries,
 )
 from flows.dvc_repo.cache import push_results
-from flows.dvc_repo.experiments import experiment_ref
+from flows.dvc_repo.reach import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.pipeline import chain

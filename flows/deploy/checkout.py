@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
+from flows.sweep.committed import git
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
@@ -51,10 +52,10 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
         raise UserError(f"{shown(source)}: no branch `{branch}`; name one that exists")
     pushed = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
     if _exists(folder, f"refs/heads/{results_branch}"):
-        _git(folder, "checkout", "--quiet", "--force", results_branch)
+        git(folder, "checkout", "--quiet", "--force", results_branch)
         merge(folder, pushed)
     else:
-        _git(folder, "checkout", "--quiet", "--force", "-B", results_branch, pushed)
+        git(folder, "checkout", "--quiet", "--force", "-B", results_branch, pushed)
     merge(folder, f"origin/{branch}")
     return head(folder)
 
@@ -73,10 +74,8 @@ def commit_what_was_broken_off(folder: Path) -> None:
         return  # what differs from HEAD is the other side's
     left = [path for path in _changed(folder) if path.startswith(f"{EXPERIMENTS}/") and path.count("/") > 2]
     if left:
-        _git(folder, "add", "--all", "--", *left)
-        _git(
-            folder, *_committer(folder), "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left
-        )
+        git(folder, "add", "--all", "--", *left)
+        git(folder, *_committer(folder), "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left)
 
 
 def bring_to_commit(folder: Path, source: str, commit: str) -> None:
@@ -89,7 +88,7 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
         raise UserError(
             f"{shown(source)}: no branch has the commit {commit[:12]}; push it there, or name another repository"
         )
-    _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+    git(folder, "checkout", "--quiet", "--force", "--detach", commit)
 
 
 def _fetch(folder: Path, source: str) -> None:
@@ -101,8 +100,8 @@ def _fetch(folder: Path, source: str) -> None:
     for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
         lock.unlink()
     commit_what_was_broken_off(folder)
-    _git(folder, "remote", "set-url", "origin", source)
-    _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
+    git(folder, "remote", "set-url", "origin", source)
+    git(folder, "fetch", "--quiet", "--prune", "origin", error=UnavailableError)
 
 
 def _begin(folder: Path, source: str) -> None:
@@ -115,8 +114,8 @@ def _begin(folder: Path, source: str) -> None:
     made = private_state_dir(folder) / "new"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
-    _git(made, "init", "--quiet")
-    _git(made, "remote", "add", "origin", source)
+    git(made, "init", "--quiet")
+    git(made, "remote", "add", "origin", source)
     (made / MARK).touch()
     (made / ".git").rename(folder / ".git")
 
@@ -132,29 +131,29 @@ def merge(folder: Path, other: str) -> None:
         return
     _remove_what_is_in_the_way(folder, other)
     if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", other):
-        _git(folder, "merge", "--quiet", "--ff-only", other)
+        git(folder, "merge", "--quiet", "--ff-only", other)
         return
     outs = uncached_outs(folder)
-    results = [path for path in _git(folder, "ls-files", "-z").split("\0") if is_result(path, outs)]
+    results = [path for path in git(folder, "ls-files", "-z").split("\0") if is_result(path, outs)]
     atomic_write(folder / ".git/info/attributes", MERGED)
     ours = ("-c", "merge.ours.driver=true")
     try:
-        _git(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
+        git(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
     except UserError:
         # Over conflicts git waits for us; else it did not begin.
         if not (folder / MERGING).exists():
             raise
     if results:
-        _git(folder, "checkout", "--quiet", "HEAD", "--", *results)
-    unmerged = _git(folder, "diff", "--name-only", "--diff-filter=U").splitlines()
+        git(folder, "checkout", "--quiet", "HEAD", "--", *results)
+    unmerged = git(folder, "diff", "--name-only", "--diff-filter=U").splitlines()
     # Deleted here and changed there.
     for path in [path for path in unmerged if is_result(path, outs)]:
-        _git(folder, "rm", "--quiet", "--force", "--", path)
+        git(folder, "rm", "--quiet", "--force", "--", path)
         unmerged.remove(path)
     if unmerged:
-        _git(folder, "merge", "--abort")
+        git(folder, "merge", "--abort")
         raise UserError(f"{other} cannot be merged: conflicts in {', '.join(unmerged[:5])}; merge them by hand once")
-    _git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
+    git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
 
 
 def _remove_what_is_in_the_way(folder: Path, other: str) -> None:
@@ -162,8 +161,8 @@ def _remove_what_is_in_the_way(folder: Path, other: str) -> None:
 
     git overwrites none of them, so they would stop this merge in every later run.
     """
-    theirs = set(_git(folder, "ls-tree", "-r", "-z", "--name-only", other).split("\0")) - {""}
-    for path in theirs.intersection(_git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")):
+    theirs = set(git(folder, "ls-tree", "-r", "-z", "--name-only", other).split("\0")) - {""}
+    for path in theirs.intersection(git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")):
         (folder / path).unlink()
 
 
@@ -181,8 +180,8 @@ def commit_results(folder: Path, message: str, others: Sequence[str] = ()) -> st
         )
     if not changed:
         return None
-    _git(folder, "add", "--all", "--", *changed)
-    _git(folder, *_committer(folder), "commit", "--quiet", "-m", message)
+    git(folder, "add", "--all", "--", *changed)
+    git(folder, *_committer(folder), "commit", "--quiet", "-m", message)
     return head(folder)
 
 
@@ -192,19 +191,19 @@ def push_commits(folder: Path, results_branch: str) -> None:
     Raises UnavailableError where the remote does not answer; the commits stay in the checkout.
     """
     remote = f"origin/{results_branch}"
-    _git(folder, "fetch", "--quiet", "--prune", "origin", unavailable=True)
+    git(folder, "fetch", "--quiet", "--prune", "origin", error=UnavailableError)
     if _exists(folder, remote):
         if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", remote):
             return
         merge(folder, remote)
     elif not _changed_since_the_start(folder):
         return
-    _git(folder, "push", "--quiet", "origin", f"HEAD:refs/heads/{results_branch}", unavailable=True)
+    git(folder, "push", "--quiet", "origin", f"HEAD:refs/heads/{results_branch}", error=UnavailableError)
 
 
 def _changed_since_the_start(folder: Path) -> bool:
     """Whether HEAD has commits that no branch of the remote has."""
-    return bool(_git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"))
+    return bool(git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"))
 
 
 def uncached_outs(folder: Path) -> tuple[str, ...]:
@@ -232,7 +231,7 @@ def left_out_by_git(folder: Path, message: str) -> list[str]:
         inside = (Path(path) for path in read - made if Path(path).is_relative_to(repo.root_dir))
         names = sorted(path.relative_to(repo.root_dir).as_posix() for path in inside)
     ignored = [name for name in names if _succeeds(folder, "check-ignore", "--quiet", "--", f"{name}/any")]
-    tracked = _git(folder, "ls-files", "-z").split("\0")
+    tracked = git(folder, "ls-files", "-z").split("\0")
     return [
         f"a checkout has no file of `{name}`, since git ignores what lies there: track it with `git add -f`, or name a "
         "folder outside the project or a URL instead"
@@ -254,7 +253,7 @@ def require_branch_name(name: str) -> None:
 
 def push_ref(folder: Path, name: str) -> None:
     """Push a reference that no branch is, in place of one of this name. Raises UnavailableError."""
-    _git(folder, "push", "--quiet", "--force", "origin", f"{name}:{name}", unavailable=True)
+    git(folder, "push", "--quiet", "--force", "origin", f"{name}:{name}", error=UnavailableError)
 
 
 def has_ref(folder: Path, name: str) -> bool:
@@ -264,11 +263,11 @@ def has_ref(folder: Path, name: str) -> bool:
 
 def head(folder: Path) -> str:
     """The commit that is checked out."""
-    return _git(folder, "rev-parse", "HEAD")
+    return git(folder, "rev-parse", "HEAD")
 
 
 def _changed(folder: Path) -> list[str]:
-    entries = _git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
+    entries = git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     return [entry[3:] for entry in entries if entry]
 
 
@@ -283,12 +282,3 @@ def _succeeds(folder: Path, *arguments: str) -> bool:
 def _committer(folder: Path) -> Sequence[str]:
     found = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False)
     return () if found.stdout.strip() else COMMITTER
-
-
-def _git(folder: Path, *arguments: str, unavailable: bool = False) -> str:
-    result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
-    if result.returncode:
-        command = next(word for word in arguments if word.isalpha())
-        message = f"git {command}: {result.stderr.strip() or result.stdout.strip()}"
-        raise UnavailableError(message) if unavailable else UserError(message)
-    return result.stdout.strip("\n")

@@ -21,7 +21,6 @@ import dvc.stage.run
 from dvc.cachemgr import CacheManager
 from dvc.data_cloud import DataCloud
 from dvc.dependency.param import ParamsDependency
-from dvc.dvcfile import Lockfile
 from dvc.exceptions import DvcException
 from dvc.lock import make_lock
 from dvc.output import Output
@@ -31,11 +30,10 @@ from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc.stage.serialize import to_single_stage_lockfile
-from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml, parse_yaml
 from dvc.utils.serialize import _common as serialization
+from dvc.utils.serialize import load_yaml
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.state import State
-from voluptuous import Invalid
 
 from stages.runtime.atomic import atomic_write
 
@@ -281,31 +279,6 @@ def lock_file_written_whole(place: Callable[[Path, Any], object] | None = None) 
         yield
     finally:
         serialization._dump_data = original
-
-
-def is_valid_lock_file(text: str) -> bool:
-    """Whether DVC takes a text for a dvc.lock; an empty one, which it would take for one without stages, is none."""
-    try:
-        Lockfile.SCHEMA(parse_yaml(text, "dvc.lock"))
-    except (YAMLFileCorruptedError, Invalid):
-        return False
-    return bool(text.strip())
-
-
-@contextmanager
-def before_lock_file_is_written(look: Callable[[Path], object]) -> Iterator[None]:
-    """While within, `look` gets the path of a dvc.lock before DVC enters a stage in it; DVC's lock is held then."""
-    original = Lockfile.dump_stages
-
-    def dump_stages(lock_file: Lockfile, *arguments: object, **options: object) -> None:
-        look(Path(lock_file.path))
-        original(lock_file, *arguments, **options)
-
-    Lockfile.dump_stages = dump_stages
-    try:
-        yield
-    finally:
-        Lockfile.dump_stages = original
 
 
 @contextmanager

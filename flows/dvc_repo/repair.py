@@ -7,83 +7,13 @@ exit status (in a container whose first process reads none, they stay).
 """
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from flows.dvc_repo.internals import RWLOCK, is_valid_lock_file, locked_repo, rwlock_guard
-from flows.dvc_repo.lock_file import HEAD, blocks_of, remove_empty_lock_files
-from stages.runtime.atomic import atomic_write
-
-SCHEMA = "schema: '2.0'\n"
-"""How a dvc.lock begins."""
-
-
-@dataclass
-class LockFileWatch:
-    """Mends a dvc.lock that something else (a sync program, an editor, a full disk) cuts off while stages run.
-
-    DVC would enter the next stage into what is left, and refuse the file at the next command.
-    """
-
-    seen: dict[Path, str] = field(default_factory=dict)
-    """The text of each dvc.lock when it was last whole; the first one is taken for that, since DVC has read it."""
-
-    def look(self, lock_file: Path, *, locked: bool = True) -> bool:
-        """Remember a dvc.lock, or mend it by what it held before; whether it was mended.
-
-        Without `locked`, DVC's lock is taken for that. One that was never seen whole is left to DVC, which refuses it.
-        """
-        lock_file = lock_file.resolve()
-        before = self.seen.get(lock_file)
-        if before is None or not is_cut_off(lock_file, before):
-            with suppress(UnicodeDecodeError):
-                self.seen[lock_file] = lock_file.read_text(encoding="utf-8") if lock_file.exists() else ""
-            return False
-        if before and not is_valid_lock_file(before):
-            return False
-        held: AbstractContextManager[object] = nullcontext() if locked else locked_repo()
-        with held:
-            if cut := is_cut_off(lock_file, before):
-                text = lock_file.read_text(encoding="utf-8", errors="replace")
-                self.seen[lock_file] = SCHEMA + HEAD + "".join(mended_blocks(before, text))
-                atomic_write(lock_file, self.seen[lock_file])
-        return cut
-
-    def look_at_all(self, lock_files: Iterable[Path], say: Callable[[str], None]) -> None:
-        """Look at each, and say which was mended."""
-        for lock_file in lock_files:
-            if self.look(lock_file, locked=False):
-                say(f"{lock_file} was cut off by another program while stages ran: mended by what it held before")
-
-
-def is_cut_off(lock_file: Path, whole: str) -> bool:
-    """Whether DVC would refuse a dvc.lock; `whole` is a text that it would not, whose entries are not read again."""
-    try:
-        text = lock_file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False  # each stage counts as never run
-    except UnicodeDecodeError:
-        return True
-    (head, blocks), (known_head, known) = blocks_of(text), blocks_of(whole)
-    if not blocks or head != known_head or head + "".join(blocks.values()) != text:
-        return text != whole and not is_valid_lock_file(text)
-    changed = [block for name, block in blocks.items() if known.get(name) != block]
-    return not all(is_valid_lock_file(SCHEMA + HEAD + block) for block in changed)
-
-
-def mended_blocks(before: str, now: str) -> list[str]:
-    """The entries of a dvc.lock that was cut off: those that are whole, the others as they were before.
-
-    The last one may be cut off where nothing shows it.
-    """
-    known, found = blocks_of(before)[1], blocks_of(now)[1]
-    whole = [name for name in list(found)[:-1] if is_valid_lock_file(SCHEMA + HEAD + found[name])]
-    return list((known | {name: found[name] for name in whole}).values())
+from flows.dvc_repo.internals import RWLOCK, rwlock_guard
+from flows.dvc_repo.lock_file import remove_empty_lock_files
 
 
 def repair_after_kill(folder: Path = Path()) -> list[str]:

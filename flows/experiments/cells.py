@@ -21,18 +21,11 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
 
 if TYPE_CHECKING:
-    from flows.dvc_repo.experiments import Reach
+    from flows.dvc_repo.reach import Reach
     from flows.experiments.experiment import Experiment, SettingName
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
-
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_KEYWORDS = {"null", "true", "false", "nan", "inf"}
-"""Texts that need no quotes in Hydra's grammar, and those that it would take for something else."""
-
-_ESCAPED, ESCAPE = re.compile(r"[\\()\[\]{}:=, \t]"), r"\\\g<0>"
-"""In the keys of a mapping, which have no quotes."""
 
 
 @dataclass(frozen=True)
@@ -178,35 +171,3 @@ def require_written(name: str, experiment: "Experiment", reached: "Reach") -> No
     """
     files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
     reached.require_written(experiment_path(name), files)
-
-
-def set_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What `dvc exp run -S` is to be given, in Hydra's grammar, to make `new` out of `old`."""
-    words = []
-    for key, _, value in differences("", old, new):
-        section, _, last = key.rpartition(".")
-        before, after = ((value_at(values, section) if section else values) for values in (old, new))
-        if not isinstance(after, Mapping):
-            raise UserError(f"{key}: `dvc exp run -S` cannot set what lies behind a key with a point in its name")
-        if last not in after:
-            words.append(f"~{key}")
-        elif last in (before or {}):
-            words.append(f"{key}={hydra_value(value)}")
-        else:
-            words.append(f"+{key}={hydra_value(value)}")
-    return words
-
-
-def hydra_value(value: Any) -> str:
-    """A value in Hydra's grammar."""
-    if isinstance(value, dict):
-        keys = {_ESCAPED.sub(ESCAPE, str(key)): item for key, item in value.items()}
-        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in keys.items())}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(hydra_value, value))}]"
-    if not isinstance(value, str):
-        return repr(value) if isinstance(value, float) else json.dumps(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
-        return value
-    # A backslash is only a backslash, but before a quote, and at the end, where one follows.
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and r"\'"), value) + "'"

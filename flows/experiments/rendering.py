@@ -1,4 +1,4 @@
-"""A table in four forms from one source: LaTeX (booktabs), Markdown, HTML and CSV."""
+"""A table in three forms from one source: LaTeX (booktabs), Markdown and CSV."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,7 @@ import pandas as pd
 
 from flows.experiments.tables import Entry, Table
 from stages.formats.pages import escape as escape_markdown
-from stages.formats.pages import filled_template
 from stages.runtime.atomic import atomic_write
-
-TEMPLATE = Path(__file__).with_name("table.html.jinja")
 
 GREEK = {
     letter: words[-1].lower() if "SMALL" in words else words[-1].capitalize()
@@ -40,13 +37,13 @@ LATEX = {
 }
 """What pdfLaTeX would not print as it is. Other alphabets need XeLaTeX or LuaLaTeX, with a font that has them."""
 
-FORMS = ("tex", "md", "html", "csv")
+FORMS = ("tex", "md", "csv")
 
 
 def write_forms(folder: Path, table: Table) -> list[Path]:
     """Write all forms into the folder."""
     paths = [folder / f"{table.name}.{form}" for form in FORMS]
-    for path, text in zip(paths, (tex(table), markdown(table), html(table), table_csv(table)), strict=True):
+    for path, text in zip(paths, (tex(table), markdown(table), table_csv(table)), strict=True):
         atomic_write(path, text)
     return paths
 
@@ -71,11 +68,6 @@ def markdown(table: Table) -> str:
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.footnotes)
     return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
-
-
-def html(table: Table) -> str:
-    """A page with the table."""
-    return filled_template(TEMPLATE, {"printed": printed}, table=table)
 
 
 def table_csv(table: Table) -> str:

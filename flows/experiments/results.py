@@ -6,16 +6,15 @@ figures/ (.pdf, .svg, .png), fits.json and claims.json.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from flows.dvc_repo.experiments import has_commit, reach
+from flows.dvc_repo.reach import has_commit, reach
 from flows.experiments.cells import cells_of, require_written
-from flows.experiments.check import Compared, compare
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
     SettingName,
@@ -26,7 +25,7 @@ from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, line_of, recorded_runs
-from flows.experiments.statistics import PowerLaw
+from flows.experiments.statistics import SIGNIFICANT, PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
 from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import write_json
@@ -114,11 +113,6 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
     return written
 
 
-def check(name: str, size: SettingName, results: Results) -> list[Compared]:
-    """The stored runs.csv against what the runs give now. Raises UserError where no runs.csv is stored."""
-    return compare(stored_results(name, size), results)
-
-
 def stored_results(name: str, size: SettingName) -> Results:
     """Tables, fits and claims of the stored runs.csv. Raises UserError where there is none."""
     experiment = read_experiment(name)
@@ -184,3 +178,97 @@ def _origin(table: Table, run: Mapping[Any, Any]) -> list[str]:
     lines.append("this clone lacks the experiment's commit; `dvc exp pull` brings it where it was pushed")
     number = line_of(record, commit)
     return [*lines, f"{params}: `params` in line {number} of {record}" if number else f"{params}: not recorded"]
+
+
+Likeness = Literal["equal", "within intervals", "equal as printed", "different", "gone", "new"]
+
+SUCCESSES: tuple[Likeness, ...] = ("equal", "within intervals", "equal as printed")
+"""Of these a check does not fail."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One entry of a table, the exponent of one fit or the answer of one claim."""
+
+    table: str
+    """Or `fits`, or `claims`."""
+    row: str
+    column: str
+    likeness: Likeness
+    values: str
+    """Both; empty where there is only one."""
+
+
+def compare(stored: Results, now: Results) -> list[Compared]:
+    """Each entry of each table, the exponent of each fit and the answer of each claim of the same file.
+
+    Equal: the same number, printed alike, from as many runs. Within intervals: the new number is in the old one's 95 %
+    interval, of an entry of one run in the run's own; a p value is on the same side of 0.05. Equal as printed: an entry
+    that has no interval, with the same digits. Different is also an entry from fewer runs than the old one, and one
+    that is marked as the best only in one of the tables.
+    """
+    compared = [
+        found
+        for old, new in zip([*stored.tables, exponents(stored)], [*now.tables, exponents(now)], strict=True)
+        for found in compare_tables(old, new)
+    ]
+    for then, claim in zip(stored.claims, now.claims, strict=True):
+        likeness: Likeness = "equal" if then.answer == claim.answer else "different"
+        compared.append(Compared("claims", claim.says, "answer", likeness, f"{then.answer}, now {claim.answer}"))
+    return compared
+
+
+def exponents(results: Results) -> Table:
+    """The fits as a table: of each its exponent with the 95 % interval."""
+    laws = results.fits
+    entries = [
+        Entry(f"{law.b:.4g}", law.n, law.n, law.b, law.b_low, law.b_high, None, name, results.data.frame)
+        for name, law in laws.items()
+    ]
+    return Table("", "", "fits", "", [], ["exponent"], [[name] for name in laws], [[entry] for entry in entries], [])
+
+
+def compare_tables(old: Table, new: Table) -> Iterator[Compared]:
+    """Each entry of two tables, also one that only one of them has."""
+    before, after = ({(row, column): entry for row, column, entry in table.each()} for table in (old, new))
+    for row, column in before | after:
+        then, now = before.get((row, column)), after.get((row, column))
+        if then is None or now is None:
+            yield Compared(new.name, row, column, "new" if then is None else "gone", "")
+        else:
+            yield Compared(new.name, row, column, _likeness(then, now), f"{_told(then)}, now {_told(now)}")
+
+
+def _told(entry: Entry) -> str:
+    marked = "the best, " if entry.best else ""
+    return f"{' '.join(filter(None, (entry.text or 'none', entry.extra)))} ({marked}n = {entry.n})"
+
+
+def _likeness(then: Entry, now: Entry) -> Likeness:
+    if now.n < then.n or now.best != then.best:
+        return "different"
+    if (then.value, then.low, then.high, then.n) == (now.value, now.low, now.high, now.n):
+        return "equal" if then.extra == now.extra else "different"
+    if now.value is None:
+        return "different"
+    if then.is_p and then.value is not None:
+        return "within intervals" if (then.value < SIGNIFICANT) == (now.value < SIGNIFICANT) else "different"
+    low, high = (then.data_low, then.data_high) if then.low is None else (then.low, then.high)
+    if low is not None and high is not None:
+        return "within intervals" if low <= now.value <= high else "different"
+    return "equal as printed" if (then.text, then.n) == (now.text, now.n) else "different"
+
+
+def check(name: str, size: SettingName, results: Results) -> tuple[list[str], bool]:
+    """The stored runs.csv against what the runs give now, in lines, and whether no entry is different, gone or new.
+
+    Raises UserError where no runs.csv is stored.
+    """
+    compared = compare(stored_results(name, size), results)
+    lines = [
+        f"{found.table}, {found.row}, {found.column}: {found.likeness}: {found.values}"
+        for found in compared
+        if found.likeness != "equal"
+    ]
+    summary = f"{len(compared) - len(lines)} of {len(compared)} entries are equal"
+    return [*lines, summary], all(found.likeness in SUCCESSES for found in compared)

@@ -19,7 +19,6 @@ from stages.formats.revision.lock import file_md5, hash_of
 from stages.formats.revision.provenance import Dependency
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.inputs import DVC_FILE
 
 
@@ -94,25 +93,10 @@ def missing_input(revision: Revision, path: str, given: Path | None) -> str:
     known = f"; the record names {', '.join(places)}" if places else ""
     if given is not None:
         return f"{path}{hashes}: {given} does not hold it with the recorded content{known}"
-    here = f"; {difference}" if dep and (difference := difference_here(dep)) else ""
     return (
-        f"{path}{hashes}: this input is neither in the revision nor in a DVC remote{here}{known}; "
-        f"name a folder that holds {path}, or the file itself, with --data"
+        f"{path}{hashes}: this input is neither in the revision nor in a DVC remote, nor as recorded in this project"
+        f"{known}; name a folder that holds {path}, or the file itself, with --data"
     )
-
-
-def difference_here(dep: Dependency) -> str:
-    """How an input in this project differs from the recorded one; empty where there is none, or no file is recorded."""
-    if not Path(dep.path).exists() or not dep.files:
-        return ""
-    here = {path.as_posix() for path in Path(dep.path).rglob("*") if path.is_file()} | (
-        {dep.path} if Path(dep.path).is_file() else set()
-    )
-    changed = [path for path in here & dep.files.keys() if file_sha256(Path(path)) != dep.files[path]]
-    added = len(here - dep.files.keys()) if not dep.not_listed else 0
-    counts = ((len(changed), "changed"), (added, "new"), (len(dep.files.keys() - here), "missing"))
-    parts = [f"{count} {'file' if count == 1 else 'files'} {how}" for count, how in counts if count]
-    return f"{dep.path} here differs: {', '.join(parts)}" if parts else ""
 
 
 def pulled(

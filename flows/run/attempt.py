@@ -15,11 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from flows.run import gate
-from flows.run.children import Request
 from flows.run.outcome import Event, Lines, Progress, RunOptions, RunResult, StageEnded, StageOutcome, StageStarted
-from flows.run.process import StageRunner
-from flows.run.programs import running_sidecar
-from flows.run.secrets import SERVER_KEY, redactor, secrets_of
+from flows.run.process import Request, StageRunner
+from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
 

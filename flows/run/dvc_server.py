@@ -1,9 +1,8 @@
 """DVC for the stages of a run: one process imports it and forks itself for each stage.
 
-Importing DVC takes 0.4 s, twice what it then does for a trivial stage. The server is forked from the run itself, which
-has DVC imported for its plan; a process with several threads must not fork, so there (under Prefect) a new process is
-started instead. Each stage gets a process with a session of its own, so that everything that it starts can be ended
-together.
+Importing DVC takes 0.4 s, twice what it then does for a trivial stage; here it passes while the run imports Prefect. A
+process with several threads, as Prefect's is, must not fork, so the server is one of its own. Each stage gets a process
+with a session of its own, so that everything that it starts can be ended together.
 
 A request is a line of JSON on a socket, with descriptors: where the stage's command writes, where DVC itself writes,
 and the workspace's lock. The command inherits the lock: if the run and DVC are killed, the workspace stays locked for
@@ -24,7 +23,6 @@ from dvc.cli import main as dvc_main
 
 from flows.dvc_repo.cache import drop_damaged, results_checked
 from flows.dvc_repo.internals import (
-    before_lock_file_is_written,
     commands_get,
     dvc_prints_to,
     inputs_compared,
@@ -33,9 +31,8 @@ from flows.dvc_repo.internals import (
     poll_lock_every,
     verify_downloads,
 )
-from flows.dvc_repo.lock_file import located, lock_file_of, place_new
-from flows.dvc_repo.repair import LockFileWatch
-from flows.run.children import END, Request, StageProcess
+from flows.dvc_repo.lock_file import place_new
+from flows.run.process import END, Request, StageProcess
 from flows.run.run_lock import held_locks
 from stages.runtime.entry import UserError
 
@@ -47,25 +44,12 @@ LOCK_POLL_SECONDS = 0.05
 class DvcServer:
     """The process that forks; it ends when it is closed, or when the run that started it has ended."""
 
-    def __init__(self, *, fork: bool | None = None) -> None:
-        """Without `fork`, fork where this process has one thread."""
+    def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
-        sys.stdout.flush()
-        sys.stderr.flush()
         with theirs:
-            self._forked = threading.active_count() == 1 if fork is None else fork
-            if self._forked:
-                self._pid = os.fork()
-                if self._pid == 0:
-                    self._socket.close()
-                    for lock in held_locks():
-                        os.close(lock)
-                    os.setsid()
-                    _serve_and_exit(theirs)
-            else:
-                command = [sys.executable, "-m", "flows.run.dvc_server"]
-                self._process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
+            command = [sys.executable, "-m", "flows.run.dvc_server"]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
 
     def start(self, request: Request) -> StageProcess:
         """Have a stage brought up to date in a new process. Raises UserError if the server is dead."""
@@ -88,21 +72,7 @@ class DvcServer:
     def close(self) -> None:
         """Let it end."""
         self._socket.close()
-        if self._forked:
-            os.waitpid(self._pid, 0)
-        else:
-            self._process.wait()
-
-
-def _serve_and_exit(requests: socket.socket) -> None:
-    """Serve, and leave without running what belongs to the process that was forked."""
-    code = 1
-    try:
-        _redirect(os.open(os.devnull, os.O_RDWR), 0, 1, 2)
-        serve(requests)
-        code = 0
-    finally:
-        os._exit(code)
+        self._process.wait()
 
 
 def serve(requests: socket.socket) -> None:
@@ -138,14 +108,11 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ[name] = value
         if request.folder:
             os.chdir(request.folder)
-        watch = LockFileWatch()
-        watch.look(lock_file_of(located(request.stage)[0]), locked=False)
         with (
             dvc_prints_to(sys.stdout),
             commands_get(output, locks),
             inputs_compared(),
             results_checked(),
-            before_lock_file_is_written(watch.look),
             lock_file_written_whole(place_new),
         ):
             code = bring_up_to_date(request)
@@ -178,4 +145,5 @@ def _redirect(target: int, *descriptors: int) -> None:
 
 if __name__ == "__main__":
     with socket.socket(fileno=os.dup(0)) as own:
-        _serve_and_exit(own)
+        _redirect(os.open(os.devnull, os.O_RDWR), 0, 1, 2)
+        serve(own)

@@ -1,11 +1,13 @@
 """What a run is asked, what happens in it, and how its stages and it end: values that everything else passes on."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
+from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
@@ -131,3 +133,17 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
         if not good or stale & set(stage.upstream):
             stale.add(stage.name)
     return [stage for stage in plan if stage.name not in stale]
+
+
+def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
+    """The metrics that these stages show, by label; no value of 0, such as the speed of a stage that had nothing to do.
+
+    To be given only stages that are up to date: after a failure the files hold an earlier run's numbers.
+    """
+    metrics: dict[str, float] = {}
+    for stage in stages:
+        for label, location in stage.policy.show.metrics.items():
+            file, _, key = location.partition(":")
+            if value := read_key(Path(file), key):
+                metrics[label] = value
+    return metrics

@@ -12,13 +12,14 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from flows.run.children import END, Request, StageProcess, group_lives, signal_group
 from flows.run.outcome import StageOutcome
+from flows.run.programs import group_lives, signal_group
 from stages.runtime.entry import EXIT_REFUSED
 
 if TYPE_CHECKING:
@@ -33,6 +34,59 @@ CHUNK_BYTES = 1 << 16
 VMSTAT = Path("/proc/vmstat")
 
 _EXIT = re.compile(r"exited with (-?\d+)\s*$")
+
+
+END = "\0end "
+"""Before DVC's exit code, in the last message of a stage's process; one without such a message was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Bring one stage up to date."""
+
+    stage: str
+    folder: str = ""
+    """The project's folder, where it is not that of the run."""
+    force: bool = False
+    pull: bool = False
+    check_cache: bool = False
+    """Whether its result may come from DVC's cache, so that damaged entries are to be dropped first."""
+    environment: dict[str, str | None] = field(default_factory=dict)
+    """Variables to set for this stage; None removes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageProcess:
+    """A stage that is being brought up to date. It leads a session and a process group of its own."""
+
+    pid: int
+    output: int
+    """Descriptor of what the stage's command prints."""
+    messages: int
+    """Descriptor of what DVC itself prints; at its end the process has ended."""
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """While within, Ctrl-C and SIGTERM call `stop`. In other threads than the main one signals stay as they are.
+
+    After a SIGTERM another one changes nothing, also later: it must not kill a run that says how it has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            before[signal.SIGTERM] = lambda number, frame: None
+        stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass

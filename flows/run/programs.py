@@ -1,4 +1,6 @@
-"""Programs that belong to a stage and are not its command: `sidecar`, `preflight` and `forecast` in its `meta.flow`.
+"""Programs that belong to a stage and are not its command, process groups, and what programs see and print of secrets.
+
+`sidecar`, `preflight` and `forecast` are in a stage's `meta.flow`.
 
 A sidecar runs while the stage runs; a preflight asks, before a run of several stages starts anything,
 whether the stage at its end can succeed; a forecast says what the stage would cost. None of them can make a stage's
@@ -7,15 +9,14 @@ result wrong, and none may hold a stage up.
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from flows.run.children import group_lives, signal_group
-from flows.run.secrets import SERVER_KEY
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 
 if TYPE_CHECKING:
@@ -31,6 +32,54 @@ PREFLIGHT_SECONDS = 180.0
 
 FORECAST_SECONDS = 60.0
 """A forecast that takes longer is ended, with a warning."""
+
+SERVER_KEY = "PREFECT_API_AUTH_STRING"
+"""The password of Prefect's server, which no stage needs."""
+
+HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
+SHORTEST_SECRET = 8
+"""A shorter value would be found inside words and numbers, and the marks of it would give it away."""
+
+
+def secrets_of(plan: "Plan") -> set[str]:
+    """The variables of the environment that some stage of the repository names as a secret."""
+    return {name for name in plan.secrets if name in os.environ}
+
+
+def unhidden(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A warning for each of these variables whose value `redactor` leaves where it is."""
+    short = [name for name in sorted(names) if 0 < len(environment.get(name, "")) < SHORTEST_SECRET]
+    return [
+        f"warning: {name} has fewer than {SHORTEST_SECRET} characters, so it is not hidden where a stage prints it"
+        for name in short
+    ]
+
+
+def redactor(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+    """A function that replaces the values of these environment variables, and tokens of the Hub, by their names."""
+    values = {environment[name]: name for name in names if len(environment.get(name, "")) >= SHORTEST_SECRET}
+
+    def redact(text: str) -> str:
+        for value, name in values.items():
+            text = text.replace(value, f"[{name}]")
+        return HUB_TOKEN.sub("[token]", text)
+
+    return redact
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, if it still has a member."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process group has a member."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

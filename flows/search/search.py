@@ -16,7 +16,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from flows.dvc_repo.experiments import reach
+from flows.dvc_repo.reach import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import Points
 from flows.experiments.runs import Run, RunCells, last_runs
@@ -31,9 +31,8 @@ from flows.search.proposals import (
     propose,
     with_presets,
 )
-from flows.search.results import progress, report, runs_csv
 from flows.search.search_file import Search, read_search, search_path
-from flows.search.trials import number_of, open_study
+from flows.search.trials import number_of, open_study, progress, report, runs_csv
 from flows.sweep.clone import CLONES
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
@@ -202,7 +201,7 @@ class Plan:
     def report(self, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
         """What these trials have shown, as Markdown."""
         cells, shares = [self.cell(trial) for trial in trials], importances(self.search, trials)
-        return report(self.written, trials, cells, runs, self.params, shares)
+        return report(self.written, trials, cells, runs, shares)
 
     def cell(self, trial: FrozenTrial) -> Cell:
         """That of a trial."""

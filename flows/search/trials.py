@@ -1,17 +1,22 @@
-"""What became of the runs: trials of optuna, which its journal keeps, and the rule that stops bad runs early.
+"""What became of the runs: trials of optuna, which its journal keeps, the rule that stops bad runs early, the report.
 
 A trial's curve is in its intermediate values, by step. `user_attrs` of a trial has the id of its `cell`, its DVC
 `experiment`, the `message` of one that was stopped or failed, and `after`: how many trials there were when it was
 proposed.
 """
 
+import json
 import math
-from collections.abc import Sequence
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
+import pandas as pd
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -19,9 +24,13 @@ from optuna.trial import FrozenTrial, TrialState
 from flows.experiments.rows import Points, is_number
 from flows.experiments.runs import Run
 from flows.search.search_file import Search
+from stages.formats.pages import table
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import differences, value_at
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
 
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
 """Optuna's states for people."""
@@ -112,3 +121,87 @@ class EarlyStop:
                     f"{len(others)} runs, {sign * bound:.5g}"
                 )
         return None
+
+
+BEST = 10
+"""Runs in the table."""
+
+
+def progress(search: Search, trials: Sequence[FrozenTrial], trial: FrozenTrial, cell: "Cell") -> str:
+    """A run in one line."""
+    best = ranked(search, trials)[:1] == [trial]
+    value = "" if trial.value is None else f" {trial.value:.6g}{' (best so far)' if best else ''}"
+    why = f": {message}" if (message := trial.user_attrs["message"]) else ""
+    return f"run {trial.number + 1} {STATES[trial.state]}{value}: {cell.label}{why}"
+
+
+def report(
+    search: Search,
+    trials: Sequence[FrozenTrial],
+    cells: Sequence["Cell"],
+    runs: Mapping[str, Run],
+    importances: Mapping[str, float],
+) -> str:
+    """The best runs as a Markdown table, the importance of each key, what failed, and how to take the best one over.
+
+    `search` is as it is in the file, `cells` are those of the trials, `runs` the recorded ones by their cells.
+    """
+    best = ranked(search, trials)
+    states = Counter(STATES[trial.state] for trial in trials)
+    text = f"{len(trials)} runs: {', '.join(f'{count} {state}' for state, count in states.items()) or 'none yet'}.\n"
+    for trial, cell in zip(trials, cells, strict=True):
+        if trial.state == TrialState.FAIL:
+            text += f"\nRun {trial.number + 1} ({cell.name}) failed: {trial.user_attrs['message']}\n"
+    made = [runs[cell.id] for cell in cells if cell.id in runs]
+    commits = sorted({run.baseline[:7] for run in made if run.baseline})
+    if len(commits) > 1:
+        text += f"\nThe runs were started from {len(commits)} commits: {', '.join(commits)}.\n"
+    if not best:
+        return text
+    measure = search.objective.source.partition(":")[2]
+    rows = [
+        [str(trial.number + 1), f"{trial.value:.6g}", *map(str, trial.params.values()), trial.user_attrs["experiment"]]
+        for trial in best[:BEST]
+    ]
+    text += f"\n{table(['run', f'{measure} ({search.objective.better} is better)', *search.space, 'experiment'], rows)}"
+    if importances:
+        found = ", ".join(f"{key} {share:.0%}" for key, share in importances.items())
+        text += f"\nWhat sets the best tenth of the finished runs apart (PED-ANOVA): {found}.\n"
+    text += f"\nWhat run {best[0].number + 1} has of the space comes into params.yaml with\n\n"
+    text += f"    {params_command(search, best[0])}\n"
+    if experiment := best[0].user_attrs["experiment"]:
+        text += f"\nand all of its params.yaml, with its results, with\n\n    dvc exp apply {experiment}\n"
+    return text
+
+
+def params_command(search: Search, trial: FrozenTrial) -> str:
+    """The command that writes a run's values of the space into params.yaml: presets of conf/ by name."""
+    chosen = (
+        (search.space[name].choices or {}).get(str(value)) or {name: value} for name, value in trial.params.items()
+    )
+    words = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for own in chosen
+        for key, value in own.items()
+    ]
+    return shlex.join(["parrotflow", "params", *words])
+
+
+def runs_csv(search: Search, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
+    """A row for each run, in the order in which they were proposed."""
+    measure = search.objective.source.partition(":")[2]
+    rows = [
+        [
+            trial.number + 1,
+            cell := trial.user_attrs["cell"],
+            STATES[trial.state],
+            trial.value,
+            *trial.params.values(),
+            trial.user_attrs["experiment"],
+            runs[cell].commit if cell in runs else "",
+            trial.user_attrs["message"],
+        ]
+        for trial in trials
+    ]
+    columns = ["run", "cell", "state", measure, *search.space, "experiment", "commit", "message"]
+    return str(pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n"))

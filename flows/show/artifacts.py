@@ -1,20 +1,29 @@
 """What a run shows at its end besides its states: what ran and why, metrics and their changes, curves, card.
 
-All of it is data; what it looks like is the business of who shows it.
+All of it is data; what it looks like is the business of who shows it. Numbers, curves and texts are those that stages
+write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 """
 
+import csv
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.run.outcome import outcome_rows, up_to_date
-from flows.show.metrics import all_metrics, compare, filled_in, read_curves, shown_metrics
+from flows.run.outcome import outcome_rows, shown_metrics, up_to_date
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
-    from flows.plan.graph import Plan
+    from flows.plan.graph import Plan, PlannedStage
+    from flows.plan.policy import Curves
     from flows.run.outcome import StageOutcome
+
+
+MOST_POINTS = 500
+"""Of a curve that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +94,74 @@ def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def all_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
+    """Every number in the metrics files of the stages, by its dotted name."""
+    metrics: dict[str, float] = {}
+    for file in sorted({file for stage in stages for file in stage.metrics}):
+        if Path(file).exists() and file.endswith(".json"):
+            try:
+                values = json.loads(Path(file).read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
+            metrics |= _numbers(values, f"{Path(file).stem}.")
+    return metrics
+
+
+def _numbers(values: Any, prefix: str) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for key, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(value, dict):
+            numbers |= _numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            numbers[f"{prefix}{key}"] = value
+    return numbers
+
+
+def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A row for each metric: its value, the one before and the difference."""
+    rows = []
+    for name, value in now.items():
+        old = before.get(name)
+        difference = "" if old is None else f"{value - old:+.6g}"
+        rows.append({"metric": name, "now": value, "before": "" if old is None else old, "difference": difference})
+    return rows
+
+
+def filled_in(template: str) -> str:
+    """A text with each `{FILE:KEY}` replaced by its value; empty where one does not exist."""
+    missing = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal missing
+        read = read_key(Path(found.group(1)), found.group(2))
+        missing |= read is None
+        return str(read)
+
+    text = re.sub(r"\{([^:{}]+):([^{}]+)\}", value, template)
+    return "" if missing else text
+
+
+def read_curves(figures: Iterable["Curves"]) -> list[dict[str, Any]]:
+    """The figures with their points, thinned out to `MOST_POINTS` each; those without any are left out."""
+    read = []
+    for figure in figures:
+        series = {label: points for label, location in figure.series.items() if (points := _points(location))}
+        if series:
+            read.append({"title": figure.title, "y": figure.y, "series": series})
+    return read
+
+
+def _points(location: str) -> list[tuple[float, float]]:
+    file, _, column = location.partition(":")
+    if not Path(file).is_file():
+        return []
+    with Path(file).open(encoding="utf-8", newline="") as table:
+        rows = list(csv.DictReader(table, delimiter="\t" if file.endswith(".tsv") else ","))
+    if not rows or column not in rows[0]:
+        return []
+    first = next(iter(rows[0]))
+    step = -(-len(rows) // MOST_POINTS)
+    kept = [*rows[: len(rows) - 1 : step], rows[-1]]
+    return [(float(row[first]), float(row[column])) for row in kept if row[column]]

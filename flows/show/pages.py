@@ -74,7 +74,7 @@ def write_artifact(artifact: Artifact) -> None:
 
 
 def draw(figures: list[dict[str, Any]]) -> str:
-    """Figures with their points (`flows.show.metrics.read_curves`) as a PNG in a data URL."""
+    """Figures with their points (`flows.show.artifacts.read_curves`) as a PNG in a data URL."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -5,16 +5,15 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageStarted, outcome_rows, up_to_date
-from flows.show.metrics import shown_metrics
+from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageStarted, outcome_rows, shown_metrics, up_to_date
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -58,22 +57,18 @@ def say(text: str) -> None:
     LastingConsole(highlight=False).out(text, highlight=False)
 
 
-class Terminal:
-    """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
+class Follower:
+    """Prints lines while something works, and in a terminal below them a view that renews itself."""
 
-    def __init__(self, plan: "Plan") -> None:
-        self.plan = plan
+    def __init__(self) -> None:
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()
-        self.started_at: dict[str, float] = {}
-        self.ended: dict[str, StageEnded] = {}
         self._lock = threading.Lock()
-        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=True)
+        self._live: Live | None = None
 
-    def __enter__(self) -> "Terminal":
-        self.console.print(plan_table(self.plan))
-        self.console.print()
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
+            self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
@@ -81,8 +76,32 @@ class Terminal:
         self.stop()
 
     def stop(self) -> None:
-        """Show no table any more."""
-        self._live.stop()
+        """Show no view any more."""
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        with self._lock:
+            self.console.print(escape(text))
+
+    def _view(self) -> RenderableType:
+        raise NotImplementedError
+
+
+class Terminal(Follower):
+    """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
+
+    def __init__(self, plan: "Plan") -> None:
+        super().__init__()
+        self.plan = plan
+        self.started_at: dict[str, float] = {}
+        self.ended: dict[str, StageEnded] = {}
+
+    def __enter__(self) -> Self:
+        self.console.print(plan_table(self.plan))
+        self.console.print()
+        return super().__enter__()
 
     def on_event(self, event: Event) -> None:
         """Print an event of the run."""
@@ -103,11 +122,6 @@ class Terminal:
                 later = "" if retry is None else f"; next attempt in {retry:g} s"
                 style = RESULT_STYLE[outcome.result]
                 self._print(event.stage, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s{later}")
-
-    def say(self, text: str) -> None:
-        """Print a line that belongs to the run."""
-        with self._lock:
-            self.console.print(escape(text))
 
     def summary(self, outcomes: Mapping[str, "StageOutcome"]) -> None:
         """What ran, what was cached and why; the metrics of what is up to date; what failed; what to try next."""
@@ -140,7 +154,7 @@ class Terminal:
                 if stage.policy.show.next:
                     self.say(stage.policy.show.next)
 
-    def _table(self) -> Table:
+    def _view(self) -> Table:
         """The stages that are not clean: state, time, why."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("stage", "state"):

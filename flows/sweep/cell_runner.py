@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
 from flows.experiments.runs import Run, State, end_run, reports_and_curves
-from flows.run.children import Request
-from flows.run.devices import Devices
 from flows.run.outcome import GOOD, StageOutcome
-from flows.run.process import StageRunner
+from flows.run.process import Request, StageRunner
+from flows.run.slots import Devices
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file

@@ -17,10 +17,9 @@ from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.stage import PipelineStage
 
-from flows.dvc_repo.experiments import experiment_ref
 from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo.reach import CHANGES_NO_RESULT, experiment_ref, files_of_templates
 from flows.dvc_repo.repair import repair_after_kill
-from flows.dvc_repo.templating import CHANGES_NO_RESULT, files_of_templates
 from flows.environment import dvc_state_within
 from flows.plan.stage_code import writes_code
 from flows.project import yaml_text

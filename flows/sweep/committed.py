@@ -32,15 +32,16 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in named}
 
 
-def git(folder: Path, *arguments: str, check: bool = True) -> str:
-    """Run git; what it prints. Raises UserError where it fails; without `check` that gives an empty text."""
+def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
+    """Run git; what it prints. Raises `error` where it fails; without `check` that gives an empty text."""
     done = subprocess.run(
         ["git", *arguments], cwd=folder, env=own_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         if not check:
             return ""
-        raise UserError(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
+        command = next(word for word in arguments if word.isalpha())
+        raise error(f"git {command}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")
 
 

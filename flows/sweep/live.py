@@ -1,33 +1,29 @@
 """What a person sees of cells that run: a line for each that ends, and in a terminal a table that renews itself."""
 
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
-from rich.live import Live as RichLive
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from flows.run.outcome import GOOD, Event, Lines, Progress, StageEnded, StageStarted
-from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, LastingConsole
+from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, Follower
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
     from flows.experiments.runs import Run
 
 
-class Live:
+class Live(Follower):
     """Follows the cells of one run."""
 
     def __init__(self, title: str, cells: Mapping[str, "Cell"], stages: Sequence[str], known: int) -> None:
         """`stages`: what is to do, each named `CELL_ID/STAGE`. `known`: how many more cells have a result already."""
+        super().__init__()
         self.title, self.cells, self.known = title, cells, known
-        self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
-        self.began = time.perf_counter()
         self.left = {cell: [stage for stage in stages if stage.startswith(f"{cell}/")] for cell in cells}
         self.running: dict[str, float] = {}
         self.progress: dict[str, str] = {}
@@ -37,27 +33,11 @@ class Live:
         """Cells that were ended early, which is no failure."""
         self.note = ""
         """More for the summary."""
-        self._lock = threading.Lock()
-        self._live = RichLive(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> Self:
         already = f"; {self.known} more are recorded already" if self.known else ""
         self.say(f"{self.title}: {len(self.cells)} cells to run{already}")
-        if self.console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Show no table any more."""
-        self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        with self._lock:
-            self.console.print(escape(text))
+        return super().__enter__()
 
     def on_event(self, event: Event) -> None:
         """Follow an event; what stages print is in Prefect's pages, and only of a failure shown here."""

@@ -1,4 +1,4 @@
-"""Cells of an experiment or a search: which have a current result, and the others from their clones to their records.
+"""Cells of an experiment or a search, from their clones to their records.
 
 The stages of all cells are tasks of one flow run, which share its slots and resources. The project stays locked, so no
 other run of it takes the same cores.
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flows.dvc_repo.experiments import reach
-from flows.experiments.runs import Run, last_runs, recorded_runs
+from flows.experiments.runs import Run, last_runs
 from flows.run.attempt import Attempts
 from flows.run.dvc_server import DvcServer
 from flows.run.outcome import GOOD, TRANSIENT, Event, RunOptions, StageEnded, StageOutcome, StoppedError
@@ -20,84 +19,14 @@ from flows.run.run_lock import run_lock
 from flows.show.artifacts import Artifact
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
-from flows.sweep.committed import sources_of
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
-from stages.runtime.section import differences, read_params_file
+from flows.sweep.standing import known_and_to_run
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
     from flows.pipeline_run import CarryOut
     from flows.plan.graph import Plan
-
-
-def known_and_to_run(
-    cells: Sequence["Cell"], record: Path, targets: Sequence[str], wanted: Collection[str]
-) -> tuple[dict[str, Run], dict[str, "Cell"]]:
-    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids.
-
-    `wanted` are reports, and FILE:COLUMN of curves.
-    """
-    standing = standings(cells, record, targets, wanted)
-    known = {cell: found.run for cell, found in standing.items() if found.run and not found.reason}
-    return known, {cell.id: cell for cell in cells if cell.id not in known}
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a cell stands."""
-
-    run: Run | None
-    """The one that counts: the newest with today's values of params.yaml, else the newest."""
-    reason: str
-    """Why the cell would run; empty where its run is finished and what it would give now."""
-    failed: bool = False
-    """Whether it would run only because it failed: it waits for `--retry`."""
-
-
-def standings(
-    cells: Sequence["Cell"],
-    record: Path,
-    targets: Sequence[str],
-    wanted: Collection[str],
-) -> dict[str, Standing]:
-    """Where each cell stands, by its id.
-
-    A run is what its cell would give now if it was made with the same values of all that its stages read of
-    params.yaml, if no file that they read and no code that they use has changed since, and if it has all reports and
-    curves that are wanted.
-    """
-    runs: dict[str, list[Run]] = {}
-    for run in recorded_runs(record):
-        runs.setdefault(run.cell, []).insert(0, run)
-    values, keys = read_params_file(), reach(targets).params
-    changed: dict[tuple[str, str], list[str]] = {}
-    found: dict[str, Standing] = {}
-    for cell in cells:
-        if cell.id not in runs:
-            found[cell.id] = Standing(None, "not run yet")
-            continue
-        todays = cell.params(values)
-        moved = [
-            [key for key, *_ in differences("", run.params, todays) if _is_read(key, keys)] for run in runs[cell.id]
-        ]
-        newest = moved.index([]) if [] in moved else 0
-        run = runs[cell.id][newest]
-        key = (run.baseline, sources_of(todays))
-        if key not in changed:
-            changed[key] = clone.changed_since(key[0], targets, key[1])
-        absent = sorted({*wanted} - run.reports.keys() - run.curves.keys())
-        if causes := [*moved[newest], *changed[key]]:
-            found[cell.id] = Standing(run, f"{', '.join(causes[:3])} changed since")
-        elif run.state != "finished":
-            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
-        else:
-            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
-    return found
-
-
-def _is_read(key: str, keys: Collection[str]) -> bool:
-    return any(not read or f"{key}.".startswith(f"{read}.") or f"{read}.".startswith(f"{key}.") for read in keys)
 
 
 def run_cells(

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flows.dvc_repo.experiments import reach
+from flows.dvc_repo.reach import reach
 from flows.experiments.cells import Cell, cells_of, require_written
 from flows.experiments.experiment import Experiment, SettingName, read_experiment, results_folder
 from flows.experiments.results import compute
@@ -13,7 +13,7 @@ from flows.experiments.yaml_file import bare_name
 from flows.plan.params import check_params
 from flows.sweep import clone
 from flows.sweep.plan import require_unguarded
-from flows.sweep.run_cells import Standing, standings
+from flows.sweep.standing import Standing, standings
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""

@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 import yaml
-from dvc.utils.hydra import apply_overrides
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from flows.experiments.cells import Cell, cells_of, set_params
+from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_params_file
-from tests.flows.experiments.small_experiment import EXPERIMENT, PARAMS, small_experiment, write_experiment
+from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
 from tests.small_project import ROOT
 
 
@@ -106,43 +102,3 @@ def test_values_are_checked_by_the_sections_of_params_yaml(
 
     assert message in str(error.value)
     assert "(cell small, a, seed 0)" in str(error.value)
-
-
-def applied(words: list[str], values: dict[str, Any], folder: Path) -> Any:
-    """params.yaml after DVC has applied what `-S` was given."""
-    file = folder / "params.yaml"
-    file.write_text(yaml.safe_dump(values, sort_keys=False))
-    apply_overrides(file, words)
-    return read_params_file(file)
-
-
-def test_dvc_makes_of_the_words_exactly_the_params_of_the_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    values = read_params_file()
-    cells = cells_of("codeparrot", read_experiment("codeparrot"), "full")  # replaces train.model whole
-
-    for cell in cells:
-        assert applied(set_params(values, cell.params(values)), values, tmp_path) == cell.params(values)
-
-
-TEXTS = st.sampled_from(["a/b.jsonl", "e-1", "null", "True", "a.b", "_"]) | st.text(
-    "ab'\" ,:=\\[{$~1\u00e9", max_size=8
-)
-KEYS = st.sampled_from(["p", "q", "r", "a, b", "a:b", "{a}=[b]", "a (b)", "\\"])
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(-1e6, 1e6) | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, min_size=1, max_size=2),
-    max_leaves=6,
-)  # fmt: skip
-
-
-@settings(deadline=None, max_examples=60)
-@example(value=1e-05)  # which has no point: text in YAML 1.1
-@given(value=VALUES.filter(lambda value: "${" not in str(value)))
-def test_any_value_of_a_parameter_reaches_dvc_as_it_is(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    cell = Cell("1", "n", {}, 0, {"model.name": value})
-    new = cell.params(PARAMS)
-
-    assert applied(set_params(PARAMS, new), PARAMS, tmp_path_factory.getbasetemp()) == new

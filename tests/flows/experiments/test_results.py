@@ -12,8 +12,7 @@ import yaml
 
 from flows.cli import app
 from flows.experiments.cells import Cell
-from flows.experiments.check import compare
-from flows.experiments.results import compute, find_table
+from flows.experiments.results import compare, compute, find_table
 from flows.experiments.runs import append_run
 from flows.experiments.statistics import PowerLaw
 from stages.runtime.entry import UserError
@@ -66,7 +65,7 @@ def test_from_the_record_of_a_sweep_to_tables_figures_claims_and_back_to_a_run(
     folder = RECORD.parent
     assert json.loads((folder / "claims.json").read_text())[1]["answer"] == "cannot be said"
     made = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
-    assert made >= {"runs.csv", "tables/main.tex", "tables/recipes.html", "figures/curves.pdf", "figures/points.svg"}
+    assert made >= {"runs.csv", "tables/main.tex", "tables/recipes.csv", "figures/curves.pdf", "figures/points.svg"}
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
 
     assert parrotflow("table", "toy") == 0
@@ -156,7 +155,7 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
 
     def verdict(then: PowerLaw | None, now: PowerLaw | None) -> str:
         old, new = (replace(results, fits={"law": law} if law else {}) for law in (then, now))
-        return next(found.verdict for found in compare(old, new) if found.table == "fits")
+        return next(found.likeness for found in compare(old, new) if found.table == "fits")
 
     assert verdict(stored, stored) == "equal"
     assert verdict(stored, replace(stored, b=stored.b + 1e-9)) == "within intervals"

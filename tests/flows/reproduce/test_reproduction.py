@@ -375,7 +375,7 @@ def test_an_input_that_changed_here_is_no_obstacle_where_what_was_made_of_it_is_
     assert "restored: data" in said
     assert said.count("\nbit-identical: ") == 2
     with pytest.raises(
-        UserError, match=r"neither in the revision nor in a DVC remote; corpus\.txt here differs: 1 file changed"
+        UserError, match=r"neither in the revision nor in a DVC remote, nor as recorded in this project"
     ):
         reproduce(replace(request, from_scratch=True, folder=tmp_path / "work"))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from flows.plan.policy import Check, Policy, read_policy
-from flows.run.children import stopped_by_signals
 from flows.run.gate import judge, table
+from flows.run.process import stopped_by_signals
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
 from tests.flows.operated import wait_until

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from flows.run import run_lock as module
-from flows.run.children import Request
 from flows.run.dvc_server import DvcServer
-from flows.run.process import StageRunner
+from flows.run.process import Request, StageRunner
 from flows.run.run_lock import run_lock
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import environment, toy
@@ -25,12 +24,11 @@ SLOW = "stages:\n  slow: {cmd: sleep 600, outs: [slow.txt]}\n"
 VARIABLES = "stages:\n  one: {cmd: env > out.txt, outs: [out.txt]}\n"
 
 
-@pytest.mark.parametrize("fork", [True, False])
 def test_a_stage_that_dvc_does_not_know_fails_with_dvcs_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "toy"))
-    with contextlib.closing(DvcServer(fork=fork)) as server:
+    with contextlib.closing(DvcServer()) as server:
         outcome = StageRunner(server).run(Request("no-such-stage"), print)
 
     assert outcome.result == "failed"
@@ -40,7 +38,7 @@ def test_a_stage_that_dvc_does_not_know_fails_with_dvcs_message(
 def test_a_stage_gets_the_variables_of_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "toy", VARIABLES))
     monkeypatch.setenv("GONE", "1")
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         StageRunner(server).run(Request("one", environment={"GIVEN": "2", "GONE": None}), print)
 
     variables = (tmp_path / "toy" / "out.txt").read_text().splitlines()

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.run.children import END, Request, group_lives
 from flows.run.dvc_server import DvcServer
 from flows.run.outcome import StageOutcome
-from flows.run.process import LineSplitter, StageRunner, read_outcome
+from flows.run.process import END, LineSplitter, Request, StageRunner, group_lives, read_outcome
 from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.flows.toy import make_toy
 
@@ -22,7 +21,7 @@ STAGE = "stages:\n  one: {{cmd: {cmd}, outs: [out.txt]}}\n"
 
 @pytest.fixture
 def runner() -> Iterator[StageRunner]:
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         yield StageRunner(server)
 
 
@@ -43,7 +42,7 @@ def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_go
 ) -> None:
     folder = make_toy(tmp_path / "toy")
     monkeypatch.chdir(folder)
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         runner = StageRunner(server)
 
         assert run(runner, folder, "first")[0].result == "ran"
@@ -55,7 +54,7 @@ def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_go
 
 def test_a_server_that_was_killed_is_told_in_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "toy"))
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         server._process.kill()
         server._process.wait()
 
@@ -70,7 +69,7 @@ def test_an_edit_that_dvc_would_record_although_the_command_has_not_seen_it_fail
     folder = make_toy(tmp_path / "toy", one)
     (folder / "in.txt").write_text("first\n")
     monkeypatch.chdir(folder)
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         outcome, _ = run(StageRunner(server), folder, "one")
 
         assert outcome.result == "failed"
@@ -83,7 +82,7 @@ def test_an_edit_that_dvc_would_record_although_the_command_has_not_seen_it_fail
 
 def in_folder(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> tuple[StageOutcome, list[str]]:
     made = toy(folder, script, monkeypatch)
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         return run(StageRunner(server), made, "one")
 
 
@@ -158,7 +157,7 @@ def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypat
     toy(tmp_path / "toy", "sleep 600 &\necho $!\nsleep 600\n", monkeypatch)
     outcomes: list[StageOutcome] = []
     lines: list[str] = []
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         runner = StageRunner(server)
         thread = threading.Thread(target=lambda: outcomes.append(runner.run(Request("one"), lines.extend)))
         thread.start()
@@ -179,7 +178,7 @@ def test_a_stage_that_is_given_up_is_stopped_for_that_reason_and_has_not_failed(
     toy(tmp_path / "toy", "echo started\nsleep 600\n", monkeypatch)
     lines: list[str] = []
 
-    with contextlib.closing(DvcServer(fork=False)) as server:
+    with contextlib.closing(DvcServer()) as server:
         outcome = StageRunner(server).run(Request("one"), lines.extend, give_up=lambda: "worse" if lines else "")
 
     assert (outcome.result, outcome.message, outcome.exit_code) == ("stopped", "worse", 0)
@@ -227,7 +226,7 @@ def test_a_limit_of_the_shell_on_memory_is_named_where_a_stage_fails(
     resource.setrlimit(resource.RLIMIT_AS, (64 << 40, before[1]))
     try:
         toy(tmp_path / "toy", "echo failed to map segment; exit 1", monkeypatch)
-        with contextlib.closing(DvcServer(fork=False)) as server:
+        with contextlib.closing(DvcServer()) as server:
             outcome, _ = run(StageRunner(server), tmp_path / "toy", "one")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

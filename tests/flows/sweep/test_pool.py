@@ -18,7 +18,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Pending, Running, Scheduled
 
-from flows.dvc_repo.experiments import experiment_ref
+from flows.dvc_repo.reach import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.outcome import StoppedError

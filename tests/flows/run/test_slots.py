@@ -4,8 +4,16 @@ import os
 
 import pytest
 
-from flows.run.devices import THREADS, VISIBLE, Devices, cores, gpus, shares_of
-from flows.run.slots import RESOURCES_VARIABLE, STAGES_AT_ONCE_VARIABLE
+from flows.run.slots import (
+    RESOURCES_VARIABLE,
+    STAGES_AT_ONCE_VARIABLE,
+    THREADS,
+    VISIBLE,
+    Devices,
+    cores,
+    gpus,
+    shares_of,
+)
 
 
 def test_a_machine_for_one_training_at_a_time_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

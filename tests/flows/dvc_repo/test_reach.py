@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc_repo.experiments import reach
 from flows.dvc_repo.internals import open_repo
-from flows.dvc_repo.templating import files_of_templates
+from flows.dvc_repo.reach import files_of_templates, reach
 from tests.flows.toy import make_toy
 
 DVC_YAML = """\

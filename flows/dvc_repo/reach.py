@@ -1,19 +1,32 @@
-"""DVC's experiments as data: what `dvc exp show` shows, without the rows of the workspace and of the baselines."""
+"""What stages read and write, as data, and where a DVC experiment is.
 
+DVC's templating (`${section.key}` in dvc.yaml) counts too, which need not be listed under `params`. It is read from the
+text of dvc.yaml: DVC's own list, `stage.tracked_vars`, lacks sections that a command unpacks.
+"""
+
+import json
+import re
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
 from dvc.api import DVCFileSystem
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
+from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import open_repo
-from flows.dvc_repo.templating import keys_in_templates
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
+
+_KEY = re.compile(r"\$\{\s*([\w.-]+)")
+
+CHANGES_NO_RESULT = ("meta", "desc")
+"""Of a stage in dvc.yaml."""
 
 
 def experiment_ref(baseline: str, name: str) -> str:
@@ -68,3 +81,33 @@ def reach(targets: Collection[str]) -> Reach:
         tracked.append(keys_in_templates(stages))
         outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
         return Reach({key for keys in tracked for key in keys}, outs, tuple(targets))
+
+
+def keys_in_templates(stages: Iterable[Any]) -> set[str]:
+    """The dotted keys that stages have as `${key}`, of params.yaml or of another file of their `vars`."""
+    return {key for stage in _of_pipelines(stages) for key in _KEY.findall(json.dumps(_definition(stage)))}
+
+
+def files_of_templates(stages: Iterable[Any]) -> set[Path]:
+    """The files that stages, or their whole dvc.yaml, name under `vars`."""
+    found: set[Path] = set()
+    for stage in _of_pipelines(stages):
+        whole = _content(stage).get("vars") or ()
+        definition = _definition(stage)
+        own = definition.get("do", definition).get("vars") or ()
+        for folder, entries in ((Path(stage.path).parent, whole), (Path(stage.wdir), own)):
+            found |= {folder / entry.partition(":")[0] for entry in entries if isinstance(entry, str)}
+    return found
+
+
+def _of_pipelines(stages: Iterable[Any]) -> Iterator[PipelineStage]:
+    return (stage for stage in stages if isinstance(stage, PipelineStage))
+
+
+def _definition(stage: PipelineStage) -> dict[str, Any]:
+    written = _content(stage)["stages"][str(stage.name).partition("@")[0]]
+    return {key: value for key, value in written.items() if key not in CHANGES_NO_RESULT}
+
+
+def _content(stage: PipelineStage) -> dict[str, Any]:
+    return yaml.safe_load(Path(stage.path).read_text(encoding="utf-8")) or {}

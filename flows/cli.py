@@ -266,6 +266,7 @@ def sweep(
     check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     wait: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    new: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:
     """Run the cells of an experiment that have no current result, side by side, and make its tables and figures.
 
@@ -289,9 +290,16 @@ def sweep(
         Only show which cells would run, and why.
     wait
         Wait for another run in this folder instead of refusing.
+    new
+        Only write such a file, to be filled in.
     """
+    from flows.experiments import new_file
+    from flows.experiments.yaml_file import experiment_path
     from flows.sweep import sweep as sweeps
 
+    if new:
+        print(new_file.write_new(experiment_path(name), new_file.EXPERIMENT))
+        return
     if dry:
         print_planned(sweeps.planned(name, size, commit_of_cells(pool)), retry=retry)
         return
@@ -377,7 +385,11 @@ def print_results(name: str, size: Literal["small", "full"]) -> None:
 
 @app.command
 def search(
-    name: str, *, pool: str | None = None, show: Annotated[bool, cyclopts.Parameter(negative="")] = False
+    name: str,
+    *,
+    pool: str | None = None,
+    show: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    new: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:
     """Search params.yaml for the best run, at random or from the results so far, until a budget is spent.
 
@@ -391,9 +403,16 @@ def search(
         Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
     show
         Only print what was found so far.
+    new
+        Only write such a file, to be filled in.
     """
+    from flows.experiments import new_file
     from flows.search.search import run_search
+    from flows.search.search_file import search_path
 
+    if new:
+        print(new_file.write_new(search_path(name), new_file.SEARCH))
+        return
     print(run_search(name, None if show else runner_of_cells("search", {"search": name}, pool)).text())
 
 

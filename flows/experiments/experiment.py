@@ -25,9 +25,9 @@ from stages.runtime.section import Section
 class Seeds(Section):
     """Repetitions: every cell of the grid runs once for each seed."""
 
-    keys: Annotated[list[str], Field(min_length=1)]
+    keys: Annotated[list[str], Field(min_length=1)] = Field(default=["train.seed"])
     """The parameters that get the seed."""
-    values: Annotated[list[int], Field(min_length=1)]
+    values: Annotated[list[int], Field(min_length=1)] = Field(default=[0])
     """The seeds."""
 
 
@@ -36,7 +36,7 @@ class Measured(Section):
 
     label: str
     """In tables and figures."""
-    unit: str
+    unit: str = ""
     """Empty for a number without one."""
 
     @property
@@ -50,8 +50,8 @@ class Metric(Measured):
 
     better: Literal["lower", "higher"] | None
     """Null: neither, and no value is marked as the best."""
-    decimals: Annotated[int, Field(ge=0, le=12)]
-    """Digits after the point."""
+    decimals: Annotated[int, Field(ge=0, le=12)] | None = None
+    """Digits after the point; null: so many that the largest number has four digits."""
     source: ReportKey
     """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0
@@ -65,7 +65,7 @@ class Curve(Measured):
 
     source: CurveColumn
     """FILE:COLUMN of a table; its first column is the horizontal axis."""
-    x_label: str
+    x_label: str = "step"
     """Of the horizontal axis."""
 
 
@@ -76,7 +76,7 @@ class Fit(Section):
     """A metric, such as compute."""
     y: Name
     """A metric, such as the loss."""
-    offset: bool
+    offset: bool = False
     """With the constant c, an irreducible loss."""
 
 
@@ -102,7 +102,7 @@ class Table(Section):
     """Axes whose levels are the rows."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Columns."""
-    spread: Literal["sd", "interval_95"]
+    spread: Literal["sd", "interval_95"] = "interval_95"
     """Printed after each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
     data_interval: bool = False
     """Also the runs' own intervals of the metrics that have one."""
@@ -156,8 +156,8 @@ Figure = Annotated[CurvesFigure | PointsFigure | LevelsFigure, Field(discriminat
 class Setting(Section):
     """One size of the experiment: what it changes of the rest of the file."""
 
-    minutes: Annotated[float, Field(gt=0)] | None
-    """Planned time on 2 cores; null: it needs other hardware."""
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    """Planned time on 2 cores; null: not known, or it needs other hardware."""
     base: Overrides = Field(default_factory=dict)
     """Added to `base`."""
     axes: dict[Name, Axis] = Field(default_factory=dict)
@@ -167,11 +167,11 @@ class Setting(Section):
 
 
 class Settings(Section):
-    """The two sizes in which every experiment exists."""
+    """The two sizes in which every experiment exists. One that is left out is the file as it is."""
 
-    small: Setting
+    small: Setting = Field(default_factory=Setting)
     """Completes on 2 cores."""
-    full: Setting
+    full: Setting = Field(default_factory=Setting)
     """That of the paper."""
 
 
@@ -183,13 +183,13 @@ class Experiment(Section):
 
     question: str
     """What the runs are to answer."""
-    targets: Annotated[list[str], Field(min_length=1)]
+    targets: Annotated[list[str], Field(min_length=1)] = Field(default=["evaluate"])
     """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""
     axes: Annotated[dict[Name, Axis], Field(min_length=1)]
     """What differs between runs. `{param: KEY, values: [...]}` is short for a level for each value."""
-    seeds: Seeds
+    seeds: Seeds = Field(default_factory=Seeds)
     """Repetitions."""
     metrics: Annotated[dict[Name, Metric], Field(min_length=1)]
     """Numbers of a run."""
@@ -205,7 +205,7 @@ class Experiment(Section):
     """Plots."""
     claims: list[Claim] = Field(default_factory=list)
     """Sentences that are checked."""
-    settings: Settings
+    settings: Settings = Field(default_factory=Settings)
     """Its sizes."""
 
     @property

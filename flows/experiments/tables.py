@@ -1,5 +1,6 @@
 """From tidy data to tables: means over seeds, and paired differences."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -12,8 +13,11 @@ from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, 
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import Experiment
     from flows.experiments.experiment import Table as TableSpec
+
+
+MOST_DECIMALS = 12
+"""Digits after the point."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def means_table(data: Tidy, name: str) -> Table:
                 f"tables.{name}: the row {', '.join(key)} holds several levels of {', '.join(mixed)}; "
                 "name that axis under rows"
             )
-    columns = [_column(experiment, table, [*groups.values()], metric) for metric in table.metrics]
+    columns = [_column(data, table, [*groups.values()], metric) for metric in table.metrics]
     entries = [list(line) for line in zip(*columns, strict=True)]
     return Table(
         data.name,
@@ -132,10 +136,19 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
-def _column(experiment: "Experiment", table: "TableSpec", groups: Sequence[pd.DataFrame], metric: str) -> list[Entry]:
+def decimals_of(data: Tidy, metric: str) -> int:
+    """Digits after the point: those that the file names, else so many that the largest number has four digits."""
+    asked = data.experiment.metrics[metric].decimals
+    if asked is not None:
+        return asked
+    largest = data.frame[metric].abs().max()
+    return min(max(3 - math.floor(math.log10(largest)), 0), MOST_DECIMALS) if largest > 0 else 0
+
+
+def _column(data: Tidy, table: "TableSpec", groups: Sequence[pd.DataFrame], metric: str) -> list[Entry]:
     """The entries of a metric, one for each group of runs, with the best marked where no run is missing."""
-    entries = [_mean(experiment, table, rows, metric) for rows in groups]
-    better = experiment.metrics[metric].better
+    entries = [_mean(data, table, rows, metric) for rows in groups]
+    better = data.experiment.metrics[metric].better
     by_seed = pd.concat([rows.set_index("seed")[metric] for rows in groups], axis="columns").sort_index()
     if better is None or len(by_seed) < 2 or by_seed.isna().to_numpy().any():
         return entries
@@ -146,20 +159,20 @@ def _column(experiment: "Experiment", table: "TableSpec", groups: Sequence[pd.Da
     ]
 
 
-def _mean(experiment: "Experiment", table: "TableSpec", rows: pd.DataFrame, metric: str) -> Entry:
-    described = experiment.metrics[metric]
+def _mean(data: Tidy, table: "TableSpec", rows: pd.DataFrame, metric: str) -> Entry:
+    decimals = decimals_of(data, metric)
     found = estimate(rows[metric].dropna().tolist())
     spread = found.sd if table.spread == "sd" else found.half_width
     bounds: list[float] = []
-    if described.interval:
+    if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna().tolist()
-    printed = [number(bound, described.decimals) for bound in bounds if table.data_interval]
+    printed = [number(bound, decimals) for bound in bounds if table.data_interval]
     return _entry(
         found,
         rows,
         metric,
-        text=number(found.mean, described.decimals) if found.n else "",
-        spread=f"± {number(spread, described.decimals)}" if spread else "",
+        text=number(found.mean, decimals) if found.n else "",
+        spread=f"± {number(spread, decimals)}" if spread else "",
         extra=f"[{', '.join(printed)}]" if printed else "",
         expected=len(rows),
         **dict(zip(("data_low", "data_high"), bounds, strict=False)),
@@ -261,7 +274,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     """The p value of these levels against those of the baseline, and the entry of the difference."""
     own, against = (at_levels(data.frame, levels) for levels in (line, line | base))
     values, reference = paired_by_seed(own, against, metric)
-    decimals = data.experiment.metrics[metric].decimals
+    decimals = decimals_of(data, metric)
     found = paired_difference(values, reference)
     bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
     mean = estimate(reference).mean

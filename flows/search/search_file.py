@@ -98,11 +98,11 @@ class StopEarly(Section):
 
     curve: CurveColumn
     """FILE:COLUMN of a table whose first column is the step; better in the objective's direction."""
-    steps: str
+    steps: str = "train.max_steps"
     """Dotted key of params.yaml: the steps of a run. Runs are compared at equal shares of their steps."""
-    after: Annotated[float, Field(gt=0, lt=1)]
+    after: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """No run is stopped before this share of its steps."""
-    worse_than: Literal["median", "best_quarter"]
+    worse_than: Literal["median", "best_quarter"] = "median"
     """What the best value so far is compared with: of the values of earlier runs at the same share, the median, or
     the one that a quarter of them reach."""
 
@@ -112,7 +112,7 @@ class Search(Section):
 
     question: str
     """What is looked for."""
-    targets: Annotated[list[str], Field(min_length=1)]
+    targets: Annotated[list[str], Field(min_length=1)] = Field(default=["train"])
     """The stages of dvc.yaml at which a run ends."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""
@@ -120,17 +120,17 @@ class Search(Section):
     """What is varied: a dotted key of params.yaml, a group of conf/, or any name where choices say what they change."""
     objective: Objective
     """What is optimized."""
-    sampler: Literal["random", "tpe"]
+    sampler: Literal["random", "tpe"] = "tpe"
     """Random, or Bayesian: the tree-structured Parzen estimator (Bergstra et al. 2011)."""
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0)] = 0
     """Of the proposals."""
-    at_once: Annotated[int, Field(ge=1)]
+    at_once: Annotated[int, Field(ge=1)] = 1
     """Runs that are proposed together, before any of them has a result."""
-    startup_runs: Annotated[int, Field(ge=1)]
+    startup_runs: Annotated[int, Field(ge=1)] = 5
     """With this many results `tpe` begins, with this many finished runs the early stop; proposals are random before."""
     budget: Budget
     """How much may be spent."""
-    stop_early: StopEarly | None
+    stop_early: StopEarly | None = None
     """Null: every run goes to its end."""
 
     @field_validator("space", mode="before")

@@ -261,3 +261,19 @@ def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(
     assert verdict(1, loss.value + 0.6, "5.60") == "different"
     assert verdict(0, cost.value + 1e-12, cost.text) == "equal as printed"
     assert verdict(0, cost.value + 0.1, "1.1") == "different"
+
+
+@pytest.mark.parametrize(
+    ("largest", "text"),
+    [(120_352.4, "120,352"), (1.45, "1.450"), (3.3e-5, "0.00003300"), (0.0, "0"), (999.96, "1,000.0")],
+)
+def test_without_decimals_the_largest_number_of_a_metric_has_four_digits(
+    tmp_path: Path, largest: float, text: str
+) -> None:
+    data = some_data(tmp_path)
+    metrics = data.experiment.metrics
+    metrics["cost"] = metrics["cost"].model_copy(update={"decimals": None})
+
+    table = means_table(replace(data, frame=data.frame[:1].assign(cost=largest)), "main")
+
+    assert table.entries[0][0].text == text

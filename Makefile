@@ -28,7 +28,7 @@ test: setup-dev  ## every test, in parallel
 lint: setup-dev  ## style and strict types
 	@ruff check .
 	@ruff format --check .
-	@mypy
+	@mypy $(addprefix -p ,$(wildcard flows stages benchmarks))
 
 format: setup-dev
 	@ruff check --fix .

@@ -183,7 +183,7 @@ class Experiment(Section):
 
     question: str
     """What the runs are to answer."""
-    targets: Annotated[list[str], Field(min_length=1)] = Field(default=["evaluate"])
+    targets: Annotated[list[str], Field(min_length=1)]
     """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""

@@ -112,7 +112,7 @@ class Search(Section):
 
     question: str
     """What is looked for."""
-    targets: Annotated[list[str], Field(min_length=1)] = Field(default=["train"])
+    targets: Annotated[list[str], Field(min_length=1)]
     """The stages of dvc.yaml at which a run ends."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""

@@ -4,10 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from stages.collect.gather import is_allowed
-from stages.collect.sources.packages import read_package, read_standard_library
+from stages.collect.sources.packages import package_license, pure_package, read_package, read_standard_library
 from stages.runtime.entry import UserError
+from tests.small_project import ROOT
 
 FILES = {
     "toy/__init__.py": "VERSION = 1\n",
@@ -147,3 +149,22 @@ def test_the_standard_library_names_its_version() -> None:
 
     assert first.revision == ".".join(map(str, sys.version_info[:3]))
     assert first.license == "PSF-2.0"
+
+
+def test_the_preset_installed_names_every_pure_package_of_the_lock_under_a_permissive_licence() -> None:
+    """Those of some platforms alone are left out: the corpus is the same bytes on all."""
+    allowed = yaml.safe_load((ROOT / "params.yaml").read_text())["collect"]["licenses"]
+    everywhere = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if ";" not in line]
+    names = [line.partition("==")[0] for line in everywhere if "==" in line]
+    found = []
+    for name in names:
+        try:
+            license = package_license(pure_package(name))
+        except UserError:
+            continue
+        if license and is_allowed(license, allowed):
+            found.append(name)
+
+    (source,) = yaml.safe_load((ROOT / "conf/corpus/installed.yaml").read_text())["collect"]["sources"]
+
+    assert source["names"] == sorted(found, key=str.lower)

@@ -76,7 +76,7 @@ def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
 
     Raises UserError if it is not installed, not the same on every platform, or changed since it was installed.
     """
-    package = _pure_package(name)
+    package = pure_package(name)
     license = package_license(package)
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
         yield SourceItem(name, file.as_posix(), package.version, license, _released_content(package, name, file))
@@ -91,7 +91,8 @@ def read_standard_library(tests: bool) -> Iterator[SourceItem]:
         yield SourceItem("standard_library", path.as_posix(), platform.python_version(), "PSF-2.0", content)
 
 
-def _pure_package(name: str) -> Distribution:
+def pure_package(name: str) -> Distribution:
+    """An installed package that is the same on every platform. Raises UserError otherwise."""
     try:
         package = distribution(name)
     except PackageNotFoundError:

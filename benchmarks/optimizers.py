@@ -22,6 +22,7 @@ from benchmarks.runs.training import MINI, mini_params, run_training, training_p
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.train.data.batches import IGNORED, ProcessShare, epoch_order, micro_batches, read_rows
+from stages.train.data.order import open_order
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 
@@ -104,10 +105,10 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
     torch.manual_seed(params.seed)
     optimizer = model.configure_optimizers(0.1, learning_rate, (0.9, 0.99), "cpu")
     compiled: Any = torch.compile(model, dynamic=False)
-    index = build_packing(training, length, params.packing)
+    order = open_order(training, params)
     whole = ProcessShare(0, 1, params.global_batch_size)
     params = params.model_copy(update={"max_steps": steps})
-    for batch in micro_batches(training, index, params, whole, range(params.max_steps)):
+    for batch in micro_batches(training, order, params, whole, range(params.max_steps)):
         step = batch.step
         decayed = 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
         for group in optimizer.param_groups:

@@ -80,6 +80,7 @@ SECTIONS: dict[str, Any] = {
         "start_from": None,
         "sequence_length": 16,
         "packing": "best_fit",
+        "mixture": None,
         "attention": "causal",
         "global_batch_size": 8,
         "batch_doublings": [],

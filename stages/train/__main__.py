@@ -21,6 +21,9 @@ from stages.runtime.launch.config import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
+from stages.train.data.order import open_order
+from stages.train.data.packing import open_packing
+from stages.train.data.shares import check_repetition, describe
 from stages.train.distributed.hardware import describe_precision
 from stages.train.forecast.forecast import make_forecast
 from stages.train.launch.checks import (
@@ -51,6 +54,10 @@ def main() -> None:
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     for store in (training, validation):
         check_store(store, params, TOKENIZER)
+    # What is built once on a machine is built here, before there are workers.
+    order = open_order(training, params)
+    check_repetition(order)
+    open_packing(validation, params.sequence_length, params.packing)
     model = build_config(params, training.manifest)
     notes = [*config.notes, *note_dropout(params, model)]
     if params.start_from is None:
@@ -62,7 +69,7 @@ def main() -> None:
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in [*notes, *note_idle_devices(config), *forecast.lines]:
+    for line in [*notes, *describe(order), *note_idle_devices(config), *forecast.lines]:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)

@@ -18,8 +18,8 @@ from stages.runtime.entry import UserError
 from stages.runtime.launch.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
-from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches, rows_of_step
-from stages.train.data.packing import PackingIndex
+from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches
+from stages.train.data.order import RowOrder
 from stages.train.distributed.gradients import gradient_sum
 from stages.train.distributed.parallel import clip, count, norm
 from stages.train.distributed.transfers import HostCopy, pinned
@@ -72,7 +72,7 @@ class Setup:
     """With the precision that the hardware means."""
     accelerator: Accelerator
     store: TokenStore
-    index: PackingIndex
+    order: RowOrder
     eager: CausalLoss
     """On the device; neither compiled nor wrapped: what is saved and exported."""
     optimizers: Optimizers
@@ -95,7 +95,7 @@ class Trainer(Setup):
         """This process's micro-batches of some steps."""
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
         place = {"place": pinned} if self.accelerator.device.type == "cuda" else {}
-        return self.throughput.timed(micro_batches(self.store, self.index, self.params, share, steps, **place))
+        return self.throughput.timed(micro_batches(self.store, self.order, self.params, share, steps, **place))
 
     def step(self, step: int, batches: Iterable[MicroBatch]) -> StepResult:
         """One optimizer step: forward and backward over this process's part of the global batch, clip, update."""
@@ -202,8 +202,8 @@ def report_spikes(trainer: Trainer, checkpoints: Checkpoints, reporter: Reporter
 
 def documents(trainer: Trainer, step: int) -> str:
     """The first documents in the batch of `step` (from 0)."""
-    rows = rows_of_step(trainer.params.seed, step, trainer.params, trainer.index.rows)
-    starts = [segment.start for row in rows for segment in trainer.index.segments(int(row))]
+    rows = trainer.order.rows_of_step(step)
+    starts = [segment.start for row in rows for segment in trainer.order.index.segments(int(row))]
     numbers = sorted({trainer.store.document_at(start) for start in starts})
     names = [f"{info['source']}:{info['path']}" for info in map(trainer.store.document_info, numbers[:8])]
     return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from stages.formats.checkpoints import steps_to_export
 from stages.formats.model_folder import MODEL
 from stages.runtime.section import Section
+from stages.train.data.mixture import Mixture
 from stages.train.optim.adamw import AdamW
 from stages.train.optim.muon import Muon
 from stages.train.optim.settings import Fraction, Precision
@@ -130,6 +131,9 @@ class TrainParams(Section):
     """The learning rate over the steps."""
     batch_doublings: Annotated[list[Positive], Field(max_length=8)]
     """After these steps the global batch is twice as large as before: many small steps early, few large ones later."""
+    mixture: Mixture | None
+    """Which share of the tokens each source of documents gives, and other shares from some step on. Null: every row
+    once in each epoch, so each source as it is in the corpus."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
     spikes: Spikes
@@ -161,6 +165,11 @@ class TrainParams(Section):
     def exported_steps(self) -> list[int]:
         """The steps that `export_steps` means, increasing."""
         return steps_to_export(self.export_steps, self.max_steps)
+
+    def shared_steps(self, max_steps: int) -> int:
+        """Up to this step nothing that is computed depends on `max_steps`: neither learning rate nor mixture."""
+        plateau = self.schedule.plateau_end(max_steps)
+        return plateau if self.mixture is None else min(plateau, self.mixture.shared_steps(max_steps))
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -196,6 +205,14 @@ class TrainParams(Section):
         # A run that can be made longer may double its batch then.
         if max_steps and schedule and not schedule.is_extensible and value and value[-1] >= max_steps:
             raise ValueError(f"no step follows {value[-1]} (train.max_steps = {max_steps}); remove it or train longer")
+        return value
+
+    @field_validator("mixture")
+    @classmethod
+    def _phases_within_the_run(cls, value: Mixture | None, info: ValidationInfo) -> Mixture | None:
+        max_steps, schedule = info.data.get("max_steps"), info.data.get("schedule")
+        if value and max_steps and schedule:
+            value.check_steps(max_steps, is_extensible=schedule.is_extensible)
         return value
 
     @field_validator("export_steps", mode="before")

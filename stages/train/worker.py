@@ -25,7 +25,7 @@ from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume
-from stages.train.data.packing import open_packing
+from stages.train.data.order import open_order
 from stages.train.distributed.hardware import repeat_bits, resolve_precision, should_compile, stays_compiled
 from stages.train.distributed.micro_batch import MICRO_BATCH, micro_batch_size
 from stages.train.distributed.parallel import (
@@ -114,7 +114,7 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     params = params.model_copy(update={"precision": precision})
     repeat_bits(accelerator.device, asked_for=params.deterministic_micro_batch_size is not None)
     store = TokenStore(TOKENS / TRAIN)
-    index = open_packing(store, params.sequence_length, params.packing)
+    order = open_order(store, params)
 
     eager = CausalLoss(build_model(params, store.manifest), params)
     flops = flops_per_token(eager.model, params.sequence_length)
@@ -126,7 +126,7 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
         eager.to(accelerator.device)
     micro_batch = micro_batch_size(params, accelerator, eager)
     optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
-    return Setup(params, accelerator, store, index, eager, optimizers, micro_batch, throughput, stop)
+    return Setup(params, accelerator, store, order, eager, optimizers, micro_batch, throughput, stop)
 
 
 def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:

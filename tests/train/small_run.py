@@ -40,7 +40,18 @@ def write_params(folder: Path, **changes: Any) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump({"train": params(**changes)}), encoding="utf-8")
 
 
-def write_store(folder: Path, documents: list[str], tokenizer: Tokenizer, tokenizer_file: Path) -> TokenStore:
+def one_source(number: int) -> str:
+    """The source of each document, by its number."""
+    return "s"
+
+
+def write_store(
+    folder: Path,
+    documents: list[str],
+    tokenizer: Tokenizer,
+    tokenizer_file: Path,
+    source_of: Callable[[int], str] = one_source,
+) -> TokenStore:
     """Tokenize documents into a store of one shard."""
     folder.mkdir(parents=True)
     encoded = [tokenizer.encode(text).ids for text in documents]
@@ -49,7 +60,7 @@ def write_store(folder: Path, documents: list[str], tokenizer: Tokenizer, tokeni
     ids = np.array([number for document in encoded for number in document], dtype=np.uint32)
     lengths = np.array([len(document) for document in encoded], dtype=np.int64)
     infos = [
-        {"id": str(number), "source": "s", "path": f"f{number}.py", "bytes": len(text.encode())}
+        {"id": str(number), "source": source_of(number), "path": f"f{number}.py", "bytes": len(text.encode())}
         for number, text in enumerate(documents)
     ]
     shard = write_token_shard(folder, "s000", ids, lengths, infos, eos, dtype)
@@ -65,7 +76,7 @@ def documents(count: int, seed: int) -> list[str]:
     return ["".join(f"add({a}, {b}) == {a + b}\n" for a, b in pair) for pair in pairs.tolist()]
 
 
-def write_project(folder: Path, **changes: Any) -> Path:
+def write_project(folder: Path, source_of: Callable[[int], str] = one_source, **changes: Any) -> Path:
     """A folder in which `python -m stages.train` runs. Returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
@@ -76,7 +87,7 @@ def write_project(folder: Path, **changes: Any) -> Path:
     (folder / "data/tokenizer").mkdir(parents=True)
     save_trained(tokenizer, folder / "data/tokenizer")
     saved = folder / "data/tokenizer/tokenizer.json"
-    write_store(folder / "data/tokens/train", documents(60, seed=2), tokenizer, saved)
+    write_store(folder / "data/tokens/train", documents(60, seed=2), tokenizer, saved, source_of)
     write_store(folder / "data/tokens/validation", documents(12, seed=3), tokenizer, saved)
     shutil.copyfile(ROOT / "requirements.lock", folder / "requirements.lock")
     shutil.copytree(ROOT / "launch", folder / "launch")

@@ -12,6 +12,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
 from stages.train.commands.trace import DataOrder, origins
+from stages.train.data.order import open_order
 from tests.train.small_run import params, run, run_workers, write_project
 
 EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100, "batch_doublings": [1]}
@@ -29,7 +30,7 @@ def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_befor
     store = TokenStore(project / "data/tokens/train")
     trained_on = {
         f"{origin.source}:{origin.path}"
-        for origin in origins(store, DataOrder.model_validate(params(**EXPLODES)), step)
+        for origin in origins(store, open_order(store, DataOrder.model_validate(params(**EXPLODES))), step)
     }
     documents = named.removesuffix(" and others").split(", ")
     assert len(documents) == min(8, len(trained_on)), "the step, and so its batch, depends on the processor"

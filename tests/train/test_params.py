@@ -12,6 +12,8 @@ from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.small_run import params
 
+MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "weighting": "shares", "max_repetition": None, "phases": []}
+
 
 @pytest.mark.parametrize(
     ("changes", "said"),
@@ -42,6 +44,43 @@ from tests.train.small_run import params
             {"batch_doublings": [12]},
             "params.yaml: train.batch_doublings = [12]: no step follows 12 (train.max_steps = 12); "
             "remove it or train longer",
+        ),
+        (
+            {"mixture": MIXTURE | {"weights": {"web": 0, "books": 0.0}}},
+            "params.yaml: train.mixture.weights: no source has a weight above 0",
+        ),
+        (
+            {"mixture": MIXTURE | {"weights": {"web": 1, "books": -1}}},
+            "params.yaml: train.mixture.weights.books = -1: Input should be greater than or equal to 0",
+        ),
+        (
+            {"mixture": MIXTURE | {"weights": {"*": 1}, "phases": [{"after": 3, "weights": {"*": 1, "books": 1}}]}},
+            "params.yaml: train.mixture: weights has `*`, the sources without a weight of their own, and none for "
+            "`books`, which has one elsewhere: give it one there too (0 leaves it out)",
+        ),
+        (
+            {"mixture": MIXTURE | {"max_repetition": {"boks": 4}}},
+            "params.yaml: train.mixture: max_repetition names `boks`, which has no weight",
+        ),
+        (
+            {"mixture": MIXTURE | {"max_repetition": 0}},
+            "params.yaml: train.mixture.max_repetition = 0: expected a whole number from 1 on, such as 4, or one for "
+            "each source, such as {books: 4}",
+        ),
+        (
+            {"mixture": MIXTURE | {"phases": [{"after": 1.5, "weights": {"web": 1}}]}},
+            "params.yaml: train.mixture.phases.0.after = 1.5: expected a step such as 800, or a share of all steps "
+            "such as 0.8",
+        ),
+        (
+            {"mixture": MIXTURE | {"phases": [{"after": 12, "weights": {"web": 1}}]}},
+            "params.yaml: train.mixture: no step follows 12, after which a phase begins (train.max_steps = 12); "
+            "remove it or train longer",
+        ),
+        (
+            {"mixture": MIXTURE | {"phases": [{"after": after, "weights": {"web": 1}} for after in (6, 0.5)]}},
+            "params.yaml: train.mixture: with train.max_steps = 12 the phases begin after the steps 6, 6; each must "
+            "begin later than the one before it, and after step 1",
         ),
         (
             {"optimizer__name": "lion"},

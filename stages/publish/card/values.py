@@ -59,7 +59,7 @@ HARDWARE = [
 def filled_card(params: PublishParams, inputs: Inputs, metadata: str, *, with_curves: bool) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
     formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
-    functions = (benchmarks, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
+    functions = (benchmarks, by_phase, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
     return filled_template(
         TEMPLATE,
         {one.__name__: one for one in formats} | {"fmt": format, "json": python_text},
@@ -228,6 +228,23 @@ def amounts(named: Mapping[str, TextAmount], most: int) -> list[tuple[str, str, 
         documents, size = sum(amount.documents for amount in rest), sum(amount.bytes for amount in rest)
         rows.append((f"{len(rest):,} more", f"{documents:,}", f"{size:,}"))
     return rows
+
+
+def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Rows of steps, source, tokens, share, asked share and epochs: of the whole run, then of each phase in order."""
+    steps = {name: "all" if name == "run" else name.removeprefix("steps ") for name in mixture}
+    return [
+        (
+            steps[name],
+            source,
+            f"{of['tokens']:,}",
+            f"{of['share']:.2%}",
+            f"{of['asked_share']:.2%}",
+            f"{of['epochs']:.2f}",
+        )
+        for name in sorted(mixture, key=lambda name: 0 if name == "run" else int(steps[name].split()[0]))
+        for source, of in sorted(mixture[name].items())
+    ]
 
 
 def merged(sessions: Sequence[Session]) -> list[Session]:

@@ -169,10 +169,10 @@ class Checkpoints:
         return None
 
     def shared_steps(self, max_steps: int) -> int:
-        """Up to which step a run of `max_steps` computes the same as this one (see `Schedule.plateau_end`)."""
+        """Up to which step a run of `max_steps` computes the same as this one (see `TrainParams.shared_steps`)."""
         if max_steps == self.params.max_steps:
             return max_steps
-        return min(self.params.schedule.plateau_end(steps) for steps in (max_steps, self.params.max_steps))
+        return min(self.params.shared_steps(steps) for steps in (max_steps, self.params.max_steps))
 
     def _is_milestone(self, path: Path) -> bool:
         every = self.params.milestone_every_steps

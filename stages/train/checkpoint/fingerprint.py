@@ -51,6 +51,8 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
         del values["max_steps"]
     if not params.spikes.skip:
         del values["spikes"]  # only looked for
+    if params.mixture is None:
+        del values["mixture"]  # trainings of before there were mixtures do not name it
     start = {} if params.start_from is None else {"start_from": source_sha256(params.start_from)}
     return start | {
         "train": values,

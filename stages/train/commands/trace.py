@@ -5,6 +5,7 @@
 It answers for the run that made `model/`, whose seed, batch size and packing are recorded in `model/training.json`:
 the order of the data follows from these. Without a model it answers for params.yaml. `--of` names a published revision
 instead: its first digits, or its folder. The record names the tokens by their hash, and other tokens are refused.
+Under a mixture it ends with what each source gave to the step, and to the run until then.
 """
 
 import argparse
@@ -24,8 +25,10 @@ from stages.formats.tokens import MANIFEST, TOKENS, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_params_file, read_section
-from stages.train.data.batches import batch_size, rows_of_step
-from stages.train.data.packing import open_packing
+from stages.train.data.batches import batch_size
+from stages.train.data.mixture import Mixture
+from stages.train.data.order import RowOrder, open_order
+from stages.train.data.shares import shares_in
 from stages.train.params import TrainParams
 
 COMMAND = "data trace"
@@ -44,6 +47,8 @@ class DataOrder(BaseModel):
     """Models of before there were any do not name them."""
     sequence_length: int
     packing: Literal["best_fit", "concatenate"]
+    mixture: Mixture | None = None
+    """Models that were trained without one do not name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=Path, default=TRAINING_TOKENS, metavar="FOLDER", help="default: %(default)s")
     arguments = parser.parse_args()
     model = revision_folder(arguments.of) if arguments.of else MODEL
-    order, store = trained_order(model, arguments.tokens), TokenStore(arguments.tokens)
-    check(arguments.step, arguments.row, order)
+    params, store = trained_order(model, arguments.tokens), TokenStore(arguments.tokens)
+    check(arguments.step, arguments.row, params)
+    order = open_order(store, params)
     for origin in origins(store, order, arguments.step):
         if arguments.row in (None, origin.row):
             of = f" ({origin.license})" if origin.license else ""
             print(f"row {origin.row:>3}  {origin.source}:{origin.path}{of}  tokens {origin.first}..{origin.stop}")
+    for line in shares(order, arguments.step):
+        print(line)
 
 
 def revision_folder(given: str) -> Path:
@@ -130,12 +138,10 @@ def check(step: int, row: int | None, params: DataOrder) -> None:
         )
 
 
-def origins(store: TokenStore, params: DataOrder, step: int) -> Iterator[Origin]:
+def origins(store: TokenStore, order: RowOrder, step: int) -> Iterator[Origin]:
     """The spans that step number `step` (from 1) trained on, in the order of the batch."""
-    index = open_packing(store, params.sequence_length, params.packing)
-    rows = rows_of_step(params.seed, step - 1, params, index.rows)
-    for number, row in enumerate(rows):
-        for segment in index.segments(int(row)):
+    for number, row in enumerate(order.rows_of_step(step - 1)):
+        for segment in order.index.segments(int(row)):
             start = segment.start
             while start < segment.start + segment.length:
                 document = store.document_at(start)
@@ -144,6 +150,21 @@ def origins(store: TokenStore, params: DataOrder, step: int) -> Iterator[Origin]
                 info = store.document_info(document)
                 yield Origin(number, info["source"], info["path"], info.get("license", ""), start - begin, stop - begin)
                 start = stop
+
+
+def shares(order: RowOrder, step: int) -> Iterator[str]:
+    """For each source of a mixture its share of step number `step` (from 1), and of all steps up to it."""
+    if order.mixed is None or order.params.mixture is None:
+        return
+    own, until = (
+        shares_in(order, order.mixed, order.params.mixture, steps) for steps in (range(step - 1, step), range(step))
+    )
+    for name, of_run in until.items():
+        yield (
+            f"{name}: {own[name].share:.2%} of the tokens of step {step} (asked {own[name].asked_share:.2%}); "
+            f"{of_run.share:.2%} of those of the steps 1 to {step} (asked {of_run.asked_share:.2%}), "
+            f"{of_run.tokens:,} tokens, {of_run.epochs:.2f} epochs"
+        )
 
 
 if __name__ == "__main__":

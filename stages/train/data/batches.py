@@ -3,7 +3,7 @@
 The permutations of the rows in all epochs, one after the other, are cut into global batches. Processes take slices of
 the global batch, so the order does not depend on how many there are. How many rows a step takes is a function of the
 step as well: the global batch doubles after the steps that `train.batch_doublings` names. A process takes its slice in
-micro-batches, each read ahead in a thread.
+micro-batches, each read ahead in a thread. Under a mixture `order.py` says which rows a step takes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -111,6 +111,17 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_l
     return Rows(inputs, targets, columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1))
 
 
+class Order(Protocol):
+    """The rows of a run, and in which order it trains on them (`order.RowOrder`)."""
+
+    @property
+    def index(self) -> PackingIndex:
+        """All rows."""
+
+    def rows_of_step(self, step: int) -> Integers:
+        """The rows of the global batch of `step` (from 0), in order."""
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Some rows of a step's global batch, and what a step must know of them."""
@@ -137,7 +148,7 @@ class ProcessShare:
 
 def micro_batches(
     store: TokenStore,
-    index: PackingIndex,
+    order: Order,
     params: TrainParams,
     share: ProcessShare,
     steps: range,
@@ -147,15 +158,15 @@ def micro_batches(
 
     def reads() -> Iterator[Callable[[], MicroBatch]]:
         for step in steps:
-            rows = rows_of_step(params.seed, step, params, index.rows)
-            targets, each = index.target_count(rows), len(rows) // share.processes
+            rows = order.rows_of_step(step)
+            targets, each = order.index.target_count(rows), len(rows) // share.processes
             own = range(share.process * each, (share.process + 1) * each)
             for first in own[:: share.micro_batch_size]:
                 stop = min(first + share.micro_batch_size, own.stop)
                 yield partial(read, rows[first:stop], step, first, stop == own.stop, targets)
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
-        read = place(read_rows(store, index, rows, params.sequence_length))
+        read = place(read_rows(store, order.index, rows, params.sequence_length))
         return MicroBatch(read, step, first_row, is_last, step_targets)
 
     return read_ahead(reads())

@@ -92,7 +92,14 @@ def build_packing(store: TokenStore, sequence_length: int, strategy: Strategy) -
         rows = store.manifest.tokens // sequence_length
         starts = np.arange(rows, dtype=np.int64) * sequence_length
         return PackingIndex(starts, np.full(rows, sequence_length, dtype=np.int64), np.arange(rows + 1, dtype=np.int64))
-    full_starts, remainders = cut_documents(store.document_starts, store.document_lengths, sequence_length)
+    return pack(store.document_starts, store.document_lengths, sequence_length, strategy)
+
+
+def pack(starts: Integers, lengths: Integers, sequence_length: int, strategy: Strategy) -> PackingIndex:
+    """The index of some documents of a store, in their order, by the position of their first token and their length."""
+    if strategy == "concatenate":
+        return _chop(starts, lengths, sequence_length)
+    full_starts, remainders = cut_documents(starts, lengths, sequence_length)
     packed = fill_gaps(pack_remainders(remainders, sequence_length), sequence_length)
     segments = [segment for row in packed for segment in row]
     counts = np.concatenate(
@@ -107,6 +114,20 @@ def build_packing(store: TokenStore, sequence_length: int, strategy: Strategy) -
             ]
         ),
         offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
+    )
+
+
+def _chop(starts: Integers, lengths: Integers, sequence_length: int) -> PackingIndex:
+    """Rows of the documents' stream: it is cut where a row or a document begins."""
+    begins = np.cumulative_sum(lengths, include_initial=True)  # of each document, in the stream
+    rows = int(begins[-1]) // sequence_length
+    row_begins = np.arange(rows + 1) * sequence_length
+    cuts = np.union1d(begins[begins < rows * sequence_length], row_begins)
+    documents = np.searchsorted(begins, cuts[:-1], side="right") - 1
+    return PackingIndex(
+        starts=starts[documents] + cuts[:-1] - begins[documents],
+        lengths=np.diff(cuts),
+        offsets=np.searchsorted(cuts, row_begins),
     )
 
 

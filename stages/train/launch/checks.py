@@ -12,7 +12,6 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.runtime.launch.config import LaunchConfig, device_count, require_devices
-from stages.train.data.packing import open_packing
 from stages.train.params import TrainParams
 
 TOKENS_AT_ONCE = 2**24
@@ -78,7 +77,7 @@ def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None
             "run `dvc repro -f tokenize`"
         )
     tokens = store.manifest.tokens
-    if tokens < params.sequence_length or not open_packing(store, params.sequence_length, params.packing).rows:
+    if tokens < params.sequence_length:
         raise UserError(
             f"{store.folder}: {tokens} tokens are fewer than one sequence "
             f"(train.sequence_length = {params.sequence_length}); collect more documents or lower it"

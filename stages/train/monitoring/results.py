@@ -19,6 +19,7 @@ from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import Progress
 from stages.train.data.batches import rows_before
+from stages.train.data.shares import SourceShares, shares_by_phase
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
 from stages.train.monitoring.throughput import device_name
@@ -49,6 +50,8 @@ class TrainingReport(BaseModel):
     validation_loss: float
     """Nats per token, after the last step."""
     validation_bits_per_byte: float
+    mixture: dict[str, SourceShares] | None = None
+    """Under a mixture, what each source gave: in the whole run, and in each of its phases."""
 
 
 def write_results(
@@ -68,7 +71,7 @@ def write_results(
             f"train: the model of step {missing[0]} (train.export_steps) is missing in {checkpoints.folder}; "
             "delete that folder and run the same command again"
         )
-    write_json(METRICS, training_report(trainer, progress, held_out).model_dump())
+    write_json(METRICS, training_report(trainer, progress, held_out).model_dump(exclude_none=True))
     with atomic_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
@@ -97,6 +100,7 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
     """
     names = {"seed", "max_steps", "global_batch_size", "batch_doublings", "sequence_length", "packing", "precision"}
     tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}
+    names |= {"mixture"} if trainer.params.mixture else set()
     return trainer.params.model_dump(include=names) | tokens
 
 
@@ -112,6 +116,7 @@ def training_report(trainer: Trainer, progress: Progress, held_out: ValidationRe
         training_loss=round(progress.training_loss, 6),
         validation_loss=round(held_out.loss, 6),
         validation_bits_per_byte=round(held_out.bits_per_byte, 6),
+        mixture=shares_by_phase(trainer.order) or None,
     )
 
 

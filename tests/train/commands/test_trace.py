@@ -11,6 +11,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.train.commands.trace import check, main, origins, trained_order
 from stages.train.data.batches import read_rows, rows_of_step
+from stages.train.data.order import open_order
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 from tests.formats.revision.records import GITSTATE, write_index
@@ -33,7 +34,7 @@ def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
         rows = rows_of_step(params.seed, step - 1, params, index.rows)
         batch = read_rows(store, index, rows, params.sequence_length)
         told: list[list[int]] = [[] for _ in rows]
-        for origin in origins(store, params, step):
+        for origin in origins(store, open_order(store, params), step):
             told[origin.row] += store.document(by_path[origin.path])[origin.first : origin.stop].tolist()
         for row, tokens in enumerate(told):
             targets = batch.targets[row]
@@ -65,10 +66,11 @@ def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
 
 def test_it_answers_for_the_run_that_made_the_model(project: Path) -> None:
     packing = read_section("train", TrainParams).packing
+    store = TokenStore(Path("data/tokens/train"))
     run_workers(project, 1)
-    before = list(origins(TokenStore(Path("data/tokens/train")), trained_order(), 5))
+    before = list(origins(store, open_order(store, trained_order()), 5))
     write_params(project, seed=5, global_batch_size=4, packing=packing)
-    assert list(origins(TokenStore(Path("data/tokens/train")), trained_order(), 5)) == before
+    assert list(origins(store, open_order(store, trained_order()), 5)) == before
     assert len({origin.row for origin in before}) == 16
 
 

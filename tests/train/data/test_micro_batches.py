@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches, read_rows, rows_of_step
+from stages.train.data.order import open_order
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
@@ -28,18 +29,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
     store: TokenStore, processes: int, size: int, first_step: int, doublings: list[int]
 ) -> None:
-    index = build_packing(store, 32, "best_fit")
     values = TrainParams.model_validate(params(sequence_length=32, max_steps=4, batch_doublings=doublings))
+    order = open_order(store, values)
     shares = [ProcessShare(process, processes, size) for process in range(processes)]
-    every = [list(micro_batches(store, index, values, share, range(first_step, values.max_steps))) for share in shares]
+    every = [list(micro_batches(store, order, values, share, range(first_step, values.max_steps))) for share in shares]
     for step in range(first_step, 4):
         of_step = [[batch for batch in batches if batch.step == step] for batches in every]
-        rows = rows_of_step(values.seed, step, values, index.rows)
+        rows = rows_of_step(values.seed, step, values, order.index.rows)
         together = np.concatenate([batch.rows.targets for batches in of_step for batch in batches])
-        assert (together == read_rows(store, index, rows, 32).targets).all()
+        assert (together == read_rows(store, order.index, rows, 32).targets).all()
         for process, batches in enumerate(of_step):
             assert [batch.is_last for batch in batches] == [False] * (len(batches) - 1) + [True]
-            assert {batch.step_targets for batch in batches} == {index.target_count(rows)}
+            assert {batch.step_targets for batch in batches} == {order.index.target_count(rows)}
             first = process * len(rows) // processes
             assert [batch.first_row for batch in batches] == [first + size * number for number in range(len(batches))]
 

@@ -1,0 +1,139 @@
+"""The section `train.mixture`: which share of the tokens comes from which source, and how that changes during a run.
+
+    mixture:
+      weights: {web: 0.7, code: 0.2, books: 0.1}
+      weighting: shares
+      max_repetition: {books: 4}
+      phases:
+        - {after: 0.8, weights: {web: 0.3, code: 0.3, books: 0.4}}    # the last fifth of the steps
+
+A source is what the documents of the token store name as theirs. `*` stands for all sources that have no weight of
+their own. How the section becomes rows is in `sources.py`, `draws.py` and `order.py`.
+"""
+
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import Field, field_validator, model_validator
+
+from stages.runtime.section import Section
+
+OTHERS = "*"
+"""All sources without a weight of their own, taken as one."""
+
+Weights: TypeAlias = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _some_weight(weights: Weights) -> Weights:
+    if not any(weights.values()):
+        raise ValueError("no source has a weight above 0")
+    return weights
+
+
+class Phase(Section):
+    """Other weights from some step on."""
+
+    after: int | float
+    """The steps after this one: a number of steps, or a share of `max_steps` (0.8: the last fifth)."""
+    weights: Weights
+    """As `Mixture.weights`."""
+
+    _has_some_weight = field_validator("weights")(_some_weight)
+
+    @field_validator("after", mode="plain")
+    @classmethod
+    def _step_or_share(cls, value: Any) -> int | float:
+        if _is_positive(value) or (isinstance(value, float) and 0 < value < 1):
+            step_or_share: int | float = value
+            return step_or_share
+        raise ValueError("expected a step such as 800, or a share of all steps such as 0.8")
+
+    def start(self, max_steps: int) -> int:
+        """The first step, from 0, of a run of `max_steps`."""
+        return self.after if isinstance(self.after, int) else round(self.after * max_steps)
+
+
+class Mixture(Section):
+    """Which share of the tokens each source gives."""
+
+    weights: Weights
+    """Source -> weight; only their ratios count. 0, or no weight: no document of that source is trained on."""
+    weighting: Literal["shares", "upsampling"]
+    """shares: of the tokens that are trained on. upsampling: of how often a source is read, so that 1 for each is the
+    corpus as it is, and 2 reads a source twice as often as one with 1."""
+    max_repetition: int | dict[str, int] | None
+    """How often a token may be trained on, in the whole run: one number for all sources, or source -> number. Null, or
+    a source without a number: as often as the weights ask. Up to 4 times is nearly as good as new data (Muennighoff et
+    al. 2023, "Scaling Data-Constrained Language Models")."""
+    phases: list[Phase]
+    """Later weights, in the order of their steps; a source without a weight there is not read any more."""
+
+    _has_some_weight = field_validator("weights")(_some_weight)
+
+    @field_validator("max_repetition", mode="plain")
+    @classmethod
+    def _one_or_each(cls, value: Any) -> int | dict[str, int] | None:
+        if value is None or all(map(_is_positive, value.values() if isinstance(value, dict) else [value])):
+            bounds: int | dict[str, int] | None = value
+            return bounds
+        raise ValueError("expected a whole number from 1 on, such as 4, or one for each source, such as {books: 4}")
+
+    @model_validator(mode="after")
+    def _named_everywhere(self) -> Self:
+        named = {source for weights in self.all_weights for source in weights}
+        for number, weights in enumerate(self.all_weights):
+            if OTHERS in weights and (missing := sorted(named - set(weights))):
+                where = f"phases.{number - 1}.weights" if number else "weights"
+                raise ValueError(
+                    f"{where} has `{OTHERS}`, the sources without a weight of their own, and none for `{missing[0]}`, "
+                    "which has one elsewhere: give it one there too (0 leaves it out)"
+                )
+        if isinstance(self.max_repetition, dict) and (unknown := sorted(set(self.max_repetition) - named)):
+            raise ValueError(f"max_repetition names `{unknown[0]}`, which has no weight")
+        return self
+
+    @property
+    def all_weights(self) -> list[Weights]:
+        """Those of the start and of each phase."""
+        return [self.weights, *(phase.weights for phase in self.phases)]
+
+    @property
+    def sources(self) -> list[str]:
+        """Those that are trained on, sorted: the order in which params.yaml has them means nothing."""
+        return sorted({source for weights in self.all_weights for source, weight in weights.items() if weight})
+
+    @property
+    def named(self) -> set[str]:
+        """Those with a weight of their own, if it is 0."""
+        return {source for weights in self.all_weights for source in weights} - {OTHERS}
+
+    def repetition_bound(self, source: str) -> int | None:
+        """How often a token of `source` may be trained on."""
+        return self.max_repetition.get(source) if isinstance(self.max_repetition, dict) else self.max_repetition
+
+    def starts(self, max_steps: int) -> list[int]:
+        """The first step, from 0, of the weights of the start and of each phase."""
+        return [0, *(phase.start(max_steps) for phase in self.phases)]
+
+    def shared_steps(self, max_steps: int) -> int:
+        """Up to this step the weights do not depend on `max_steps`: no phase before it begins at a share of them."""
+        return min((p.start(max_steps) for p in self.phases if isinstance(p.after, float)), default=max_steps)
+
+    def check_steps(self, max_steps: int, *, is_extensible: bool) -> None:
+        """Raise ValueError where phases are not in order, or begin when the run has ended."""
+        starts = self.starts(max_steps)
+        if any(start >= later for start, later in pairwise(starts)):
+            raise ValueError(
+                f"with train.max_steps = {max_steps} the phases begin after the steps "
+                f"{', '.join(map(str, starts[1:]))}; each must begin later than the one before it, and after step 1"
+            )
+        # A run that can be made longer may come to a phase then, as with `batch_doublings`.
+        if starts[-1] >= max_steps and not (is_extensible and isinstance(self.phases[-1].after, int)):
+            raise ValueError(
+                f"no step follows {starts[-1]}, after which a phase begins (train.max_steps = {max_steps}); "
+                "remove it or train longer"
+            )

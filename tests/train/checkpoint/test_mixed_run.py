@@ -1,0 +1,175 @@
+"""A run under a mixture with a phase: killed and resumed, or on other processes, it ends with the same bits."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.formats.reports import read_json
+from stages.formats.tokens import TokenStore
+from stages.runtime.entry import UserError
+from stages.train import __main__ as stage
+from stages.train.checkpoint.fingerprint import IDENTITY, changes_since, fingerprint, identity
+from stages.train.commands.trace import main, trained_order
+from stages.train.data.order import open_order
+from stages.train.data.shares import shares_by_phase
+from stages.train.loop import Trainer
+from stages.train.params import TrainParams
+from tests.small_project import folder_bytes
+from tests.train.small_run import copy_of, params, run_workers, write_params, write_project
+
+STEPS = 20
+MIXTURE: dict[str, Any] = {
+    "weights": {"sums": 0.75, "more": 0.25},
+    "weighting": "shares",
+    "max_repetition": {"sums": 8},
+    "phases": [{"after": 0.6, "weights": {"more": 1}}],
+}
+CHANGES: dict[str, Any] = {
+    "mixture": MIXTURE,
+    "max_steps": STEPS,
+    "checkpoint_every_steps": 5,
+    "deterministic_micro_batch_size": 2,
+    "packing": "concatenate",
+}
+
+
+def alternating(number: int) -> str:
+    """Two sources, and a third that has no weight."""
+    return ("sums", "more", "unused")[number % 3]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run of one process."""
+    folder = write_project(tmp_path_factory.mktemp("reference"), alternating, **CHANGES)
+    run_workers(folder, 1)
+    return folder
+
+
+@pytest.fixture
+def project(reference: Path, tmp_path: Path) -> Path:
+    """The same inputs, nothing computed."""
+    return copy_of(reference, tmp_path / "project")
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """Every file that DVC takes from a run."""
+    return (
+        folder_bytes(folder / "model")
+        | folder_bytes(folder / "reports/curves")
+        | {"train.json": (folder / "reports/train.json").read_bytes()}
+    )
+
+
+@pytest.mark.parametrize("last", [8, 13])  # before the phase, and after its first step
+def test_a_killed_run_continues_to_the_same_bytes(
+    reference: Path, project: Path, last: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    take_step = Trainer.step
+
+    def killed(trainer: Trainer, step: int, batches: Any) -> Any:
+        if step == last:
+            while not list(Path(".parrotflow/checkpoints").glob(f"*/step-{last // 5 * 5:08d}/manifest.json")):
+                time.sleep(0.01)  # it is written by a thread
+            os.kill(os.getpid(), signal.SIGKILL)
+        return take_step(trainer, step, batches)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", killed)
+        run_workers(project, 1, expected_code=-signal.SIGKILL)
+    assert not (project / "model").exists()
+    run_workers(project, 1)
+
+    assert f"continuing at step {last // 5 * 5} of 20" in capfd.readouterr().out
+    assert results(project) == results(reference)
+
+
+def test_two_processes_end_with_the_bytes_of_one(reference: Path, project: Path) -> None:
+    run_workers(project, 2)
+    assert results(project) == results(reference)
+
+
+def test_other_weights_are_another_run(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reference)
+    stores = [TokenStore(Path("data/tokens") / split) for split in ("train", "validation")]
+    (folder,) = Path(".parrotflow/checkpoints").iterdir()
+    same, other = (
+        identity(TrainParams.model_validate(params(**CHANGES | {"mixture": MIXTURE | {"weights": weights}})), stores)
+        for weights in (MIXTURE["weights"], {"more": 0.25, "sums": 0.5})
+    )
+    assert fingerprint(same) == folder.name
+    assert changes_since(folder / IDENTITY, other) == ["train.mixture.weights.sums: 0.75 -> 0.5"]
+
+
+def test_a_run_without_a_mixture_is_named_as_before_there_were_mixtures(
+    reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(reference)
+    without = identity(TrainParams.model_validate(params()), [TokenStore(Path("data/tokens/train"))])
+    assert "mixture" not in without["train"]
+
+
+def test_the_report_has_what_each_source_gave(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = read_json(reference / "reports/train.json")["mixture"]
+    rows = 8 * STEPS
+    assert {phase: {name: found["share"] for name, found in shares.items()} for phase, shares in told.items()} == {
+        "run": {"more": 0.55, "sums": 0.45},
+        "steps 1 to 12": {"more": 0.25, "sums": 0.75},
+        "steps 13 to 20": {"more": 1.0, "sums": 0.0},
+    }
+    assert sum(found["tokens"] for found in told["run"].values()) == rows * 16
+    monkeypatch.chdir(reference)
+    order = open_order(TokenStore(Path("data/tokens/train")), trained_order())
+    assert {
+        name: {source: one.model_dump() for source, one in shares.items()}
+        for name, shares in shares_by_phase(order).items()
+    } == told
+
+
+def test_the_trace_of_a_step_ends_with_the_shares_until_then(
+    reference: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(reference)
+    monkeypatch.setattr("sys.argv", ["trace", "--step", "13"])
+    main()
+    *spans, more, sums = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("row ") and "  more:f" in line for line in spans)
+    assert more.startswith(
+        "more: 100.00% of the tokens of step 13 (asked 100.00%); 30.77% of those of the steps 1 to 13 (asked 30.77%), "
+        "512 tokens, "
+    )
+    assert sums.startswith("sums: 0.00% of the tokens of step 13 (asked 0.00%); 69.23% of those of the steps 1 to 13 ")
+
+
+@pytest.fixture
+def launched(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[TrainParams]:
+    """What the command would launch in the project; it starts no worker."""
+    found: list[TrainParams] = []
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
+    monkeypatch.setattr(stage, "launch", lambda config, params: found.append(params))
+    return found
+
+
+def test_the_command_says_what_it_will_train_on(
+    launched: list[TrainParams], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.main()
+    assert launched
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mixture: ")]
+    assert lines[0].startswith("mixture: more: 55.00% of the tokens (25.0% in steps 1 to 12, 100.0% in steps 13 to 20)")
+    assert lines[1].startswith("mixture: sums: 45.00% of the tokens (75.0% in steps 1 to 12, 0.0% in steps 13 to 20)")
+    assert lines[2].endswith(" have no weight: left out")
+
+
+def test_the_command_refuses_what_cannot_be_met_before_anything_is_computed(
+    project: Path, launched: list[TrainParams]
+) -> None:
+    write_params(project, **CHANGES | {"mixture": MIXTURE | {"max_repetition": 1}})
+    with pytest.raises(UserError, match=r"^params\.yaml: train\.mixture: `more` has "):
+        stage.main()
+    assert not launched

@@ -83,12 +83,12 @@ def alphanumeric(text: DocumentText, classes: "ByteClasses") -> int:
 
     in_ascii = np.count_nonzero(classes >= LOWER)
     if text.is_ascii:
-        return in_ascii
+        return int(in_ascii)
     from stages.clean.vectorized.code_points import alphanumeric as table
 
     # A text has as many more bytes than characters as there are bytes after the first of each character.
     beyond_bytes = len(text.data) - len(text.text) + len(text.beyond_ascii)
-    return in_ascii - beyond_bytes + int(table()[text.beyond_ascii].sum())
+    return int(in_ascii) - beyond_bytes + int(table()[text.beyond_ascii].sum())
 
 
 def reference_tokens(classes: "ByteClasses") -> int:
@@ -101,4 +101,4 @@ def reference_tokens(classes: "ByteClasses") -> int:
 
     here, before = classes[1:], classes[:-1]
     continues = ((here == before) & (here != DIGIT)) | ((before == UPPER) & (here == LOWER))
-    return np.count_nonzero(classes) - np.count_nonzero(continues & (here != SPACE))
+    return int(np.count_nonzero(classes) - np.count_nonzero(continues & (here != SPACE)))

@@ -67,15 +67,14 @@ def is_composed(code_points: CodePoints) -> bool:
 def _combining_classes() -> Table:
     """The canonical combining class of each character, or UNSURE."""
     classes = np.full(sys.maxunicode + 1, UNSURE, dtype=np.uint8)
-    for code in range(UNEXAMINED):
-        classes[code] = unicodedata.combining(chr(code))
-    for code in range(UNEXAMINED):
-        decomposed = unicodedata.decomposition(chr(code))
+    characters = list(map(chr, range(UNEXAMINED)))
+    classes[:UNEXAMINED] = list(map(unicodedata.combining, characters))
+    for character, decomposed in zip(characters, map(unicodedata.decomposition, characters), strict=True):
         if decomposed and not decomposed.startswith("<"):
             # The last part of a composed character composes with what is before it.
             classes[int(decomposed.split()[-1], 16)] = UNSURE
-            if unicodedata.normalize("NFC", chr(code)) != chr(code):
-                classes[code] = UNSURE
+            if unicodedata.normalize("NFC", character) != character:
+                classes[ord(character)] = UNSURE
     # The vowels and final consonants of Hangul compose by a rule, not by a table.
     classes[0x1161:0x1176] = classes[0x11A8:0x11C3] = UNSURE
     return classes

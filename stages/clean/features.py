@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from stages.clean.filtering import DocumentText, Feature, filter_classes
+from stages.clean.vectorized.code_points import space
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
 from stages.runtime.cache import map_cached, shard_sha256
 
@@ -37,7 +38,7 @@ def measure(text: str, path: str) -> dict[str, Feature]:
     features: dict[str, Feature] = {
         "bytes": len(read.data),
         "characters": len(text),
-        "lines": len(read.lines),
+        "lines": len(read.line_lengths),
         "newlines": text.count("\n"),
     }
     for kind in filter_classes():
@@ -49,7 +50,7 @@ def measure(text: str, path: str) -> dict[str, Feature]:
 
 
 def _without_space(read: DocumentText) -> bytes:
-    if len(read.data) == len(read.text):
+    if read.is_ascii or not space()[read.beyond_ascii].any():
         return read.data.translate(None, ASCII_SPACE)
     return "".join(read.text.split()).encode("utf-8")
 

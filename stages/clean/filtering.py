@@ -19,7 +19,13 @@ from stages.clean import filters
 from stages.runtime.section import Section, subclasses_in
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
+
+    from stages.clean.vectorized.code_points import CodePoints
+
+    Lengths: TypeAlias = npt.NDArray[np.int64]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -28,6 +34,9 @@ Count = Annotated[int, Field(ge=1)]
 Feature: TypeAlias = int | float | bool | str
 Drop: TypeAlias = "tuple[str, pd.Series | list[bool]]"
 """A verdict, and for each document whether it is dropped with it."""
+
+RARE_LINE_ENDS = "\v\f\r\x1c\x1d\x1e"
+"""Characters in ASCII, beside the newline, that end a line for `str.splitlines`."""
 
 
 class DocumentText:
@@ -43,9 +52,38 @@ class DocumentText:
         return self.text.splitlines()
 
     @cached_property
+    def line_lengths(self) -> "Lengths":
+        """Characters of each of the lines, without its end."""
+        import numpy as np
+
+        if not self.is_ascii or any(end in self.text for end in RARE_LINE_ENDS):
+            return np.array(list(map(len, self.lines)), dtype=np.int64)
+        newlines = np.flatnonzero(np.frombuffer(self.data, dtype=np.uint8) == ord("\n"))
+        bounds = np.concatenate([[-1], newlines, [len(self.data)]])
+        lengths: Lengths = bounds[1:] - bounds[:-1] - 1
+        # The text after the last newline is a line unless it is empty.
+        return lengths if lengths[-1] else lengths[:-1]
+
+    @cached_property
+    def is_ascii(self) -> bool:
+        """Whether each character is one byte."""
+        return len(self.data) == len(self.text)
+
+    @cached_property
+    def beyond_ascii(self) -> "CodePoints":
+        """The characters that are not ASCII, in their order."""
+        from stages.clean.vectorized.code_points import beyond_ascii
+
+        return beyond_ascii(self.data)
+
+    @cached_property
     def lowered(self) -> str:
         """In lower case."""
-        return self.text.lower()
+        return self.data.lower().decode("ascii") if self.is_ascii else self.text.lower()
+
+    def first_lines(self, count: int) -> list[str]:
+        """At most `count` lines, without reading on."""
+        return "\n".join(self.text.split("\n", count)[:count]).splitlines()[:count]
 
 
 class Filter(Section):

@@ -10,7 +10,7 @@ import ipaddress
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -55,6 +55,24 @@ LINEAR = (
 )
 """In place of detect-secrets' patterns for the same, which read the rest of a line (aws: 50 characters) again from each
 position where a match could begin: on a line of n characters without a match they take n * n steps."""
+
+NEEDED_BY_LINEAR: tuple[tuple[str, ...], ...] = ((), ("aws",), ("eyj",), (), ("t3blbkfj",))
+NEEDED_BY_DETECTOR: Mapping[str, tuple[str, ...]] = {
+    "discord": (r"\.[a-z\d_-]{6}\.[a-z\d_-]{27}",),
+    "mailchimp": (r"-us[0-9]",),
+    "slack": ("xox", "://hoo"),
+    "stripe": ("k_live_",),
+    "telegram_token": (r":[a-z0-9_-]{35}",),
+}
+"""Patterns of which one is found in the lower case of any text with such a credential. Each begins with a literal,
+which is searched for far faster than what may begin with any letter. The other detectors' patterns do so themselves."""
+
+EMAIL_NEEDED = (re.compile(r"@(?<=[A-Za-z0-9._%+-]@)[A-Za-z0-9-]{1,63}\."),)
+IP_ADDRESS_NEEDED = (
+    re.compile(r"\.\d{1,3}\.\d{1,3}\.\d"),
+    re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]{0,4}:"),
+)
+"""The same for addresses, of the text itself."""
 
 PLACEHOLDERS = {"emails": "<EMAIL>", "ip_addresses": "<IP_ADDRESS>", "keys": "<KEY>"}
 
@@ -111,13 +129,15 @@ def mask(text: str, kinds: Collection[str]) -> Masked:
     """The text with `<EMAIL>`, `<IP_ADDRESS>` and `<KEY>` in place of values of `emails`, `ip_addresses`, `keys`."""
     found: Counter[str] = Counter()
     if "keys" in kinds:
+        lowered = text.casefold()
         text, found["keys"] = _without_private_keys(text)
-        for pattern in key_patterns():
-            text, count = pattern.subn(_without_key, text)
-            found["keys"] += count
-    if "emails" in kinds and "@" in text:
+        for pattern, needed in key_patterns():
+            if any_in(needed, lowered):
+                text, count = pattern.subn(_without_key, text)
+                found["keys"] += count
+    if "emails" in kinds and any_in(EMAIL_NEEDED, text):
         text = EMAIL.sub(lambda match: _replaced(match, _is_real(match[0]), "emails", found), text)
-    if "ip_addresses" in kinds:
+    if "ip_addresses" in kinds and any_in(IP_ADDRESS_NEEDED, text):
         text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
     return Masked(text, found)
 
@@ -160,14 +180,18 @@ def _is_public(address: str) -> bool:
         return False
 
 
+def any_in(needed: Sequence[re.Pattern[str]], text: str) -> bool:
+    """Whether one of the patterns is found, or there is none."""
+    return not needed or any(pattern.search(text) for pattern in needed)
+
+
 @cache
-def key_patterns() -> tuple[re.Pattern[str] | regex.Pattern[str], ...]:
-    """Credentials by their form; detectors by entropy or by a variable's name hit ordinary code."""
-    modules = [import_module(f"detect_secrets.plugins.{name}") for name in DETECTORS]
-    detectors = [
-        member
-        for module in modules
-        for _, member in inspect.getmembers(module, inspect.isclass)
-        if member.__module__ == module.__name__ and hasattr(member, "denylist")
-    ]
-    return (*LINEAR, *(pattern for detector in detectors for pattern in detector.denylist))
+def key_patterns() -> tuple[tuple[re.Pattern[str] | regex.Pattern[str], tuple[re.Pattern[str], ...]], ...]:
+    """Credentials by their form, each with what it needs; detectors by entropy or by a variable's name hit code."""
+    patterns = list(zip(LINEAR, NEEDED_BY_LINEAR, strict=True))
+    for name in DETECTORS:
+        module = import_module(f"detect_secrets.plugins.{name}")
+        for _, member in inspect.getmembers(module, inspect.isclass):
+            if member.__module__ == module.__name__ and hasattr(member, "denylist"):
+                patterns += [(pattern, NEEDED_BY_DETECTOR.get(name, ())) for pattern in member.denylist]
+    return tuple((pattern, tuple(map(re.compile, needed))) for pattern, needed in patterns)

@@ -80,8 +80,10 @@ class Corpus:
             keys = self._band(start, start + rows)[documents]
             order = np.argsort(keys, kind="stable")
             # Where the sorted keys change, one bucket ends and the next begins.
-            ends = np.flatnonzero(np.diff(keys[order])) + 1
-            yield from (documents[bucket] for bucket in np.split(order, ends) if len(bucket) > 1)
+            bounds = np.concatenate([[0], np.flatnonzero(np.diff(keys[order])) + 1, [len(order)]])
+            # Nearly all buckets are of one document.
+            for bucket in np.flatnonzero(np.diff(bounds) > 1).tolist():
+                yield documents[order[bounds[bucket] : bounds[bucket + 1]]]
 
     def _band(self, start: int, stop: int) -> npt.NDArray[np.uint64]:
         """One number per document that is equal where the signatures' columns start..stop are."""

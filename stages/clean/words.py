@@ -12,7 +12,7 @@ Two ways to cut a text into words, chosen by `clean.words`:
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,9 @@ import pyarrow as pa
 import regex
 from rensa import RMinHash
 
+from stages.clean.vectorized.code_points import Table, beyond_ascii, is_composed, table
+from stages.clean.vectorized.fxhash import PADDING, fxhash
+from stages.clean.vectorized.word_spans import NO_WORD, PAIRED, RUN, word_spans
 from stages.formats.documents import read_shard
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
@@ -35,10 +38,14 @@ WordHashes = npt.NDArray[np.uint64]
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))
+ASCII_KINDS = bytes(RUN if byte in WORD_BYTES else NO_WORD for byte in range(256))
 
 _WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 WORD = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|[{_WITHOUT_SPACES}]+", regex.V1)
 WRITTEN_WITHOUT_SPACES = regex.compile(rf"[{_WITHOUT_SPACES}]", regex.V1)
+
+BATCH_BYTES = 2**20
+"""Of texts that are cut and hashed at once."""
 
 
 def word_list(text: str, kind: WordKind) -> list[bytes]:
@@ -55,23 +62,52 @@ def word_list(text: str, kind: WordKind) -> list[bytes]:
     return [word.encode("utf-8") for word in words]
 
 
-def word_sets(texts: pa.ChunkedArray, kind: WordKind) -> list[set[bytes]]:
-    """The distinct words of each text.
+def word_hashes(texts: pa.ChunkedArray, kind: WordKind) -> Iterator[WordHashes]:
+    """The hashes of each text's distinct words, sorted: those of `word_list`, several texts at once."""
+    kinds = _kinds() if kind == "unicode" else None
+    for batch in _batches(texts):
+        documents = [_composed(document) for document in batch] if kind == "unicode" else batch
+        data = b"\0" * PADDING + b"\0".join(documents) + b"\0" * PADDING
+        begins = np.cumsum([PADDING, *(len(document) + 1 for document in documents)])
+        starts, ends = word_spans(data, ASCII_KINDS, kinds)
+        hashes = fxhash(data, starts, ends)
+        for start, stop in pairwise(np.searchsorted(starts, begins).tolist()):
+            yield _distinct(hashes[start:stop])
 
-    They are cut from the column's memory where they can be: making each one a text first would cost as much again.
-    """
-    sets: list[set[bytes]] = []
+
+def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
+    """The UTF-8 of the texts, cut from the column's memory: making each one a text first would cost as much again."""
+    batch, size = [], 0
     for chunk in texts.chunks:
         _, offsets, buffer = chunk.buffers()
         data = buffer.to_pybytes() if buffer else b""
         ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
-        in_ascii = data.translate(TO_WORDS)
         for start, stop in pairwise(ends):
-            if kind == "ascii" or data[start:stop].isascii():
-                sets.append(set(in_ascii[start:stop].split()))
-            else:
-                sets.append(set(word_list(data[start:stop].decode("utf-8"), kind)))
-    return sets
+            batch.append(data[start:stop])
+            size += stop - start
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    yield batch
+
+
+def _composed(document: bytes) -> bytes:
+    """UTF-8 text in NFC."""
+    if document.isascii() or is_composed(beyond_ascii(document)):
+        return document
+    return unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
+
+
+@cache
+def _kinds() -> Table:
+    return table(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
+
+
+def _distinct(hashes: WordHashes) -> WordHashes:
+    hashes.sort()
+    is_first = np.ones(len(hashes), dtype=bool)
+    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
+    return hashes[is_first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +137,10 @@ def read_words(shards: Sequence[Path], permutations: int, kind: WordKind) -> Ite
 
 
 def _compute(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
-    sets = word_sets(read_shard(shard, ["text"]).column("text"), kind)
-    hashed = RMinHash.hash_token_sets(sets)
-    signatures: Any = RMinHash.digest_matrix_from_token_hash_sets(hashed, permutations, SEED).to_rows()
-    sorted_hashes = [np.sort(np.array(hashes, dtype=np.uint64)) for hashes in hashed]
-    lengths = np.array(list(map(len, hashed)), dtype=np.int64)
-    np.save(folder / "words.npy", np.concatenate([np.empty(0, dtype=np.uint64), *sorted_hashes]))
-    np.save(folder / "offsets.npy", np.cumulative_sum(lengths, include_initial=True))
-    np.save(folder / "signatures.npy", np.array(signatures, dtype=np.uint32).reshape(len(sets), permutations))
+    hashed = list(word_hashes(read_shard(shard, ["text"]).column("text"), kind))
+    words = np.concatenate([np.empty(0, dtype=np.uint64), *hashed])
+    offsets = np.cumulative_sum(np.array(list(map(len, hashed)), dtype=np.int64), include_initial=True)
+    digests: Any = RMinHash.digest_matrix_from_flat_token_hashes(words, offsets, permutations, SEED)
+    np.save(folder / "words.npy", words)
+    np.save(folder / "offsets.npy", offsets)
+    np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), permutations))

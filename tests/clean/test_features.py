@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.clean.features import measure
-from stages.clean.filters.characters import reference_tokens
+from stages.clean.filters.characters import byte_classes, reference_tokens
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
+LINES = st.text(
+    st.sampled_from("aI 5=\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u00e9\u0130\u0660\u2028\u2029\u3000\u212a"), min_size=1
+)
 CODE = st.lists(
     st.sampled_from(
         [
@@ -37,6 +40,8 @@ def codeparrot_features(text: str) -> dict[str, object]:
     first = [line.lower() for line in lines[:5]]
     return {
         "line_length_mean": float(np.mean(lengths)) if lengths else 0.0,
+        "lines": len(lines),
+        "newlines": text.count("\n"),
         "line_length_maximum": max(lengths, default=0),
         "alphanumeric_share": float(np.mean([c.isalnum() for c in text])),
         "generated_mark": any(
@@ -56,7 +61,7 @@ def codeparrot_features(text: str) -> dict[str, object]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(text=TEXTS | CODE)
+@given(text=TEXTS | LINES | CODE)
 def test_codeparrots_features_are_reproduced_on_any_text(text: str) -> None:
     measured = measure(text, "a.py")
     expected = codeparrot_features(text)
@@ -81,7 +86,7 @@ def test_encoded_data_has_few_characters_per_token_and_code_has_many() -> None:
     [("", 0), (" \n", 0), ("hello world", 2), ("HelloWorld", 2), ("x==12", 4), ("é ü", 2), ("XMLHttp", 1)],
 )
 def test_the_reference_split_counts_words_signs_and_single_digits(text: str, tokens: int) -> None:
-    assert reference_tokens(text.encode()) == tokens
+    assert reference_tokens(byte_classes(text.encode())) == tokens
 
 
 @pytest.mark.parametrize(

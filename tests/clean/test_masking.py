@@ -1,8 +1,20 @@
+import re
 import time
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stages.clean.masking import mask
+from stages.clean.masking import (
+    EMAIL,
+    EMAIL_NEEDED,
+    IP_ADDRESS,
+    IP_ADDRESS_NEEDED,
+    any_in,
+    key_patterns,
+    mask,
+)
 
 ALL = ["emails", "ip_addresses", "keys"]
 
@@ -108,3 +120,29 @@ def test_a_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> Non
     mask(text, ALL)
 
     assert time.process_time() - start < 3  # with steps of the square of the length: minutes
+
+
+AWS_KEY = re.compile(r"""aws.{0,20}(?:key|pwd|pw|password|pass|token).{0,20}['"][0-9a-zA-Z/+]{40}['"]""", re.IGNORECASE)
+"""As the pattern for it, which the strategies cannot read, looks for it."""
+
+NEEDS = [
+    (pattern if isinstance(pattern, re.Pattern) else AWS_KEY, needed) for pattern, needed in key_patterns() if needed
+]
+
+
+@pytest.mark.parametrize(("pattern", "needed"), NEEDS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_what_a_credential_needs_is_in_the_lower_case_of_each_text_with_it(
+    pattern: re.Pattern[str], needed: Sequence[re.Pattern[str]], data: st.DataObject
+) -> None:
+    assert any_in(needed, data.draw(st.from_regex(pattern)).casefold())
+
+
+@pytest.mark.parametrize(("pattern", "needed"), [(EMAIL, EMAIL_NEEDED), (IP_ADDRESS, IP_ADDRESS_NEEDED)])
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_what_an_address_needs_is_in_each_text_with_it(
+    pattern: re.Pattern[str], needed: Sequence[re.Pattern[str]], data: st.DataObject
+) -> None:
+    assert any_in(needed, data.draw(st.from_regex(pattern)))

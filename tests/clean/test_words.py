@@ -1,12 +1,23 @@
+from unittest.mock import patch
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rensa import RMinHash
 
-from stages.clean.words import WordKind, word_list, word_sets
+from stages.clean import words
+from stages.clean.words import WordKind, word_hashes, word_list
 
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442"
 HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"
+
+ANY_CHARACTER = st.characters(exclude_categories=["Cs"])
+MIXED_TEXT = st.one_of(
+    st.text(ANY_CHARACTER),
+    # Words beside each other, in Latin, Chinese, Japanese, Korean (also in parts) and Thai, with loose accents.
+    st.text(st.sampled_from("aB_9 .\0\u00e9\u0301\u0316\u4f60\u597d\u306e\ud55c\u1112\u1161\u0e01\u0e34\U00020000")),
+)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +47,22 @@ def test_both_kinds_cut_ascii_alike(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unicode", "ascii"])
-@given(chunks=st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"])))), skipped=st.integers(0, 3))
-def test_the_words_of_a_column_are_those_of_its_texts(kind: WordKind, chunks: list[list[str]], skipped: int) -> None:
+@given(chunks=st.lists(st.lists(MIXED_TEXT)), skipped=st.integers(0, 3), batch_bytes=st.sampled_from([1, 20, 2**20]))
+def test_the_hashes_of_a_column_are_rensas_of_the_words_of_its_texts(
+    kind: WordKind, chunks: list[list[str]], skipped: int, batch_bytes: int
+) -> None:
     column = pa.chunked_array([pa.array(chunk, pa.string()).slice(skipped) for chunk in chunks], pa.string())
+    expected = RMinHash.hash_token_sets([set(word_list(text, kind)) for text in column.to_pylist()])
 
-    assert word_sets(column, kind) == [set(word_list(text, kind)) for text in column.to_pylist()]
+    with patch.object(words, "BATCH_BYTES", batch_bytes):
+        hashes = [hashes.tolist() for hashes in word_hashes(column, kind)]
+
+    assert hashes == list(map(sorted, expected))
+
+
+def test_a_word_of_a_megabyte_is_one_word() -> None:
+    text = "a" * 1_000_000 + " b"
+
+    (hashes,) = word_hashes(pa.chunked_array([[text]]), "unicode")
+
+    assert hashes.tolist() == sorted(RMinHash.hash_token_sets([text.encode().split()])[0])

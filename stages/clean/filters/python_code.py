@@ -42,7 +42,7 @@ class PythonCode(Filter):
     @staticmethod
     def measure(text: DocumentText) -> dict[str, Feature]:
         """Counts and marks, in lower case and in the first lines."""
-        head = "\n".join(text.lines[:FIRST_LINES]).lower()
+        head = "\n".join(text.first_lines(FIRST_LINES)).lower()
         return {
             "assignments": text.text.count("="),
             "config_count": text.lowered.count("config"),

@@ -81,7 +81,7 @@ ROWS = [
     Row("a line of train's code that changes no result", add_line, ["code", "train"], may=STAGES[7:]),
     Row(
         "a new column of the ledger",
-        replace("stages/clean/features.py", '"license": document.license,', '"license": document.license, "new": 1,'),
+        replace("stages/clean/facts.py", '"license": document.license,', '"license": document.license, "new": 1,'),
         ["code", "clean", "corpus_page"],
         may=["tokenizer", "tokenize", "train", "evaluate", "generate", "score", "harness", "publish"],
     ),

@@ -37,6 +37,9 @@ FILTERS = Filters.model_validate(
         "assignments_minimum": 5,
         "config_or_test": {"probability": 1.0, "occurrences_per_line": 0.05},
         "no_keywords_probability": 1.0,
+        "natural_language": None,
+        "prose": None,
+        "quality": None,
     }
 )
 

@@ -121,6 +121,14 @@ def test_another_filter_measures_its_own_columns_alone_in_one_pass_over_each_sha
     assert {names for _, names in measured} == {("facts", "Characters", "Comments", "PythonCode")}
     assert len(shards) == len(set(shards)) > 3
 
+    measured.clear()
+    clean(clean__filters__prose={"minimum": {"words": 2}, "maximum": {}})
+    assert measured == [(shard, ("Prose",)) for shard in shards]
+
+    measured.clear()
+    clean(clean__filters__prose={"minimum": {"words": 3}, "maximum": {"symbols_per_word": 5.0}})
+    assert measured == []
+
 
 def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
     clean()

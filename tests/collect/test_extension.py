@@ -4,7 +4,6 @@ Nothing else is edited but params.yaml. The two are those of CONTRIBUTING.md.
 """
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +15,7 @@ import pytest
 from stages.formats.ledger import read_ledger
 from stages.formats.reports import read_json
 from stages.runtime.stage_code import StageCode, stage_codes
-from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, write_corpus, write_project
-
-
-def added_file(name: str) -> str:
-    """What the diffs of CONTRIBUTING.md add as a file."""
-    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
-    (diff,) = (diff for diff in diffs if diff.startswith(f"+# {name}\n"))
-    return "".join(f"{line[1:]}\n" for line in diff.partition("\n # params.yaml")[0].splitlines()[1:])
-
+from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, added_file, write_corpus, write_project
 
 FILTER, KIND = added_file("filters/shouting.py"), added_file("sources/lines.py")
 

@@ -26,7 +26,7 @@ class NaturalLanguageSettings(Section):
     languages: Annotated[list[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")]], Field(min_length=1)] | None
     """Keep the documents in these languages (ISO 639, such as `en`); null keeps all."""
     confidence_minimum: Share | None
-    """Drop a document whose language is less certain: very short texts, tables, mixtures, code."""
+    """Drop a document whose language is less certain: very short texts, tables, mixtures."""
 
 
 class NaturalLanguage(Filter):

@@ -17,7 +17,9 @@ import pandas as pd
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, interleave, record
-from stages.clean.features import measure
+from stages.clean.facts import facts_of
+from stages.clean.features import measures
+from stages.clean.filtering import DocumentText, Feature
 from stages.clean.judge import apply_filters
 from stages.clean.params import Filters
 from stages.formats.documents import Document
@@ -35,6 +37,9 @@ FILTERS = Filters.model_validate(
         "assignments_minimum": 5,
         "config_or_test": {"probability": 1.0, "occurrences_per_line": 0.05},
         "no_keywords_probability": 1.0,
+        "natural_language": None,
+        "prose": None,
+        "quality": None,
     }
 )
 
@@ -76,8 +81,13 @@ def main() -> None:
 
 def our_verdicts(documents: list[Document]) -> list[bool]:
     """Whether each document is kept."""
-    rows = [{"id": d.id, "source": d.source, "path": d.path, **measure(d.text, d.path)} for d in documents]
-    ledger = apply_filters(pd.DataFrame(rows), FILTERS, seed=0)
+    found = measures(FILTERS).values()
+
+    def row(document: Document) -> dict[str, Feature]:
+        text = DocumentText(document.text)
+        return facts_of(document, text) | {name: value for measure in found for name, value in measure(text).items()}
+
+    ledger = apply_filters(pd.DataFrame([row(document) for document in documents]), FILTERS, seed=0)
     return [verdict == "kept" for verdict in ledger["verdict"]]
 
 

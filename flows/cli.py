@@ -33,7 +33,7 @@ app = cyclopts.App(
     suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
 )
 
-data = cyclopts.App(name="data", help="Questions about the data; nothing is changed.")
+data = cyclopts.App(name="data", help="Questions about the data, and a classifier for it; no result is changed.")
 app.command(data)
 
 

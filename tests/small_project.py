@@ -5,6 +5,7 @@ stores), tests/flows/small_pipeline.py (the whole pipeline) and tests/flows/toy.
 """
 
 import copy
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,9 @@ SECTIONS: dict[str, Any] = {
             "assignments_minimum": None,
             "config_or_test": None,
             "no_keywords_probability": None,
+            "natural_language": None,
+            "prose": None,
+            "quality": None,
         },
         "words": "unicode",
         "near_duplicates": None,
@@ -222,6 +226,13 @@ def write_corpus(folder: Path, count: int) -> None:
     (folder / "corpus").mkdir(exist_ok=True)
     for number in range(count):
         (folder / "corpus" / f"module_{number:03d}.py").write_text(function_text(number), encoding="utf-8")
+
+
+def added_file(name: str) -> str:
+    """What the diffs of CONTRIBUTING.md add as a file."""
+    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    (diff,) = (diff for diff in diffs if diff.startswith(f"+# {name}\n"))
+    return "".join(f"{line[1:]}\n" for line in diff.partition("\n # params.yaml")[0].splitlines()[1:])
 
 
 def document(text: str, source: str = "s", path: str = "p.py") -> Document:

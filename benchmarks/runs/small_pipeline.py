@@ -29,7 +29,8 @@ from stages.runtime.section import read_params_file
 ROOT = Path(__file__).parents[2]
 
 COPIED = (
-    "stages launch conf problems tasks dvc.yaml requirements.lock pyproject.toml accepted.yaml .gitignore .dvcignore"
+    "stages filters sources launch conf problems tasks dvc.yaml requirements.lock pyproject.toml accepted.yaml "
+    ".gitignore .dvcignore"
 )
 
 DOCUMENTS = 16

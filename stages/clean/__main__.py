@@ -4,6 +4,7 @@ What was kept and what was dropped is reported per filter: figures for DVC, tabl
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,11 +22,14 @@ from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
+from stages.runtime.inputs import read_besides
 from stages.runtime.section import read_section
 
 
 def main() -> None:
     params = read_section("clean", CleanParams)
+    if (quality := params.filters.quality) is not None:
+        read_besides("clean.filters.quality.model", Path(quality.model))
     judged = judge(require_documents(DOCUMENTS), params)
     ledger = judged.ledger
 

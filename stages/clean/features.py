@@ -1,86 +1,82 @@
-"""The ledger: a row for each document with where it comes from and every feature, measured once and kept."""
+"""The ledger: a row for each document with where it comes from and every feature, measured once and kept.
 
-import hashlib
-from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+The features of one filter are kept apart from those of the others, by the code that measures them. So a filter that is
+new or edited costs its own columns, and a threshold costs nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 
-from stages.clean.filtering import DocumentText, Feature, filter_classes
-from stages.clean.vectorized.code_points import space
+from stages.clean.facts import facts_of
+from stages.clean.filtering import DocumentText, Feature, Measure
+from stages.clean.params import Filters, filter_classes
 from stages.formats.documents import documents_of, read_shard, read_table, write_table
-from stages.runtime.cache import map_cached, shard_sha256
+from stages.runtime.cache import map_cached_parts, shard_sha256
+from stages.runtime.entry import InputsChangedError, UserError
 
 FEATURES = "features.parquet"
 
-LANGUAGE_OF_SUFFIX = {
-    extension: language
-    for language, extensions in {
-        "C": ".c .h", "C++": ".cc .cpp .cxx .hpp", "CSS": ".css", "Go": ".go", "HTML": ".html .htm", "JSON": ".json",
-        "Java": ".java", "JavaScript": ".js .mjs", "Markdown": ".md", "Python": ".py .pyi", "Rust": ".rs",
-        "SQL": ".sql", "Shell": ".sh .bash", "TOML": ".toml", "TypeScript": ".ts .tsx", "YAML": ".yaml .yml",
-        "reStructuredText": ".rst", "text": ".txt",
-    }.items()
-    for extension in extensions.split()
-}  # fmt: skip
-
-ASCII_SPACE = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
+FACTS = "facts"
+LAST_COLUMNS = ("language", "content_sha256")
+"""Of the facts; the others are the ledger's first."""
 
 
-def measure(text: str, path: str) -> dict[str, Feature]:
-    """The features of one document: those that reports need, and those of every filter. Lengths count characters.
-
-    `language` is guessed by the path's extension, empty where it is unknown. `content_sha256` is of the text without
-    white space: equal for exact duplicates, as CodeParrot defines them.
-    """
-    read = DocumentText(text)
-    features: dict[str, Feature] = {
-        "bytes": len(read.data),
-        "characters": len(text),
-        "lines": len(read.line_lengths),
-        "newlines": text.count("\n"),
-    }
+def measures(filters: Filters) -> dict[str, Measure]:
+    """Filter, with what it depends on, -> how it measures one document; without those that measure nothing."""
+    found = {}
     for kind in filter_classes():
-        features |= kind.measure(read)
-    return features | {
-        "language": LANGUAGE_OF_SUFFIX.get(PurePosixPath(path).suffix.lower(), ""),
-        "content_sha256": hashlib.sha256(_without_space(read)).hexdigest(),
-    }
+        if (measure := kind.measurement(filters)) is not None:
+            given = measure.args if isinstance(measure, partial) else ()
+            found[" ".join((f"{kind.__module__}.{kind.__qualname__}", *map(str, given)))] = measure
+    return found
 
 
-def _without_space(read: DocumentText) -> bytes:
-    if read.is_ascii or not space()[read.beyond_ascii].any():
-        return read.data.translate(None, ASCII_SPACE)
-    return "".join(read.text.split()).encode("utf-8")
-
-
-def measure_shards(shards: Sequence[Path]) -> pd.DataFrame:
+def measure_shards(shards: Sequence[Path], filters: Filters) -> pd.DataFrame:
     """The features of every document: rows in the order of the shards, a column `shard` with the shard's name.
 
-    What was measured before is taken from the cache: one edited document costs one shard.
+    What was measured before is taken from the cache: one edited document costs one shard, a new filter its columns.
     """
-    entries = map_cached("features", shards, shard_sha256, _measure_shard)
-    frames = [
-        read_table(entry / FEATURES).to_pandas().assign(shard=shard.name)
-        for shard, entry in zip(shards, entries, strict=True)
-    ]
+    parts: dict[str, Callable[..., object]] = {FACTS: facts_of, **measures(filters)}
+    entries = map_cached_parts("features", shards, shard_sha256, parts, partial(_measure_shard, filters))
+    frames = [_columns(of_shard).assign(shard=shard.name) for shard, of_shard in zip(shards, entries, strict=True)]
     ledger: pd.DataFrame = pd.concat(frames, ignore_index=True)
     return ledger
 
 
-def _measure_shard(shard: Path, folder: Path) -> None:
-    rows = [
-        {
-            "id": document.id,
-            "source": document.source,
-            "revision": document.revision,
-            "path": document.path,
-            "license": document.license,
-            **measure(document.text, document.path),
-        }
-        for document in documents_of(read_shard(shard))
-    ]
+def _columns(entries: Mapping[str, Path]) -> pd.DataFrame:
+    tables = {name: read_table(entry / FEATURES) for name, entry in entries.items()}
+    facts = tables.pop(FACTS)
+    columns: dict[str, pa.ChunkedArray] = dict(zip(facts.column_names, facts.columns, strict=True))
+    for name, table in tables.items():
+        for column in table.column_names:
+            if column in columns:
+                raise UserError(f"clean.filters: {name} measures `{column}`, a column that the ledger has already")
+            columns[column] = table.column(column)
+    last = {name: columns.pop(name) for name in LAST_COLUMNS}
+    frame: pd.DataFrame = pa.table(columns | last).to_pandas()
+    return frame
+
+
+def _measure_shard(filters: Filters, shard: Path, parts: Sequence[str]) -> dict[str, Callable[[Path], None]]:
+    """Measure some parts of a shard in one pass over it; how to write each."""
+    found = {name: measure for name, measure in measures(filters).items() if name in parts}
+    if changed := set(parts) - found.keys() - {FACTS}:
+        raise InputsChangedError(f"clean: {', '.join(sorted(changed))}: changed meanwhile: run the same command again")
+    rows: dict[str, list[dict[str, Feature]]] = {name: [] for name in parts}
+    for document in documents_of(read_shard(shard)):
+        text = DocumentText(document.text)
+        if FACTS in rows:
+            rows[FACTS].append(facts_of(document, text))
+        for name, measure in found.items():
+            rows[name].append(measure(text))
+    return {name: partial(_write, part) for name, part in rows.items()}
+
+
+def _write(rows: list[dict[str, Feature]], folder: Path) -> None:
     write_table(folder / FEATURES, pa.Table.from_pylist(rows))
 
 

@@ -1,22 +1,19 @@
 """What a filter is: its parameters, the features that it measures, and which documents it drops.
 
-A filter is a subclass of `Filter` in a module of `stages/clean/filters/`. Nothing else names it: its fields are part of
-`clean.filters` in params.yaml, its features are columns of the ledger, its verdicts are in every report. The modules
-are asked in the order of their names, and the first filter that drops a document gives the verdict.
+A filter is a subclass of `Filter` in a module of `stages/clean/filters/`, or of the project's own folder `filters/`.
+Nothing else names it: its fields are part of `clean.filters` in params.yaml, its features are columns of the ledger,
+its verdicts are in every report.
 """
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
 from pydantic import Field
 
-from stages.clean import filters
-from stages.runtime.section import Section, subclasses_in
+from stages.runtime.section import Section
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     import numpy as np
@@ -86,24 +83,30 @@ class DocumentText:
         return "\n".join(self.text.split("\n", count)[:count]).splitlines()[:count]
 
 
+Measure: TypeAlias = Callable[[DocumentText], dict[str, Feature]]
+"""Column of the ledger -> its value for one document."""
+
+
 class Filter(Section):
     """One filter, or several that share features. A filter is off where its parameter is null (or false)."""
 
     @staticmethod
-    @abstractmethod
     def measure(text: DocumentText) -> dict[str, Feature]:
         """Column of the ledger -> its value for one document. It depends on the text alone."""
+        raise NotImplementedError
+
+    @classmethod
+    def measurement(cls, parameters: Self) -> Measure | None:
+        """How documents are measured under these parameters: by default `measure`, whatever they are.
+
+        None where nothing is measured, and the ledger has no such columns. What depends on more than the text is a
+        `partial` of a module's function, with texts that name all of it, such as the sha256 of a file that is read.
+        """
+        return cls.measure
 
     @abstractmethod
     def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
         """What each filter that is on drops by the features of all documents, each judged on its own."""
-
-
-@cache
-def filter_classes() -> tuple[type[Filter], ...]:
-    """Every filter, in the order in which they are asked."""
-    names = sorted(module.name for module in iter_modules(filters.__path__) if not module.ispkg)
-    return subclasses_in([import_module(f"stages.clean.filters.{name}") for name in names], Filter)  # type: ignore[type-abstract]
 
 
 def above(features: "pd.DataFrame", column: str, threshold: float | None) -> Iterator[Drop]:

@@ -15,10 +15,10 @@ import pandas as pd
 
 from stages.clean.decontamination import Hit, find_contaminated
 from stages.clean.features import measure_shards
-from stages.clean.filtering import draw, filter_classes
+from stages.clean.filtering import draw
 from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates import find_clusters
-from stages.clean.params import CleanParams, Filters, Split
+from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.ledger import KEPT
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
@@ -43,7 +43,7 @@ class Judgement:
 def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
     masked = mask_shards(shards, params.masks.kinds)
-    ledger = apply_filters(measure_shards(masked.paths), params.filters, params.seed)
+    ledger = apply_filters(measure_shards(masked.paths, params.filters), params.filters, params.seed)
     hits = []
     if (sets := params.decontamination) is not None:
         hits = find_contaminated(masked.paths, sets.files, sets.fields, sets.ngram_size, params.words)

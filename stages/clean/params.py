@@ -1,15 +1,33 @@
 """What `clean` keeps: filters, duplicates, evaluation sets, masks, and the split."""
 
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.clean.filtering import Count, Share, filter_classes
-from stages.runtime.section import Section
+from stages.clean import filters
+from stages.clean.filtering import Count, Filter, Share
+from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
+
+
+@cache
+def filter_classes() -> tuple[type[Filter], ...]:
+    """Every filter, in the order in which they are asked: ours, then the project's own, each by the modules' names.
+
+    The first filter that drops a document gives the verdict.
+    """
+    ours = sorted(module.name for module in iter_modules(filters.__path__) if not module.ispkg)
+    modules = [import_module(f"stages.clean.filters.{name}") for name in ours]
+    modules += [import_module(f"filters.{name}") for name in own_modules("filters")]
+    found = subclasses_in(modules, Filter)  # type: ignore[type-abstract]
+    require_distinct(((kind.__module__, name) for kind in found for name in kind.model_fields), "parameter")
+    return found
 
 
 class Filters(*filter_classes()):  # type: ignore[misc]
-    """The parameters of every module in `stages/clean/filters/`."""
+    """The parameters of every module in `stages/clean/filters/`, and of the project's own in `filters/`."""
 
 
 class NearDuplicates(Section):

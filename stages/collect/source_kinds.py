@@ -1,8 +1,9 @@
 """What a kind of source is: its parameters, and how its documents are read.
 
-A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, with its name as the type of its field
-`kind`. Nothing else names it: `collect.sources` of params.yaml takes its fields, and the stage reads its parts. Most
-kinds are a `NamedSource`; `FileSource` has the files and `RowSource` the columns that several kinds share.
+A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, or of the project's own folder
+`sources/`, with its name as the type of its field `kind`. Nothing else names it: `collect.sources` of params.yaml takes
+its fields, and the stage reads its parts. Most kinds are a `NamedSource`; `FileSource` has the files and `RowSource`
+the columns that several kinds share.
 """
 
 from abc import abstractmethod
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
 from pydantic import Field
 
 from stages.collect import sources
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section, subclasses_in
+from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     from stages.collect.content_check import ContentCheck, SeenFiles
@@ -166,6 +167,11 @@ class RowSource(NamedSource):
 
 @cache
 def source_kinds() -> tuple[type[SourceKind], ...]:
-    """Every kind of source."""
-    names = sorted(module.name for module in iter_modules(sources.__path__) if not module.ispkg)
-    return subclasses_in([import_module(f"stages.collect.sources.{name}") for name in names], SourceKind)  # type: ignore[type-abstract]
+    """Every kind of source: ours, and the project's own."""
+    ours = sorted(module.name for module in iter_modules(sources.__path__) if not module.ispkg)
+    modules = [import_module(f"stages.collect.sources.{name}") for name in ours]
+    modules += [import_module(f"sources.{name}") for name in own_modules("sources")]
+    found = [kind for kind in subclasses_in(modules, SourceKind) if "kind" in kind.model_fields]  # type: ignore[type-abstract]
+    names = ((kind.__module__, name) for kind in found for name in get_args(kind.model_fields["kind"].annotation))
+    require_distinct(names, "kind")
+    return tuple(found)

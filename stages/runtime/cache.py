@@ -3,7 +3,8 @@
 It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. A key has two
 forms of results:
 
-    an entry   `cached`, `map_cached`: a folder of files, whole or not there. An edit of one document costs one shard.
+    an entry   `cached`, `map_cached`, `map_cached_parts`: a folder of files, whole or not there. An edit of one
+               document costs one shard.
     a log      `ResultLog`: results by name, each appended as soon as it is computed, so that a kill loses none
 
 Files are copied out of it, never linked, so editing a result cannot change the cache. What is read is compared with its
@@ -84,6 +85,40 @@ def map_cached(
     for entry in entries:
         os.utime(entry)
     return entries
+
+
+def map_cached_parts(
+    kind: str,
+    items: Sequence[Item],
+    key_of: Callable[[Item], str],
+    parts: Mapping[str, Callable[..., Any]],
+    compute: Callable[[Item, Sequence[str]], Mapping[str, Callable[[Path], None]]],
+) -> list[dict[str, Path]]:
+    """For each item the folder of each of its parts: results that are computed in one pass and kept apart.
+
+    Of a part the code of its own function counts, and its name, which says all else that it depends on besides the
+    item. `compute(item, names)` gives for each of these parts how its files are written. It is asked once for an item,
+    for the parts that the cache does not know.
+    """
+    keys = [key_of(item) for item in items]
+    entries = [{name: _entry(kind, function, cache_key(name, key)) for name, function in parts.items()} for key in keys]
+    unknown = [{name: entry for name, entry in of_item.items() if not _is_known(entry)} for of_item in entries]
+    missing = [(item, of_item) for item, of_item in zip(items, unknown, strict=True) if of_item]
+    for _ in map_shards(partial(_fill_parts, compute), missing):
+        pass
+    for of_item in entries:
+        for entry in of_item.values():
+            os.utime(entry)
+    return entries
+
+
+def _fill_parts(
+    compute: Callable[[Item, Sequence[str]], Mapping[str, Callable[[Path], None]]],
+    item_and_entries: tuple[Item, dict[str, Path]],
+) -> None:
+    item, entries = item_and_entries
+    for name, write in compute(item, list(entries)).items():
+        _fill(entries[name], write)
 
 
 def _fill_for(compute: Callable[[Item, Path], None], entry_and_item: tuple[Path, Item]) -> None:

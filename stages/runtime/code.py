@@ -23,13 +23,16 @@ from stages.runtime.entry import UserError
 from stages.runtime.hashes import Module, read_module
 
 ROOT = Path(__file__).parents[2]
-"""The folder that holds the packages `stages` and `flows`."""
+"""The folder that holds the packages `stages` and `flows`, and the project's own folders."""
 
 RUNTIME = "stages/runtime/"
 """How any stage runs, not what it computes: not in the key of a shard or of a checkpoint, or a clearer message there
 would throw away a night's work. The DVC stages do depend on it."""
 
-PACKAGES = ("stages", "flows")
+OWN_FOLDERS = ("filters", "sources")
+"""Where a project has filters and kinds of sources of its own, at its top (`stages.runtime.section`)."""
+
+PACKAGES = ("stages", "flows", *OWN_FOLDERS)
 """What is ours; any other module is a library or Python's own."""
 
 
@@ -142,8 +145,9 @@ def code_key(function: Callable[..., Any]) -> str:
 
 @cache
 def _key_of_file(file: Path) -> str:
-    sources = Sources()
-    files = sources.closure([file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else str(file)])
+    root = ROOT if file.is_relative_to(ROOT) else Path.cwd()
+    sources = Sources(root)
+    files = sources.closure([file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)])
     libraries = sorted(sources.libraries(files) - sys.stdlib_module_names)
     versions = [f"{name} {_installed(name)}" for name in libraries]
     return _sha256([sources.sha256(files), *versions, platform.python_version()])

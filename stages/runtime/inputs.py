@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from stages.runtime.code import OWN_FOLDERS
 from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.section import differences, value_at
 from stages.runtime.stage_code import (
@@ -239,12 +240,13 @@ def _changed_files(before: dict[str, FileState], now: dict[str, FileState]) -> I
 
 
 def _loaded_code() -> Iterator[str]:
-    """The files of the modules of `stages` that this process has loaded, relative to this folder."""
+    """The files of the modules of ours that this process has loaded, relative to this folder."""
     here = Path.cwd()
+    folders = ("stages", *OWN_FOLDERS)
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "")
-        ours = name.startswith("stages.") or name == "__main__"
-        if ours and file.is_relative_to(here / "stages") and file.stat().st_size:
+        ours = name.partition(".")[0] in folders or name == "__main__"
+        if ours and any(file.is_relative_to(here / folder) for folder in folders) and file.stat().st_size:
             yield file.relative_to(here).as_posix()
 
 

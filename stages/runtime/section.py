@@ -1,10 +1,11 @@
-"""A stage's section of params.yaml, read into its typed model; and nested values by dotted keys.
+"""A stage's section of params.yaml, read into its typed model; the models that modules add; values by dotted keys.
 
 `params.yaml` is the only place with values; a model has types, units and bounds, and no defaults.
 """
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stages.runtime.code import OWN_FOLDERS
 from stages.runtime.credentials import refuse_credentials, without_credentials
 from stages.runtime.entry import UserError
 
@@ -38,6 +40,43 @@ def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[
     return tuple(
         member for module, member in members if issubclass(member, base) and member.__module__ == module.__name__
     )
+
+
+def own_modules(folder: str) -> list[str]:
+    """The names of the project's own modules in a folder of `OWN_FOLDERS`, sorted; from now on they can be imported.
+
+    They are `FOLDER.NAME`, and may import each other so. The project's folder does not enter the path of imports: a
+    folder there that is called like a library (`datasets/`) would hide it. Empty where the project has no such folder.
+    Raises UserError for a file whose name no module can have.
+    """
+    if folder not in OWN_FOLDERS:
+        raise ValueError(f"{folder}: not one of {', '.join(OWN_FOLDERS)}")
+    names = sorted(path.stem for path in Path(folder).glob("[!_.]*.py"))
+    for name in names:
+        if not name.isidentifier():
+            raise UserError(
+                f"{folder}/{name}.py: not a name that Python can import; rename it, e.g. {_renamed(name)}.py"
+            )
+    if names:
+        package = ModuleType(folder, f"The project's own {folder}.")
+        package.__path__ = [str(Path(folder).absolute())]
+        sys.modules[folder] = package
+    return names
+
+
+def _renamed(name: str) -> str:
+    letters = "".join(letter if letter.isalnum() else "_" for letter in name)
+    return letters if letters.isidentifier() else f"own_{letters}"
+
+
+def require_distinct(defined: Iterable[tuple[str, str]], what: str) -> None:
+    """Raise UserError where two modules define the same name. `defined`: (module, name), `what` in words."""
+    owners: dict[str, str] = {}
+    for module, name in defined:
+        if name in owners:
+            first, second = (f"{dotted.replace('.', '/')}.py" for dotted in (owners[name], module))
+            raise UserError(f"{second}: {first} has a {what} `{name}` already; rename one of them")
+        owners[name] = module
 
 
 class _Yaml12Loader(yaml.SafeLoader):

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 
 from stages.clean import features
 from stages.clean.__main__ import main
+from stages.clean.params import Filters
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import document_id, read_documents
 from stages.formats.reports import read_json
@@ -87,16 +89,45 @@ def forget_cache() -> None:
             path.unlink()
 
 
-def test_another_threshold_measures_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
+    """(shard, names of the filters) for each measuring; its list fills while the test runs."""
+    passes: list[tuple[str, tuple[str, ...]]] = []
+    measure_shard = features._measure_shard
+
+    def noting(filters: Filters, shard: Path, parts: Sequence[str]) -> Any:
+        passes.append((shard.name, tuple(name.rpartition(".")[2] for name in parts)))
+        return measure_shard(filters, shard, parts)
+
+    monkeypatch.setattr(features, "_measure_shard", noting)
+    return passes
+
+
+Passes = list[tuple[str, tuple[str, ...]]]
+
+
+def test_another_threshold_measures_nothing_again(measured: Passes) -> None:
     clean()
-
-    def fail(*_: Any) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(features, "measure", fail)
+    measured.clear()
     report = clean(clean__filters__line_length_maximum=3000, clean__filters__line_length_mean_maximum=None)
 
+    assert measured == []
     assert "line_length_maximum_above" not in report["dropped"]
+
+
+def test_another_filter_measures_its_own_columns_alone_in_one_pass_over_each_shard(measured: Passes) -> None:
+    clean()
+    shards = [shard for shard, _ in measured]
+    assert {names for _, names in measured} == {("facts", "Characters", "Comments", "PythonCode")}
+    assert len(shards) == len(set(shards)) > 3
+
+    measured.clear()
+    clean(clean__filters__prose={"minimum": {"words": 2}, "maximum": {}})
+    assert measured == [(shard, ("Prose",)) for shard in shards]
+
+    measured.clear()
+    clean(clean__filters__prose={"minimum": {"words": 3}, "maximum": {"symbols_per_word": 5.0}})
+    assert measured == []
 
 
 def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
@@ -107,17 +138,10 @@ def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
     assert folder_bytes(CLEAN) | folder_bytes(Path("reports")) == before
 
 
-def test_an_edited_document_changes_one_shard_and_measures_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edited_document_changes_one_shard_and_measures_one(measured: Passes) -> None:
     clean()
     before = folder_bytes(CLEAN)
-    measured: list[str] = []
-    real = features.measure
-
-    def counting(text: str, path: str) -> Any:
-        measured.append(path)
-        return real(text, path)
-
-    monkeypatch.setattr(features, "measure", counting)
+    measured.clear()
     Path("corpus/new.py").write_text("def new():\n    return 1\n")
     collect()
     clean()
@@ -126,7 +150,7 @@ def test_an_edited_document_changes_one_shard_and_measures_one(monkeypatch: pyte
     changed = {name.split("/")[1] for name in after if "/" in name and after[name] != before.get(name)}
     assert len(before) > 9
     assert len(changed) == 1
-    assert 1 <= len(measured) < 16
+    assert {shard for shard, _ in measured} == changed
 
 
 def test_without_documents_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.clean.features import measure
 from stages.clean.filters.characters import byte_classes, reference_tokens
+from tests.clean.measured import features_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 LINES = st.text(
@@ -63,14 +63,14 @@ def codeparrot_features(text: str) -> dict[str, object]:
 @settings(max_examples=300, deadline=None)
 @given(text=TEXTS | LINES | CODE)
 def test_codeparrots_features_are_reproduced_on_any_text(text: str) -> None:
-    measured = measure(text, "a.py")
+    measured = features_of(text)
     expected = codeparrot_features(text)
 
     assert {name: measured[name] for name in expected} == pytest.approx(expected, abs=1e-12)
 
 
 def characters_per_token(text: str) -> float:
-    return float(measure(text, "a.py")["characters_per_token"])
+    return float(features_of(text)["characters_per_token"])
 
 
 def test_encoded_data_has_few_characters_per_token_and_code_has_many() -> None:
@@ -102,11 +102,11 @@ def test_the_reference_split_counts_words_signs_and_single_digits(text: str, tok
     ],
 )
 def test_comments_are_whole_lines_and_docstrings(text: str, share: float) -> None:
-    assert measure(text, "a.py")["comment_share"] == pytest.approx(share)
+    assert features_of(text)["comment_share"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
     ("path", "language"), [("a/b.py", "Python"), ("a.RS", "Rust"), ("Makefile", ""), ("a.py.bin", "")]
 )
 def test_the_language_is_guessed_by_the_extension(path: str, language: str) -> None:
-    assert measure("x", path)["language"] == language
+    assert features_of("x", path)["language"] == language

@@ -4,12 +4,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stages.clean.features import measure
 from stages.clean.filtering import draw
 from stages.clean.judge import apply_filters, assign_splits, check_splits, drop_exact_duplicates
 from stages.clean.params import CleanParams
-from stages.formats.documents import Document, document_id
 from stages.runtime.entry import UserError
+from tests.clean.measured import features_of
 from tests.small_project import sections
 
 CODE = "def f(value):\n    return value\n"
@@ -17,11 +16,10 @@ CODE = "def f(value):\n    return value\n"
 
 def ledger(texts: Iterable[tuple[str, str, str]], **changes: Any) -> pd.DataFrame:
     """The judged ledger of (source, path, text) with some of clean's parameters changed."""
-    documents = [Document(document_id(text), source, "1", path, "MIT", text) for source, path, text in texts]
-    facts = [{"id": d.id, "source": d.source, "path": d.path} | measure(d.text, d.path) for d in documents]
     values = sections(**{f"clean__{name}": value for name, value in changes.items()})["clean"]
     params = CleanParams.model_validate(values)
-    judged = drop_exact_duplicates(apply_filters(pd.DataFrame(facts), params.filters, params.seed))
+    rows = [features_of(text, path, source, **values["filters"]) for source, path, text in texts]
+    judged = drop_exact_duplicates(apply_filters(pd.DataFrame(rows), params.filters, params.seed))
     return assign_splits(judged, params.split, params.seed)
 
 

@@ -1,4 +1,7 @@
-"""A filter and a kind of source are one new file each: nothing else is edited but params.yaml."""
+"""A filter and a kind of source are one new file each, in the package or at the project's top.
+
+Nothing else is edited but params.yaml. The two are those of CONTRIBUTING.md.
+"""
 
 import os
 import subprocess
@@ -12,44 +15,15 @@ import pytest
 from stages.formats.ledger import read_ledger
 from stages.formats.reports import read_json
 from stages.runtime.stage_code import StageCode, stage_codes
-from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, write_corpus, write_project
+from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, added_file, write_corpus, write_project
 
-FILTER = '''
-"""Drops documents that shout."""
+FILTER, KIND = added_file("filters/shouting.py"), added_file("sources/lines.py")
 
-from stages.clean.filtering import Filter, Share, above
+Files = tuple[str, str]
+"""Of a filter and of a kind of source."""
 
-
-class Shouting(Filter):
-    capital_share_maximum: Share | None
-
-    @staticmethod
-    def measure(text):
-        return {"capital_share": sum(map(str.isupper, text.text)) / max(len(text.text), 1)}
-
-    def drops(self, features, seed):
-        yield from above(features, "capital_share", self.capital_share_maximum)
-'''
-
-KIND = '''
-"""Lines of a text file, one document each."""
-
-from pathlib import Path
-from typing import Literal
-
-from stages.collect.source_kinds import NamedSource
-
-
-class Lines(NamedSource):
-    kind: Literal["lines"]
-    file: str
-
-    def items(self, reading):
-        for number, line in enumerate(Path(self.file).read_text().splitlines(), start=1):
-            yield self.item(f"{self.file}#{number}", line)
-'''
-
-FILTER_FILE, KIND_FILE = "stages/clean/filters/shouting.py", "stages/collect/sources/lines.py"
+OWN: Files = ("filters/shouting.py", "sources/lines.py")
+SHIPPED: Files = ("stages/clean/filters/shouting.py", "stages/collect/sources/lines.py")
 LINES = {name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs")}
 
 
@@ -68,9 +42,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def add_both() -> None:
-    Path(FILTER_FILE).write_text(FILTER)
-    Path(KIND_FILE).write_text(KIND)
+def add_both(files: Files = OWN) -> None:
+    for file, text in zip(files, (FILTER, KIND), strict=True):
+        Path(file).parent.mkdir(exist_ok=True)
+        Path(file).write_text(text)
     filters: dict[str, Any] = SECTIONS["clean"]["filters"] | {"capital_share_maximum": 0.5}
     sources = [FILES_SOURCE, LINES | {"kind": "lines", "name": "shouts", "file": "shout.txt"}]
     write_project(Path(), collect__sources=sources, clean__filters=filters)
@@ -82,8 +57,9 @@ def run(stage: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_one_file_adds_a_kind_of_source_and_one_a_filter(project: Path) -> None:
-    add_both()
+@pytest.mark.parametrize("files", [OWN, SHIPPED])
+def test_one_file_adds_a_kind_of_source_and_one_a_filter(project: Path, files: Files) -> None:
+    add_both(files)
 
     assert [(done.returncode, done.stderr) for done in map(run, ("collect", "clean"))] == [(0, ""), (0, "")]
 
@@ -101,26 +77,81 @@ def test_their_parameters_are_checked_as_all_others(project: Path) -> None:
     path.write_text(path.read_text().replace("capital_share_maximum: 0.5", "capital_share_maximum: 7"))
     assert "clean.filters.capital_share_maximum = 7: Input should be less than" in run("clean").stderr
 
-    Path(FILTER_FILE).unlink()
+    Path(OWN[0]).unlink()
     assert "clean.filters.capital_share_maximum: unknown parameter (value 7)" in run("clean").stderr
     path.write_text(path.read_text().replace("file: shout.txt", "fil: shout.txt"))
     assert "collect.sources.1.file: missing" in run("collect").stderr
 
 
-def test_a_change_of_one_reruns_its_stage_and_no_other(project: Path) -> None:
+@pytest.mark.parametrize("files", [OWN, SHIPPED])
+def test_a_change_of_one_reruns_its_stage_and_no_other_and_a_comment_none(project: Path, files: Files) -> None:
     def changed(before: dict[Path, StageCode]) -> dict[str, list[str]]:
         now = stage_codes(project)
         return {path.stem: old.changes_to(now[path]) for path, old in before.items() if old != now[path]}
 
+    filter_file, kind_file = files
     before = stage_codes(project)
-    add_both()
-    assert changed(before) == {"clean": [f"{FILTER_FILE} is new"], "collect": [f"{KIND_FILE} is new"]}
+    add_both(files)
+    assert changed(before) == {"clean": [f"{filter_file} is new"], "collect": [f"{kind_file} is new"]}
 
     before = stage_codes(project)
-    Path(FILTER_FILE).write_text(FILTER.replace("str.isupper", "str.islower"))
-    assert changed(before) == {"clean": [f"{FILTER_FILE} modified"]}
-    Path(KIND_FILE).write_text(KIND.replace("start=1", "start=0"))
+    Path(filter_file).write_text(f"# Loud texts.\n{FILTER}")
+    assert changed(before) == {}
+    Path(filter_file).write_text(FILTER.replace("str.isupper", "str.islower"))
+    assert changed(before) == {"clean": [f"{filter_file} modified"]}
+    Path(kind_file).write_text(KIND.replace("start=1", "start=0"))
     assert changed(before).keys() == {"clean", "collect"}
+
+
+def test_an_own_module_may_import_one_next_to_it_which_is_code_of_the_stage_too(project: Path) -> None:
+    add_both()
+    Path("filters/letters.py").write_text("def is_loud(letter):\n    return letter.isupper()\n")
+    Path(OWN[0]).write_text(
+        FILTER.replace("str.isupper", "is_loud").replace(
+            "import pandas", "from filters.letters import is_loud\nimport pandas"
+        )
+    )
+
+    assert [run(stage).stderr for stage in ("collect", "clean")] == ["", ""]
+    assert {"filters/letters.py", OWN[0]} <= stage_codes(project)[Path("code/clean.json")].files.keys()
+
+
+def test_an_own_folder_hides_no_library(project: Path) -> None:
+    """`sources/datasets.py` is not what `import datasets` finds, and `filters/json.py` no standard library."""
+    add_both()
+    Path("filters/json.py").write_text("raise SystemExit('imported')\n".replace("raise", "X = 1  # raise"))
+    assert run("collect").stderr == ""
+    assert run("clean").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "stage", "said"),
+    [
+        (
+            "filters/again.py",
+            FILTER.replace("capital_share_maximum", "digit_share_maximum"),
+            "clean",
+            "filters/again.py: stages/clean/filters/characters.py has a parameter `digit_share_maximum` already",
+        ),
+        (
+            "sources/again.py",
+            KIND.replace('"lines"', '"jsonl"'),
+            "collect",
+            "sources/again.py: stages/collect/sources/text_rows.py has a kind `jsonl` already; rename one of them",
+        ),
+        (
+            "filters/my-own.py",
+            FILTER,
+            "clean",
+            "filters/my-own.py: not a name that Python can import; rename it, e.g. my_own.py",
+        ),
+    ],
+)
+def test_what_cannot_be_added_is_named(project: Path, file: str, text: str, stage: str, said: str) -> None:
+    Path(file).parent.mkdir()
+    Path(file).write_text(text)
+
+    assert said in run(stage).stderr
 
 
 def test_every_filter_and_every_kind_that_is_shipped_is_code_of_its_stage() -> None:

@@ -27,6 +27,8 @@ STAGES = [
 
 CODE = (
     "stages",
+    "filters",
+    "sources",
     "problems",
     "tasks",
     "launch",

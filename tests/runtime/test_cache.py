@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Timer
@@ -12,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from stages.runtime.cache import CACHE, SUMS, ResultLog, cache_key, cached, drop_others, drop_unused, map_cached
+from stages.runtime.cache import (
+    CACHE,
+    SUMS,
+    ResultLog,
+    cache_key,
+    cached,
+    drop_others,
+    drop_unused,
+    map_cached,
+    map_cached_parts,
+)
 from stages.runtime.entry import UserError
 
 
@@ -46,6 +58,22 @@ def test_a_damaged_entry_is_computed_again(damage: str, capsys: pytest.CaptureFi
     assert (cached("toy", cache_key("a"), lambda folder: write("right", folder)) / "result").read_text() == "right"
     map_cached("toy", ["a"], cache_key, lambda item, folder: write("right", folder))
     assert capsys.readouterr().out.count("damaged") == 1
+
+
+def test_parts_of_an_item_are_computed_in_one_pass_and_only_those_that_are_not_known() -> None:
+    passes: list[tuple[str, list[str]]] = []
+
+    def compute(item: str, names: Sequence[str]) -> dict[str, Callable[[Path], None]]:
+        passes.append((item, list(names)))
+        return {name: partial(write, f"{name} of {item}") for name in names}
+
+    def texts(*names: str, items: str = "ab") -> list[list[str]]:
+        entries = map_cached_parts("toy", list(items), cache_key, dict.fromkeys(names, write), compute)
+        return [[(of_item[name] / "result").read_text() for name in names] for of_item in entries]
+
+    assert texts("x", "y") == [["x of a", "y of a"], ["x of b", "y of b"]]
+    assert texts("y", "z", items="abc") == [[f"{name} of {item}" for name in "yz"] for item in "abc"]
+    assert passes == [("a", ["x", "y"]), ("b", ["x", "y"]), ("a", ["z"]), ("b", ["z"]), ("c", ["y", "z"])]
 
 
 def test_a_failure_leaves_no_entry() -> None:

@@ -24,12 +24,16 @@ from stages.publish.lock import outside_deps, recorded_code
 from stages.publish.record import git
 from stages.publish.record.secrets import find_secret
 from stages.publish.record.settings import COPIED
+from stages.runtime.code import OWN_FOLDERS
 from stages.runtime.hashes import read_module
 
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
 
-CODE = ("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja")
+CODE = (
+    *("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja"),
+    *(f"{folder}/*.{ending}" for folder in OWN_FOLDERS for ending in ("py", "md")),
+)
 LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
 """What a run needs besides the dependencies of its stages, in a project without a repository."""
 

@@ -15,6 +15,7 @@ import pytest
 
 from stages.runtime.stage_code import pinned
 from tests.flows.small_pipeline import STAGES, repro, run
+from tests.small_project import added_file
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ def add_document(folder: Path) -> None:
     )
 
 
+def add_filter(folder: Path) -> None:
+    (folder / "filters/shouting.py").write_text(added_file("filters/shouting.py"))
+    param("    generated: true\n", "    generated: true\n    capital_share_maximum: 1.0\n")(folder)
+
+
 def upgrade(folder: Path) -> None:
     """A release of fastokens that is installed before the first on the path, and locked."""
     replace("requirements.lock", "fastokens==", "fastokens==99.")(folder)
@@ -80,8 +86,8 @@ ROWS = [
     Row("a comment in train's code", add_comment, ["code"]),
     Row("a line of train's code that changes no result", add_line, ["code", "train"], may=STAGES[7:]),
     Row(
-        "a new column of the ledger",
-        replace("stages/clean/features.py", '"license": document.license,', '"license": document.license, "new": 1,'),
+        "a filter of one's own that drops nothing, a new column of the ledger",
+        add_filter,
         ["code", "clean", "corpus_page"],
         may=["tokenizer", "tokenize", "train", "evaluate", "generate", "score", "harness", "publish"],
     ),

@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from stages.collect.located import find_visible, one_line, opened
+from stages.collect.located import find_visible, one_line
+from stages.collect.opening import opened
 from stages.collect.source_kinds import FileSource, Name, Reading, RowSource, SourceItem
 from stages.runtime.entry import UserError
 from stages.runtime.hub import data_set_error

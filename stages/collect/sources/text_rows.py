@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, cast
 
-from stages.collect.located import decompressed, find_visible
+from stages.collect.located import find_visible
+from stages.collect.opening import decompressed
 from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, RowSource, SourceItem
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError

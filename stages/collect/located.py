@@ -3,19 +3,23 @@
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UnavailableError, UserError
+
+if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
+    from stages.collect.content_check import State
 
 HIDDEN = "hidden (its name begins with a dot)"
 NOT_REGULAR = "no regular file"
 LINK_OUT = "link out of its folder"
 LINKED_FOLDER = "link to a folder (not followed)"
+OTHER_NAME = "link to a file that is taken by its own name"
 
 DENIED_STATUS = {401, 403}
 """Status codes of HTTP with which a server refuses the credentials, or asks for some."""
@@ -38,17 +42,17 @@ class LocatedFile:
     """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
     size: int | None = None
     """Bytes, where it is known."""
-    state: tuple[int, int, int, int] | None = None
-    """Of a file on this machine, which tells whether it has changed: size in bytes, time of the content's and of the
-    entry's last change in nanoseconds, inode."""
+    state: "State | None" = None
+    """Of a file on this machine, which tells whether it has changed."""
 
 
 def find(patterns: Sequence[str]) -> list[LocatedFile]:
     """What the patterns match, each once, in the order of the names; a folder gives all below it.
 
-    Hidden files (of a hidden folder: the folder), links to nowhere or to folders and links out of the pattern's folder
-    have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that matches
-    nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
+    A file that they match by several names (`a`, `b/../a`, its absolute path, a link) is one. Hidden files (of a hidden
+    folder: the folder), links to nowhere, to folders, to files that are matched too, and links out of the pattern's
+    folder have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that
+    matches nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
     """
     found: dict[str, LocatedFile] = {}
     for pattern in patterns:
@@ -59,7 +63,34 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
             remedy = f"`{link.name}` is a {link.flaw}: copy it, or name it in globs" if link else "correct the path"
             raise UserError(f"collect.sources: `{pattern}` matches no file; {remedy}{where}")
         found.update((file.name, file) for file in files)
-    return [found[name] for name in sorted(found)]
+    return _without_other_names([found[name] for name in sorted(found)])
+
+
+def _without_other_names(files: list[LocatedFile]) -> list[LocatedFile]:
+    """Each file once, by the name that is no link and not absolute, if it has such; a link to it has a flaw."""
+    by_state: dict[State, list[LocatedFile]] = {}
+    for file in files:
+        if file.state is not None and not file.flaw:
+            by_state.setdefault(file.state, []).append(file)
+    dropped, links = set(), set()
+    for alike in by_state.values():
+        named: dict[str, list[LocatedFile]] = {}
+        for file in alike if len(alike) > 1 else ():  # only such may be one file
+            named.setdefault(os.path.realpath(file.name), []).append(file)
+        for path, names in named.items():
+            first = min(names, key=partial(_indirection, path))
+            others = {file.name for file in names if file is not first}
+            links |= {name for name in others if Path(name).is_symlink()}
+            dropped |= others - links
+    return [
+        replace(file, flaw=OTHER_NAME) if file.name in links else file for file in files if file.name not in dropped
+    ]
+
+
+def _indirection(path: str, file: LocatedFile) -> tuple[bool, bool, str]:
+    """Least for the plainest name of the file at a path."""
+    name = Path(file.name)
+    return str(name.absolute()) != path, name.is_absolute(), file.name
 
 
 def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
@@ -71,8 +102,8 @@ def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
 
 
 def find_visible(patterns: Sequence[str]) -> list[LocatedFile]:
-    """As `find`, without the hidden files and without links to folders that the patterns see by their own names."""
-    return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER)]
+    """As `find`, without the hidden files and without links to what the patterns see by its own name."""
+    return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER, OTHER_NAME)]
 
 
 def _local(pattern: Path) -> Iterator[LocatedFile]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from stages.clean.decontamination import Hit
 from stages.clean.features import write_ledger
-from stages.clean.judge import check_splits, judge
+from stages.clean.judge import check_splits, judge, kept_rows
 from stages.clean.params import CleanParams
 from stages.clean.splits import write_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
@@ -43,6 +43,7 @@ def main() -> None:
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits"):
         drop_unused(cache)
+    print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", flush=True)
 
 
 def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.collect.content_check import SeenFiles
+from stages.collect.download import KIND as DOWNLOADS
+from stages.collect.download import forget_unfinished
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams
 from stages.collect.source_kinds import source_kinds
@@ -36,7 +38,9 @@ def main() -> None:
     write_json(REPORTS / "collect.json", summary(taken, corpus_id(DOCUMENTS)))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     seen.save()
-    drop_unused(CACHE_NAME)
+    for cache in (CACHE_NAME, DOWNLOADS):
+        drop_unused(cache)
+    forget_unfinished()
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
     print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     from stages.collect.content_check import State
@@ -20,15 +19,6 @@ NOT_REGULAR = "no regular file"
 LINK_OUT = "link out of its folder"
 LINKED_FOLDER = "link to a folder (not followed)"
 OTHER_NAME = "link to a file that is taken by its own name"
-
-DENIED_STATUS = {401, 403}
-"""Status codes of HTTP with which a server refuses the credentials, or asks for some."""
-
-GONE_STATUS = {404, 410}
-"""With which it says that there is no such file."""
-
-SILENT_SECONDS = 20
-"""A server that sends nothing for so long is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +34,8 @@ class LocatedFile:
     """Bytes, where it is known."""
     state: "State | None" = None
     """Of a file on this machine, which tells whether it has changed."""
+    fetch: Callable[[], object] | None = None
+    """Begins to download it; None where it is read from where it is."""
 
 
 def find(patterns: Sequence[str]) -> list[LocatedFile]:
@@ -54,9 +46,11 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
     folder have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that
     matches nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
     """
+    from stages.collect.remote import remote_files  # which imports this module
+
     found: dict[str, LocatedFile] = {}
     for pattern in patterns:
-        files = list(_remote(pattern) if "://" in pattern else _local(Path(pattern)))
+        files = list(remote_files(pattern) if "://" in pattern else _local(Path(pattern)))
         if all(file.flaw in (HIDDEN, LINK_OUT, LINKED_FOLDER) for file in files):
             link = next((file for file in files if file.flaw != HIDDEN), None)
             where = "" if "://" in pattern else f" (relative to {Path.cwd()})"
@@ -185,57 +179,6 @@ def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
                 except OSError:
                     # It is not a regular file: left out and named as such.
                     yield entry
-
-
-def _remote(pattern: str) -> Iterator[LocatedFile]:
-    """What a URL names. Over HTTP that is one document, unless it has wildcards: a page with links is no folder."""
-    import fsspec  # slow, as the clients of its file systems are
-
-    web = pattern.startswith(("http://", "https://"))
-    wildcards = set("*[" if web else "*?[")  # of a web address `?` begins the query
-    try:
-        system, path = fsspec.core.url_to_fs(pattern, **(_web_options() if web else {}))
-        if not web and system.isdir(path):
-            path = path.rstrip("/") + "/**"
-        listing = system.glob(path, detail=True) if wildcards & set(path) else {path: system.info(path)}
-    except Exception as error:  # each file system of fsspec has errors of its own
-        # fsspec says of every failure of HTTP that there is no such file.
-        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-        if cause is None or getattr(cause, "status", None) in GONE_STATUS:
-            return
-        assert isinstance(cause, Exception)
-        raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
-    for name, info in listing.items():
-        if info.get("type") == "file":
-            # A page may link to files by signed addresses.
-            shown = without_credentials(system.unstrip_protocol(name))
-            below = name[len(_folder_of(path, wildcards)) :].partition("?")[0] if wildcards & set(path) else ""
-            flaw = HIDDEN if is_hidden(below.split("/"), named=path.split("/")) else ""
-            yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
-
-
-def _folder_of(path: str, wildcards: set[str]) -> str:
-    """A path up to its first part with a wildcard."""
-    first = next(position for position, character in enumerate(path) if character in wildcards)
-    return path[: path.rfind("/", 0, first) + 1]
-
-
-def _web_options() -> dict[str, Any]:
-    """Of fsspec's HTTP: the user's configuration, ~/.netrc and proxies, and an end to waiting."""
-    from aiohttp import ClientTimeout
-    from fsspec.config import conf
-
-    timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
-    configured = {**conf.get("http", {}), **conf.get("https", {})}
-    return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
-
-
-def remote_error(what: str, error: Exception) -> UserError:
-    """The error of a file system for users: refused credentials are theirs to correct, the rest may go away."""
-    reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
-        return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
-    return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 
 
 def one_line(error: Exception) -> str:

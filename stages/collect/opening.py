@@ -1,11 +1,13 @@
 """Opens the files of sources, with one message that names a file that breaks off while it is read."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
 from stages.collect.compression import BROKEN, COMPRESSED, by_ending
-from stages.collect.located import LocatedFile, one_line, remote_error
+from stages.collect.located import LocatedFile, one_line
+from stages.collect.remote import remote_error
 from stages.runtime.entry import UserError
 
 NOT_READ = (".lz4", ".7z", ".rar")
@@ -22,6 +24,8 @@ def opened(file: LocatedFile) -> Iterator[BinaryIO]:
     except UserError:
         raise
     except Exception as error:  # each file system of fsspec has errors of its own
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # of this machine, on which it is downloaded
         if "://" in file.name:
             raise remote_error(f"{file.name}: cannot be read", error) from None
         if isinstance(error, BROKEN):

@@ -524,7 +524,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.collect.located.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("stages.collect.remote.SILENT_SECONDS", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(UnavailableError, match=r"cannot be listed .*try again"),

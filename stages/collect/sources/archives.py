@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import IO, BinaryIO, Literal, Self, cast
 
 from stages.collect.compression import by_magic
+from stages.collect.download import ahead
 from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line
 from stages.collect.opening import opened
 from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, Reading, SourceItem
@@ -49,7 +50,7 @@ class Archives(FileSource):
         Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
         members than it was made with.
         """
-        for file in find_visible(self.globs):
+        for file in ahead(find_visible(self.globs)):
             unpacked = 0
             for name, reason, content in self._members(file, reading.max_document_bytes):
                 unpacked += len(content)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from stages.collect.compression import BROKEN, by_ending
+from stages.collect.download import ahead
 from stages.collect.located import LocatedFile, find
 from stages.collect.opening import opened
 from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
@@ -39,7 +40,7 @@ class Files(FileSource):
         So are rows and archives, unless a glob names them by their ending: `corpus/*.jsonl` takes JSON as it is.
         """
         as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}
-        for file in find(self.globs):
+        for file in ahead(find(self.globs), reading.max_document_bytes):
             reason = file.flaw or ("" if file.name in as_text else why_no_text(file.name))
             yield self.left_out(file.name, reason) if reason else self._read(file, reading)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
+from stages.collect.download import ahead
 from stages.collect.located import find_visible, one_line
 from stages.collect.opening import opened
 from stages.collect.source_kinds import FileSource, Name, Reading, RowSource, SourceItem
@@ -35,7 +36,7 @@ class Parquet(FileSource, RowSource):
 
         broken = (pa.ArrowException, OSError, UnicodeError)
         wanted = [name for name in (self.text, *self.fields.model_dump().values()) if name is not None]
-        for located in find_visible(self.globs):
+        for located in ahead(find_visible(self.globs)):
             with opened(located) as stream:
                 try:
                     file = pq.ParquetFile(stream, page_checksum_verification=True)

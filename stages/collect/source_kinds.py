@@ -86,7 +86,7 @@ class SourceKind(Section):
 
     @property
     def libraries(self) -> list[str]:
-        """The installed libraries that are the corpus: requirements.lock must pin them."""
+        """The installed libraries that are the corpus, or that its texts depend on: requirements.lock must pin them."""
         return []
 
     @abstractmethod

@@ -1,8 +1,6 @@
 """Files of HTTP: several at once, continued after a kill or a break, fetched again only if they changed."""
 
-import http.server
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -10,77 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stages.collect.__main__ import main
+from stages.collect.__main__ import main, unnoticed
 from stages.collect.download import KIND, PARTS
 from stages.formats.documents import read_documents
 from stages.runtime.cache import CACHE
 from tests.small_project import FILES_SOURCE, ROOT, write_project
-
-SIZE = 600_000
-"""Bytes of each file: more than what a socket holds."""
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves any path with a text of its own, its version and ranges of it (RFC 9110, 14), and notes what is asked."""
-
-    daemon_threads = True
-    version: str | None = '"1"'
-    """The ETag; None: it gives none, and no ranges."""
-    breaks_at: int | None = None
-    """Bytes after which it ends an answer, or stops sending where it `stalls`."""
-    stalls = False
-    together: threading.Barrier | None = None
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str | None]] = []
-        """Method and range of each request."""
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def text(self, path: str) -> bytes:
-        line = f"{path} {self.version}\n".encode()
-        return (line * SIZE)[:SIZE]
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_HEAD(self) -> None:
-        self._head(200, SIZE)
-
-    def do_GET(self) -> None:
-        server = self.server
-        if server.together is not None:
-            server.together.wait(20)
-        start = 0
-        if server.version and (asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))):
-            start = int(asked[1]) if self.headers["If-Range"] == server.version else 0
-        content = server.text(self.path)[start:]
-        self._head(206 if start else 200, len(content), f"bytes {start}-{SIZE - 1}/{SIZE}" if start else "")
-        self.wfile.write(content[: server.breaks_at])
-        self.wfile.flush()
-        while server.breaks_at and server.stalls:
-            time.sleep(0.1)
-
-    def _head(self, status: int, size: int, content_range: str = "") -> None:
-        self.server.asked.append((self.command, self.headers.get("Range")))
-        self.send_response(status)
-        self.send_header("Content-Length", str(size))
-        if self.server.version:
-            self.send_header("ETag", self.server.version)
-        if content_range:
-            self.send_header("Content-Range", content_range)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
+from tests.versioned_server import Server
 
 
 @pytest.fixture
@@ -164,3 +100,11 @@ def test_a_file_whose_server_names_no_version_is_fetched_each_time(server: Serve
 
     assert gets(server) == [None, None]
     assert list((CACHE / KIND).glob("??/*")) == []
+
+
+def test_a_url_that_dvc_does_not_ask_about_is_named() -> None:
+    assert unnoticed(["https://a/b", "s3://c"], ["corpus", "s3://c", "https://a/b"]) == []
+
+    [line] = unnoticed(["https://a/b", "s3://c", "s3://d/*"], ["corpus", "s3://c"])
+
+    assert line.startswith("note: params.yaml: collect.sources: https://a/b and 1 more: not among the deps of collect")

@@ -85,6 +85,8 @@ def _changed_deps(stage: Stage, folders: "Sequence[CodeFolder]", made: Collectio
                     continue
                 if folder:
                     yield from _changed_code(folder, dep)
+                elif status == "deleted" and dep.protocol != "local":
+                    yield Reason(kind, path, new="does not answer, or is gone")
                 else:
                     yield Reason(kind, path, new=status)
 

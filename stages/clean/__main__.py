@@ -11,7 +11,7 @@ import pandas as pd
 
 from stages.clean.decontamination import Hit
 from stages.clean.features import write_ledger
-from stages.clean.judge import check_splits, judge
+from stages.clean.judge import check_splits, judge, kept_rows
 from stages.clean.params import CleanParams
 from stages.clean.splits import write_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
@@ -47,6 +47,7 @@ def main() -> None:
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits"):
         drop_unused(cache)
+    print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", flush=True)
 
 
 def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:

@@ -3,10 +3,13 @@
 import csv
 import hashlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stages.collect.content_check import SeenFiles
+from stages.collect.download import KIND as DOWNLOADS
+from stages.collect.download import forget_unfinished
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams
 from stages.collect.source_kinds import source_kinds
@@ -16,6 +19,7 @@ from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import UserError, run_stage
+from stages.runtime.inputs import inputs_of_this_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
@@ -28,6 +32,10 @@ LARGEST_SOURCES = 50
 def main() -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
+    if urls := [glob for source in params.sources for glob in getattr(source, "globs", ()) if "://" in glob]:
+        inputs = inputs_of_this_stage()
+        for line in unnoticed(urls, inputs.deps if inputs else urls):
+            print(line, flush=True)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes)
@@ -36,9 +44,23 @@ def main() -> None:
     write_json(REPORTS / "collect.json", summary(taken, corpus_id(DOCUMENTS)))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     seen.save()
-    drop_unused(CACHE_NAME)
+    for cache in (CACHE_NAME, DOWNLOADS):
+        drop_unused(cache)
+    forget_unfinished()
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
     print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
+
+
+def unnoticed(urls: Sequence[str], deps: Sequence[str]) -> list[str]:
+    """A line about the URLs of sources that are not among the deps of the stage."""
+    missing = [url for url in urls if url not in deps]
+    if not missing:
+        return []
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return [
+        f"note: params.yaml: collect.sources: {missing[0]}{more}: not among the deps of collect in dvc.yaml, so DVC "
+        "will not notice a change: add it there (not one with wildcards), or run the stage with --force"
+    ]
 
 
 def corpus_id(folder: Path) -> str:

@@ -8,6 +8,7 @@ import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from stages.collect.compression import BROKEN, by_ending
 from stages.formats.documents import Document, document_id, text_size
 from stages.runtime.cache import ResultLog, drop_others
 from stages.runtime.code import code_key
@@ -51,8 +52,9 @@ class UnreadDocument(Document):
     def read(self) -> Document:
         """The document. Raises UserError if its file is gone or has changed."""
         try:
-            found = check_content(Path(self.path).read_bytes())
-        except OSError:
+            with Path(self.path).open("rb") as file, by_ending(self.path, file) as content:
+                found = check_content(content.read())
+        except BROKEN:
             found = None
         if found is None or found.text is None or found.id != self.id:
             raise UserError(f"collect: {self.path} changed while it was collected; run again")

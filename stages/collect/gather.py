@@ -12,6 +12,7 @@ from stages.collect.content_check import ContentCheck, SeenFiles, UnreadDocument
 from stages.collect.params import CollectParams
 from stages.collect.source_kinds import TOO_LARGE, Part, Reading, SourceItem
 from stages.formats.documents import Document
+from stages.runtime.workers import Progress
 
 LICENSING = Licensing()
 
@@ -49,6 +50,7 @@ class Taken:
 def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Document]:
     """Every document of every source, within the limits; `taken` counts them, `seen` knows files from earlier runs."""
     reading = Reading(params.max_document_bytes, seen)
+    progress = Progress("collect", "documents")
     for source in params.sources:
         for part in source.parts(reading):
             for document in documents_taken(part, params, taken):
@@ -56,6 +58,7 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Doc
                     taken.leave_out(document, "over collect.max_bytes, with all after it")
                     return
                 taken.take(document)
+                progress.advance(lambda: f"{taken.total_bytes / 1e6:,.0f} MB of text")
                 yield document
 
 

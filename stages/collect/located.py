@@ -1,39 +1,24 @@
-"""Finds and opens the files of sources, on this machine or at any URL that fsspec knows."""
+"""Finds the files of sources, on this machine or at any URL that fsspec knows."""
 
-import bz2
-import gzip
-import lzma
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UserError
+
+if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
+    from stages.collect.content_check import State
 
 HIDDEN = "hidden (its name begins with a dot)"
 NOT_REGULAR = "no regular file"
 LINK_OUT = "link out of its folder"
 LINKED_FOLDER = "link to a folder (not followed)"
-
-DENIED_STATUS = {401, 403}
-"""Status codes of HTTP with which a server refuses the credentials, or asks for some."""
-
-GONE_STATUS = {404, 410}
-"""With which it says that there is no such file."""
-
-SILENT_SECONDS = 20
-"""A server that sends nothing for so long is unavailable."""
-
-DECOMPRESSORS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-"""By a name's ending. Each of them checks its own checksums by the end of the file."""
-
-NOT_READ = (".zst", ".lz4", ".7z", ".rar")
+OTHER_NAME = "link to a file that is taken by its own name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +32,59 @@ class LocatedFile:
     """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
     size: int | None = None
     """Bytes, where it is known."""
-    state: tuple[int, int, int, int] | None = None
-    """Of a file on this machine, which tells whether it has changed: size in bytes, time of the content's and of the
-    entry's last change in nanoseconds, inode."""
+    state: "State | None" = None
+    """Of a file on this machine, which tells whether it has changed."""
+    fetch: Callable[[], object] | None = None
+    """Begins to download it; None where it is read from where it is."""
 
 
 def find(patterns: Sequence[str]) -> list[LocatedFile]:
     """What the patterns match, each once, in the order of the names; a folder gives all below it.
 
-    Hidden files (of a hidden folder: the folder), links to nowhere or to folders and links out of the pattern's folder
-    have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that matches
-    nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
+    A file that they match by several names (`a`, `b/../a`, its absolute path, a link) is one. Hidden files (of a hidden
+    folder: the folder), links to nowhere, to folders, to files that are matched too, and links out of the pattern's
+    folder have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that
+    matches nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
     """
+    from stages.collect.remote import remote_files  # which imports this module
+
     found: dict[str, LocatedFile] = {}
     for pattern in patterns:
-        files = list(_remote(pattern) if "://" in pattern else _local(Path(pattern)))
+        files = list(remote_files(pattern) if "://" in pattern else _local(Path(pattern)))
         if all(file.flaw in (HIDDEN, LINK_OUT, LINKED_FOLDER) for file in files):
             link = next((file for file in files if file.flaw != HIDDEN), None)
             where = "" if "://" in pattern else f" (relative to {Path.cwd()})"
             remedy = f"`{link.name}` is a {link.flaw}: copy it, or name it in globs" if link else "correct the path"
             raise UserError(f"collect.sources: `{pattern}` matches no file; {remedy}{where}")
         found.update((file.name, file) for file in files)
-    return [found[name] for name in sorted(found)]
+    return _without_other_names([found[name] for name in sorted(found)])
+
+
+def _without_other_names(files: list[LocatedFile]) -> list[LocatedFile]:
+    """Each file once, by the name that is no link and not absolute, if it has such; a link to it has a flaw."""
+    by_state: dict[State, list[LocatedFile]] = {}
+    for file in files:
+        if file.state is not None and not file.flaw:
+            by_state.setdefault(file.state, []).append(file)
+    dropped, links = set(), set()
+    for alike in by_state.values():
+        named: dict[str, list[LocatedFile]] = {}
+        for file in alike if len(alike) > 1 else ():  # only such may be one file
+            named.setdefault(os.path.realpath(file.name), []).append(file)
+        for path, names in named.items():
+            first = min(names, key=partial(_indirection, path))
+            others = {file.name for file in names if file is not first}
+            links |= {name for name in others if Path(name).is_symlink()}
+            dropped |= others - links
+    return [
+        replace(file, flaw=OTHER_NAME) if file.name in links else file for file in files if file.name not in dropped
+    ]
+
+
+def _indirection(path: str, file: LocatedFile) -> tuple[bool, bool, str]:
+    """Least for the plainest name of the file at a path."""
+    name = Path(file.name)
+    return str(name.absolute()) != path, name.is_absolute(), file.name
 
 
 def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
@@ -80,8 +96,8 @@ def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
 
 
 def find_visible(patterns: Sequence[str]) -> list[LocatedFile]:
-    """As `find`, without the hidden files and without links to folders that the patterns see by their own names."""
-    return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER)]
+    """As `find`, without the hidden files and without links to what the patterns see by its own name."""
+    return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER, OTHER_NAME)]
 
 
 def _local(pattern: Path) -> Iterator[LocatedFile]:
@@ -163,89 +179,6 @@ def _entries_below(folder: str) -> "Iterator[os.DirEntry[str]]":
                 except OSError:
                     # It is not a regular file: left out and named as such.
                     yield entry
-
-
-def _remote(pattern: str) -> Iterator[LocatedFile]:
-    """What a URL names. Over HTTP that is one document, unless it has wildcards: a page with links is no folder."""
-    import fsspec  # slow, as the clients of its file systems are
-
-    web = pattern.startswith(("http://", "https://"))
-    wildcards = set("*[" if web else "*?[")  # of a web address `?` begins the query
-    try:
-        system, path = fsspec.core.url_to_fs(pattern, **(_web_options() if web else {}))
-        if not web and system.isdir(path):
-            path = path.rstrip("/") + "/**"
-        listing = system.glob(path, detail=True) if wildcards & set(path) else {path: system.info(path)}
-    except Exception as error:  # each file system of fsspec has errors of its own
-        # fsspec says of every failure of HTTP that there is no such file.
-        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-        if cause is None or getattr(cause, "status", None) in GONE_STATUS:
-            return
-        assert isinstance(cause, Exception)
-        raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
-    for name, info in listing.items():
-        if info.get("type") == "file":
-            # A page may link to files by signed addresses.
-            shown = without_credentials(system.unstrip_protocol(name))
-            below = name[len(_folder_of(path, wildcards)) :].partition("?")[0] if wildcards & set(path) else ""
-            flaw = HIDDEN if is_hidden(below.split("/"), named=path.split("/")) else ""
-            yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
-
-
-def _folder_of(path: str, wildcards: set[str]) -> str:
-    """A path up to its first part with a wildcard."""
-    first = next(position for position, character in enumerate(path) if character in wildcards)
-    return path[: path.rfind("/", 0, first) + 1]
-
-
-def _web_options() -> dict[str, Any]:
-    """Of fsspec's HTTP: the user's configuration, ~/.netrc and proxies, and an end to waiting."""
-    from aiohttp import ClientTimeout
-    from fsspec.config import conf
-
-    timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
-    configured = {**conf.get("http", {}), **conf.get("https", {})}
-    return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
-
-
-@contextmanager
-def opened(file: LocatedFile) -> Iterator[BinaryIO]:
-    """A file to read. Raises UserError that names it if it is not a regular file or breaks off while it is read."""
-    if file.flaw:
-        raise UserError(f"{file.name}: {file.flaw}; correct or remove it")
-    try:
-        with file.open() as stream:
-            yield stream
-    except UserError:
-        raise
-    except Exception as error:  # each file system of fsspec has errors of its own
-        if "://" in file.name:
-            raise remote_error(f"{file.name}: cannot be read", error) from None
-        if isinstance(error, OSError | EOFError | lzma.LZMAError):
-            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
-        raise
-
-
-@contextmanager
-def decompressed(file: LocatedFile) -> Iterator[BinaryIO]:
-    """As `opened`; a file whose name ends in .gz, .bz2 or .xz is decompressed while it is read."""
-    if file.name.endswith(NOT_READ):
-        raise UserError(f"{file.name}: this compression is not read; decompress it, or use .gz, .bz2 or .xz")
-    with opened(file) as stream:
-        open_ = next((open_ for suffix, open_ in DECOMPRESSORS.items() if file.name.endswith(suffix)), None)
-        if open_ is None:
-            yield stream
-        else:
-            with open_(stream) as content:
-                yield content
-
-
-def remote_error(what: str, error: Exception) -> UserError:
-    """The error of a file system for users: refused credentials are theirs to correct, the rest may go away."""
-    reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
-        return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
-    return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 
 
 def one_line(error: Exception) -> str:

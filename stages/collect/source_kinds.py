@@ -7,7 +7,7 @@ the columns that several kinds share.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -30,6 +30,13 @@ Names = Annotated[list[Name], Field(min_length=1)]
 MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
+
+
+MISSING = object()
+"""The value of a field that a row does not have."""
+
+UNKNOWN = "NOASSERTION"
+"""SPDX's name for a licence that is not known, for one among several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class SourceKind(Section):
 
     @property
     def libraries(self) -> list[str]:
-        """The installed libraries that are the corpus: requirements.lock must pin them."""
+        """The installed libraries that are the corpus, or that its texts depend on: requirements.lock must pin them."""
         return []
 
     @abstractmethod
@@ -134,35 +141,72 @@ class FileSource(NamedSource):
 
 
 class Fields(Section):
-    """Names of the fields (columns) with a row's own facts; null where a row does not say."""
+    """Names of the fields (columns) with a row's own facts; null where a row does not say. `meta.path` is nested."""
 
     source: Name | None
     """e.g. `repo_name`: what documents are held out by."""
     path: Name | None
-    """e.g. `path`; else the file's path and the row's number."""
+    """e.g. `path` or `id`; else the file's path and the row's number."""
     license: Name | None
-    """e.g. `license`, an SPDX expression."""
+    """e.g. `license`: an SPDX expression, or a list of them, of which all must be allowed."""
 
 
 class RowSource(NamedSource):
     """A source whose rows are one document each."""
 
     text: Name
-    """The field (column) with the text."""
+    """The field (column) with the text: `content`, or nested in another one `meta.text`. A field of the whole name,
+    dots included, comes first."""
     fields: Fields
     """Which fields of a row hold other facts."""
 
-    def row(self, values: dict[str, Any], row_name: str) -> SourceItem:
+    def row(self, values: Mapping[str, Any], row_name: str) -> SourceItem:
         """A row with its own facts, or the source's. Raises UserError if it has no field with the text."""
-        if self.text not in values:
+        text = field_of(values, self.text)
+        if text is MISSING:
             raise UserError(f"{row_name}: no field `{self.text}`; it has {', '.join(sorted(map(str, values)))}")
-        named = {name: field for name, field in self.fields.model_dump().items() if field is not None}
-        own = {name: str(values.get(field) or "") for name, field in named.items()}
-        source, text = own.get("source") or self.name, values[self.text]
-        if not isinstance(text, str):
+        own = {
+            name: _as_text(name, field_of(values, field))
+            for name, field in self.fields.model_dump().items()
+            if field is not None
+        }
+        source = own.get("source") or self.name
+        if not isinstance(text, str | bytes):
             return SourceItem(source, row_name, reason="no text in the row")
         path, license = without_credentials(own.get("path") or row_name), own.get("license") or self.license
         return SourceItem(source, path, self.revision, license, text)
+
+
+def field_of(values: Mapping[str, Any], name: str) -> Any:
+    """The value of a field of a row, by its name or by the names that lead to it, such as `meta.text`.
+
+    `MISSING` where the row does not have it, None where what it is nested in is null.
+    """
+    if name in values:
+        return values[name]
+    outer, dot, inner = name.partition(".")
+    # A name on the way may have dots too: `a.b.c` may be `c` in `a.b`.
+    while dot:
+        if outer in values:
+            nested = values[outer]
+            return field_of(nested, inner) if isinstance(nested, Mapping) else None if nested is None else MISSING
+        part, dot, inner = inner.partition(".")
+        outer = f"{outer}.{part}"
+    return MISSING
+
+
+def _as_text(fact: str, value: Any) -> str:
+    """A fact of a row as text. Of several licences each applies to the document, so all of them must be allowed."""
+    if value is None or value is MISSING:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if fact == "license" and isinstance(value, list):
+        licenses = list(dict.fromkeys(_as_text(fact, license) for license in value))
+        if len(licenses) > 1:
+            return " AND ".join(f"({license})" if " " in license else license or UNKNOWN for license in licenses)
+        return "".join(licenses)
+    return str(value)
 
 
 @cache

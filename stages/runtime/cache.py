@@ -27,7 +27,7 @@ from stages.runtime.atomic import atomic_write, flush_folder_to_disk, only_write
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.runtime.workers import map_shards
+from stages.runtime.workers import counted, map_shards
 
 Item = TypeVar("Item")
 
@@ -80,7 +80,9 @@ def map_cached(
     """
     entries = [_entry(kind, compute, key_of(item)) for item in items]
     missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
-    for _ in map_shards(partial(_fill_for, compute), list(missing.items()), threads_each):
+    for _ in counted(
+        map_shards(partial(_fill_for, compute), list(missing.items()), threads_each), kind, "shards", len(missing)
+    ):
         pass
     for entry in entries:
         os.utime(entry)
@@ -167,6 +169,8 @@ def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
     # Two workers may compute the same entry at once; each has a place of its own, and the same bytes. Its lock, held
     # until it has the entry's name, tells it from what a kill has left. `drop_unused` may hold it for an instant.
     own = entry.with_name(f".{entry.name}.{os.getpid()}.partial")
+    for left in entry.parent.glob(f".{entry.name}.*.partial"):
+        remove_left_behind(left)
     with only_writer(own, wait=True):
         try:
             compute(own)

@@ -23,6 +23,7 @@ VARIABLES = {
     "PARROTFLOW_HARNESS_BATCH": ("16 on a GPU, 4 on a CPU", "requests of lm-evaluation-harness answered at once"),
     "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that run side by side"),
     "PARROTFLOW_RESOURCES": ("1 of each", "how many stages may use a named resource at once"),
+    "PARROTFLOW_DOWNLOADS": ("4", "files of HTTP that `collect` downloads at once"),
     "PARROTFLOW_SHARD_CACHE_GB": ("50", "gigabytes that each kind of result may keep in .parrotflow/cache"),
     "PARROTFLOW_SIGNING_KEY": ("none", "private key of ssh-keygen that signs published revisions"),
     "PARROTFLOW_SIGNING_PASSPHRASE": ("none", "its passphrase"),

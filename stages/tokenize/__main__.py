@@ -28,7 +28,9 @@ def main() -> None:
         with atomic_folder(TOKENS / split) as folder:
             report[split] = summary(write_store(shards[split], encoding, folder))
     write_json(REPORTS / "tokenize.json", report)
-    drop_unused("tokens")
+    for cache in ("tokens", "parity"):
+        drop_unused(cache)
+    print(*(f"{split}: {report[split]['tokens']:,} tokens by {engine}" for split in SPLITS), sep="\n", flush=True)
 
 
 def summary(manifest: Manifest) -> dict[str, Any]:

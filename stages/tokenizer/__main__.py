@@ -24,6 +24,7 @@ def main() -> None:
     require_documents(TRAINING_DOCUMENTS)
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, folder)
+    print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
     write_json(
         REPORTS / "tokenizer.json",
         {

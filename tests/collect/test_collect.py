@@ -170,6 +170,23 @@ def test_a_pattern_takes_what_it_matches_each_once() -> None:
     assert collect(source)["documents"] == 3
 
 
+@pytest.mark.parametrize("kind", ["files", "jsonl"])
+def test_a_file_under_several_spellings_of_its_path_is_one_document_by_the_plainest(kind: str) -> None:
+    Path("a.jsonl").write_text('{"content": "x = 1"}\n')
+    Path("0.jsonl").symlink_to("a.jsonl")
+    Path("0").symlink_to(Path.cwd(), target_is_directory=True)
+    Path("copy.jsonl").hardlink_to("a.jsonl")  # a file of its own: edited copies of it would be, too
+    Path("00").mkdir()
+    absolute = str(Path("a.jsonl").absolute())
+    spellings = ["./a.jsonl", "a.jsonl", "00/../a.jsonl", absolute, "0.jsonl", "0/a.jsonl"]
+    source = rows(kind, "") if kind == "jsonl" else FILES_SOURCE
+    collect(source | {"globs": spellings})
+
+    assert [document.path.partition("#")[0] for document in read_documents(DOCUMENTS)] == ["a.jsonl"]
+    collect(source | {"globs": ["0.jsonl", "copy.jsonl"]})
+    assert {one.path.partition("#")[0] for one in read_documents(DOCUMENTS)} == {"0.jsonl", "copy.jsonl"}
+
+
 def test_a_source_that_does_not_exist_is_refused_by_its_name() -> None:
     with pytest.raises(UserError) as refused:
         collect(FILES_SOURCE | {"globs": ["corpsu/*.py"]})
@@ -309,7 +326,7 @@ def test_half_a_folder_that_a_kill_left_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["corpus", "corpus/*", "corpus/**/*.py", "corp*"])
-def test_links_out_of_a_corpus_are_left_out_and_named_and_links_within_it_are_read(
+def test_links_out_of_a_corpus_are_left_out_and_named_and_a_link_within_it_is_no_second_document(
     pattern: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     secret = tmp_path_factory.mktemp("home") / "credentials"
@@ -319,8 +336,9 @@ def test_links_out_of_a_corpus_are_left_out_and_named_and_links_within_it_are_re
 
     report = collect(FILES_SOURCE | {"globs": [pattern]})
 
-    assert report["documents"] == 7
-    assert report["left_out"] == {"link out of its folder": 1}
+    assert report["documents"] == 6
+    assert report["left_out"] == {"link out of its folder": 1, "link to a file that is taken by its own name": 1}
+    assert "mine,corpus/same.py,link to a file that is taken by its own name" in Path("data/left_out.csv").read_text()
     assert "mine,corpus/readme.py,link out of its folder" in Path("data/left_out.csv").read_text()
 
 

@@ -121,7 +121,7 @@ def test_hidden_members_of_an_archive_are_left_out(tmp_path: Path) -> None:
 
 def write_data_files() -> None:
     write_corpus(Path(), 2)
-    for name in ("x.jsonl", "X.NDJSON", "x.jsonl.gz", "x.csv", "x.txt.xz", "notes.json", "x.jsonl.md"):
+    for name in ("x.jsonl", "X.NDJSON", "x.jsonl.gz", "x.csv", "x.txt.7z", "notes.json", "x.jsonl.md"):
         Path("corpus", name).write_text('{"text": "a"}\n')
     pq.write_table(pa.table({"text": ["a"]}), "corpus/x.parquet")
     for name in ("x.zip", "x.tar.gz"):

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import threading
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,13 @@ def write_zip(path: str, members: dict[str, bytes]) -> None:
             archive.writestr(name, content)
 
 
+def open_zstd(path: str, _: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(pa.output_stream(path, compression="zstd"))
+
+
 def write_tar(path: str, members: dict[str, bytes], mode: Any = "w:gz") -> None:
-    with tarfile.open(path, mode) as archive:
+    zstd = pa.output_stream(path, compression="zstd") if mode == "w:zst" else None
+    with zstd or nullcontext(), tarfile.open(path, "w|" if zstd else mode, fileobj=zstd) as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -75,7 +81,7 @@ def write_tar(path: str, members: dict[str, bytes], mode: Any = "w:gz") -> None:
 MEMBERS = {"a/one.py": b"x = 1\n", "two.py": b"y = 2\n", "readme.md": b"# no\n", "empty.py": b""}
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tar.bz2", "a.tar.xz"])
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tar.bz2", "a.tar.xz", "a.tar.zst"])
 def test_an_archives_members_are_documents(name: str) -> None:
     if name.endswith("zip"):
         write_zip(name, MEMBERS)
@@ -136,14 +142,17 @@ def test_one_huge_member_is_skipped_by_the_size_it_states() -> None:
     assert left_out() == {"larger than max_document_bytes": 1}
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.tar.xz"])
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.tar.xz", "a.tar.zst"])
 def test_what_is_no_archive_or_half_of_one_is_refused(name: str) -> None:
     Path(name).write_bytes(b"hello")
     with pytest.raises(UserError, match=rf"{name}: no readable archive"):
         collect(archives(name))
 
     members = {f"{number}.py": os.urandom(5000).hex().encode() for number in range(20)}
-    (write_zip if name.endswith("zip") else write_tar)(name, members)
+    if name.endswith("zip"):
+        write_zip(name, members)
+    else:
+        write_tar(name, members, "w:" + name.partition(".tar.")[2])
     Path(name).write_bytes(Path(name).read_bytes()[:20_000])
     with pytest.raises(UserError, match=rf"{name}: no readable archive"):
         collect(archives(name))
@@ -451,7 +460,9 @@ def test_links_in_a_zip_are_not_documents() -> None:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
-@pytest.mark.parametrize(("suffix", "open_"), [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
+@pytest.mark.parametrize(
+    ("suffix", "open_"), [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open), (".zst", open_zstd)]
+)
 def test_compressed_rows_are_read_and_a_truncated_file_is_refused(kind: str, suffix: str, open_: Any) -> None:
     lines = [f"x = {number * 7919}" for number in range(3000)]
     rows = ["content", *lines] if kind == "csv" else [json.dumps({"content": line}) for line in lines]
@@ -469,11 +480,30 @@ def test_compressed_rows_are_read_and_a_truncated_file_is_refused(kind: str, suf
 
 
 def test_a_compression_that_is_not_read_is_refused_with_what_to_do() -> None:
-    Path("rows.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    source = ORIGIN | {"kind": "jsonl", "text": "content", "fields": NO_FIELDS, "globs": ["rows.jsonl.zst"]}
+    Path("rows.jsonl.lz4").write_bytes(b"\x04\x22\x4d\x18")
+    source = ORIGIN | {"kind": "jsonl", "text": "content", "fields": NO_FIELDS, "globs": ["rows.jsonl.lz4"]}
 
-    with pytest.raises(UserError, match=r"^rows\.jsonl\.zst: this compression is not read; decompress it"):
+    with pytest.raises(UserError, match=r"^rows\.jsonl\.lz4: .* decompress it, or use \.gz, \.bz2, \.xz or \.zst$"):
         collect(source)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_compressed_text_file_is_one_document_and_a_damaged_one_is_left_out(suffix: str) -> None:
+    Path("corpus").mkdir()
+    for name in ("whole", "cut_off", "large"):
+        text = "x = 1\n" * (400_000 if name == "large" else 9)
+        with (gzip.open if suffix == ".gz" else open_zstd)(f"corpus/{name}.txt{suffix}", "wt") as file:
+            file.write(text)
+    cut_off = Path(f"corpus/cut_off.txt{suffix}")
+    cut_off.write_bytes(cut_off.read_bytes()[:-1])
+
+    for _ in range(2):  # the second time by what is known of the files
+        assert [item.text for item in collect(FILES_SOURCE)] == ["x = 1\n" * 9]
+        assert left_out() == {
+            "larger than max_document_bytes": 1,
+            "unreadable: damaged, cut off, or not compressed as its name says": 1,
+        }
+        os.utime(f"corpus/whole.txt{suffix}", (1e9, 1e9))
 
 
 def test_a_bad_byte_in_a_csv_is_named_with_its_line() -> None:
@@ -494,7 +524,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.collect.located.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("stages.collect.remote.SILENT_SECONDS", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(UnavailableError, match=r"cannot be listed .*try again"),

@@ -178,6 +178,18 @@ def test_what_kills_have_left_half_written_is_removed(monkeypatch: pytest.Monkey
     assert list((CACHE / "toy").glob("??/*")) == [entry]
 
 
+def test_what_a_kill_has_left_of_an_entry_is_removed_when_it_is_computed_again() -> None:
+    entry = cached("toy", cache_key("a"), lambda folder: write("whole", folder))
+    shutil.rmtree(entry)
+    left = entry.with_name(f".{entry.name}.1.partial")
+    left.mkdir()
+    (left / "result").write_text("half")
+
+    cached("toy", cache_key("a"), lambda folder: write("whole", folder))
+
+    assert [path.name for path in entry.parent.iterdir()] == [entry.name]
+
+
 def test_what_another_process_is_writing_stays() -> None:
     def write_meanwhile(folder: Path) -> None:
         write("whole", folder)

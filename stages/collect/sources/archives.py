@@ -1,8 +1,5 @@
 """Members of .zip and .tar archives, read without writing any of them to the disk."""
 
-import bz2
-import gzip
-import io
 import lzma
 import stat
 import tarfile
@@ -10,9 +7,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import IO, Any, BinaryIO, Literal, Self, cast
+from typing import IO, BinaryIO, Literal, Self, cast
 
-from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line, opened
+from stages.collect.compression import by_magic
+from stages.collect.download import ahead
+from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line
+from stages.collect.opening import opened
 from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, Reading, SourceItem
 from stages.runtime.entry import UserError
 
@@ -31,18 +31,12 @@ LONG_HEADERS = {
 }
 LONGEST_HEADER = 2**20
 
-DECOMPRESSORS_BY_MAGIC: dict[bytes, Any] = {
-    **{b"\x1f\x8b": gzip.open, b"BZh": bz2.open},
-    **{b"\xfd7zXZ": lzma.open, b"\x5d\x00\x00": lzma.open},
-}
-"""By a file's first bytes."""
-
 Members = Iterator[tuple[str, int, IO[bytes] | None]]
 """Name, size in bytes and content of each member; no content where it is not a regular file."""
 
 
 class Archives(FileSource):
-    """Text files in .zip and .tar archives (also .tar.gz, .tar.bz2, .tar.xz), read without unpacking to the disk."""
+    """Text files in .zip and .tar archives (also .tar.gz, .bz2, .xz, .zst), read without unpacking to the disk."""
 
     kind: Literal["archives"]
     suffixes: list[str]
@@ -56,7 +50,7 @@ class Archives(FileSource):
         Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
         members than it was made with.
         """
-        for file in find_visible(self.globs):
+        for file in ahead(find_visible(self.globs)):
             unpacked = 0
             for name, reason, content in self._members(file, reading.max_document_bytes):
                 unpacked += len(content)
@@ -97,10 +91,7 @@ def _zip_members(file: BinaryIO, _: int) -> Members:
 
 def _tar_members(file: BinaryIO, limit: int) -> Members:
     # Decompressed here: tarfile's own streams (`r|gz`) check no checksum.
-    buffered = io.BufferedReader(cast("io.RawIOBase", file))
-    magic = buffered.peek(8)
-    open_ = next((open_ for first, open_ in DECOMPRESSORS_BY_MAGIC.items() if magic.startswith(first)), None)
-    content = open_(buffered) if open_ else buffered
+    content = by_magic(file)
     with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header) as archive:
         for info in archive:
             # Even a member that is not wanted must be decompressed to come to the next one.

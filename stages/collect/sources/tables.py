@@ -3,14 +3,19 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from stages.collect.located import find_visible, one_line, opened
+from stages.collect.download import ahead
+from stages.collect.located import find_visible, one_line
+from stages.collect.opening import opened
 from stages.collect.source_kinds import FileSource, Name, Reading, RowSource, SourceItem
 from stages.runtime.entry import UserError
 from stages.runtime.hub import data_set_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_AT_A_TIME = 1000
 
@@ -23,25 +28,22 @@ class Parquet(FileSource, RowSource):
     def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each row. Raises UserError if a file is not Parquet or lacks a named column, or has it twice.
 
-        Pages that carry a checksum are compared with it.
+        A binary column may hold the text, as UTF-8: some writers know no other strings. Pages that carry a checksum
+        are compared with it.
         """
         import pyarrow as pa  # slow, and the parameters are checked without it
         import pyarrow.parquet as pq
 
         broken = (pa.ArrowException, OSError, UnicodeError)
         wanted = [name for name in (self.text, *self.fields.model_dump().values()) if name is not None]
-        for located in find_visible(self.globs):
+        for located in ahead(find_visible(self.globs)):
             with opened(located) as stream:
                 try:
                     file = pq.ParquetFile(stream, page_checksum_verification=True)
                 except broken as error:
                     raise UserError(f"{located.name}: no readable Parquet file ({one_line(error)})") from None
-                columns = file.schema_arrow.names
                 for name in wanted:
-                    if columns.count(name) > 1:
-                        raise UserError(f"{located.name}: several columns are named `{name}`; rename them")
-                    if name not in columns:
-                        raise UserError(f"{located.name}: no column `{name}`; it has {', '.join(columns)}")
+                    _require_column(located.name, name, list(file.schema_arrow))
                 number = 0
                 try:
                     for batch in file.iter_batches(ROWS_AT_A_TIME, columns=wanted):
@@ -50,6 +52,22 @@ class Parquet(FileSource, RowSource):
                             yield self.row(row, f"{located.name}#{number}")
                 except broken as error:
                     raise UserError(f"{located.name}: damaged after row {number} ({one_line(error)})") from None
+
+
+def _require_column(file: str, name: str, fields: "list[pa.Field]", within: str = "") -> None:
+    """Raise UserError unless a file has a column once, by its name or nested in another one (`meta.text`)."""
+    names = [field.name for field in fields]
+    # As `field_of` reads a row: the whole name first, then the shortest beginning of it.
+    ends = [len(name), *(position for position, character in enumerate(name) if character == ".")]
+    column = next((name[:end] for end in ends if name[:end] in names), None)
+    if column is None:
+        raise UserError(f"{file}: no column `{within}{name}`; it has {', '.join(within + name for name in names)}")
+    if names.count(column) > 1:
+        raise UserError(f"{file}: several columns are named `{within}{column}`; rename them")
+    if rest := name[len(column) + 1 :]:
+        nested = fields[names.index(column)].type
+        inner = nested.fields if hasattr(nested, "fields") else []
+        _require_column(file, rest, inner, f"{within}{column}.")
 
 
 class Hub(RowSource):

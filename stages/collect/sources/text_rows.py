@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, cast
 
-from stages.collect.located import decompressed, find_visible
+from stages.collect.download import ahead
+from stages.collect.located import find_visible
+from stages.collect.opening import decompressed
 from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, RowSource, SourceItem
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError
@@ -23,7 +25,7 @@ class Jsonl(FileSource, RowSource):
 
     def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
-        for file in find_visible(self.globs):
+        for file in ahead(find_visible(self.globs)):
             with decompressed(file) as stream:
                 for number, line in enumerate(_lines(stream, longest_line(reading.max_document_bytes)), start=1):
                     row_name = f"{file.name}#{number}"
@@ -42,7 +44,7 @@ class Csv(FileSource, RowSource):
         """Each row. Raises UserError that names a line that is not CSV, or that has not a cell a column."""
         limit = longest_line(reading.max_document_bytes)
         csv.field_size_limit(limit)
-        for file in find_visible(self.globs):
+        for file in ahead(find_visible(self.globs)):
             with decompressed(file) as stream:
                 for number, row in enumerate(_csv_rows(file.name, stream, limit), start=1):
                     yield self.row(row, f"{file.name}#{number}")

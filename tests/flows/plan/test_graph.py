@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from flows.plan.changes import Reason
 from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy, repro
+from tests.versioned_server import Server
 
 
 @pytest.fixture
@@ -384,3 +386,21 @@ def test_of_many_changed_code_files_the_first_are_named_and_the_rest_counted() -
 def changed_code(count: int) -> PlannedStage:
     code = [Reason("code", f"a{number}.py", new="modified") for number in range(count)]
     return PlannedStage("s", "run", (*code, Reason("output", "out", new="is missing")), ())
+
+
+def test_a_dep_at_a_url_is_compared_by_the_version_that_its_server_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"{server.address}/a.txt"
+        folder = make_toy(tmp_path, f"stages: {{fetch: {{cmd: touch out, deps: ['{url}'], outs: [out]}}}}\n")
+        monkeypatch.chdir(folder)
+        repro(folder)
+
+        assert states() == {"fetch": "clean"}
+        server.version = '"2"'
+        assert plan()["fetch"].why == f"{url} modified"
+        server.shutdown()
+
+    assert plan()["fetch"].why == f"{url} does not answer, or is gone"

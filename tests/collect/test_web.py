@@ -1,0 +1,158 @@
+"""Web pages: HTML files and WARC files, with the extractor of the group `web`."""
+
+import gzip
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from stages.collect.__main__ import main
+from stages.collect.extraction import page_text
+from stages.formats.documents import Document, read_documents
+from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
+from tests.small_project import FILES_SOURCE, ROOT, write_project
+
+PAGE = """<html><head><meta charset="{0}"><title>no</title><script>no()</script></head><body>
+<nav><ul><li><a href="/">Home</a></li><li><a href="/a">About</a></li></ul></nav>
+<main><h1>Parrots</h1><p>A parrot is a bird \u2013 it speaks.</p><p style="display: none">hidden</p></main>
+<footer>Imprint</footer></body></html>"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pins = [line for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if not line.startswith("-r")]
+    Path("requirements.lock").write_text((ROOT / "requirements.lock").read_text() + "\n".join(pins))
+
+
+def collect(glob: str, **changes: Any) -> list[Document]:
+    kind = "html" if ".html" in glob else "warc"
+    source = FILES_SOURCE | {"kind": kind, "globs": [glob], "main_content": True}
+    write_project(Path(), collect__sources=[source | changes])
+    main()
+    return sorted(read_documents(Path("data/documents")), key=lambda document: document.path)
+
+
+def left_out() -> dict[str, int]:
+    counts: dict[str, int] = read_json(Path("reports/collect.json"))["left_out"]
+    return counts
+
+
+def record(address: str, content: bytes, *headers: str, status: str = "200 OK", of_type: str = "text/html") -> bytes:
+    """A response in a WARC file (ISO 28500)."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {of_type}", *headers, "", ""]
+    return warc_record("response", address, "application/http; msgtype=response", "\r\n".join(lines).encode() + content)
+
+
+def warc_record(kind: str, address: str, of_type: str, block: bytes) -> bytes:
+    lines = [
+        *("WARC/1.0", f"WARC-Type: {kind}", f"WARC-Target-URI: {address}", "WARC-Date: 2024-05-01T00:00:00Z"),
+        *("WARC-Record-ID: <urn:uuid:12345678-1234-1234-1234-123456789012>", f"Content-Type: {of_type}"),
+        *(f"Content-Length: {len(block)}", "", ""),
+    ]
+    return "\r\n".join(lines).encode() + block + b"\r\n\r\n"
+
+
+def write_warc(name: str, records: Sequence[bytes]) -> None:
+    if name.endswith(".gz"):
+        Path(name).write_bytes(b"".join(map(gzip.compress, records)))  # one member a record, as crawlers write
+    elif name.endswith(".zst"):
+        Path(name).write_bytes(b"".join(pa.compress(record, codec="zstd", asbytes=True) for record in records))
+    else:
+        Path(name).write_bytes(b"".join(records))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "windows-1252"])
+def test_the_visible_text_of_a_page_is_a_document_whatever_its_encoding(encoding: str) -> None:
+    Path("a.html").write_bytes(PAGE.format(encoding).encode(encoding))
+
+    assert [(one.path, one.text) for one in collect("a.html")] == [
+        ("a.html", "Parrots\n\nA parrot is a bird \u2013 it speaks.")
+    ]
+    [whole] = collect("a.html", main_content=False)
+    assert "Home" in whole.text
+    assert "Imprint" in whole.text
+    assert "no()" not in whole.text
+
+
+def test_a_page_that_is_too_large_or_empty_is_left_out() -> None:
+    Path("large.html").write_text("<p>x</p>" * 200_000)
+    Path("none.html").write_text("<script>x</script>")
+    Path("a.html.gz").write_bytes(gzip.compress(b"<p>parrot</p>"))
+
+    assert [one.text for one in collect("*.html*")] == ["parrot"]
+    assert left_out() == {"larger than max_document_bytes": 1, "empty": 1}
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.warc.zst"])
+def test_the_pages_of_a_warc_file_are_documents_by_their_addresses(name: str) -> None:
+    chunked = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (b"<p>chu", b"nked</p>", b""))
+    write_warc(
+        name,
+        [
+            warc_record("warcinfo", "", "application/warc-fields", b"software: test\r\n"),
+            record("http://a.example/1", "<p>caf\u00e9</p>".encode("latin-1"), of_type="text/html; charset=iso-8859-1"),
+            record("http://a.example/2", gzip.compress(b"<p>zipped</p>"), "Content-Encoding: gzip"),
+            record("http://a.example/3", chunked, "Transfer-Encoding: chunked"),
+            record("http://a.example/4", b"<p>gone</p>", status="404 Not Found"),
+            record("http://a.example/5", b"\x89PNG", of_type="image/png"),
+            record("http://a.example/7", b"<p>plain</p>", "Content-Encoding: gzip"),
+            record("https://bob:s3cr3t@a.example/6", b"<p>six</p>"),
+        ],
+    )
+
+    assert [(one.path, one.text) for one in collect(name)] == [
+        ("http://a.example/1", "caf\u00e9"),
+        ("http://a.example/2", "zipped"),
+        ("http://a.example/3", "chunked"),
+        ("https://a.example/6", "six"),
+    ]
+    assert left_out() == {
+        "page with another status than 200": 1,
+        "no HTML page": 1,
+        "page whose content is not encoded as its server said": 1,
+    }
+
+
+def test_the_texts_of_a_wet_file_are_taken_as_they_are() -> None:
+    write_warc("a.warc.wet.gz", [warc_record("conversion", "http://a.example/1", "text/plain", b"<p> & text\n")])
+
+    assert [(one.path, one.text) for one in collect("a.warc.wet.gz")] == [("http://a.example/1", "<p> & text\n")]
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.warc.zst"])
+@pytest.mark.parametrize("missing", [1, 30])
+def test_a_warc_file_that_is_cut_off_or_none_is_refused_by_its_name(name: str, missing: int) -> None:
+    write_warc(name, [record(f"http://a.example/{number}", b"<p>parrot</p>" * 9) for number in range(9)])
+    Path(name).write_bytes(Path(name).read_bytes()[:-missing])
+    with pytest.raises(UserError, match=rf"^{name}: cannot be read \("):
+        collect(name)
+
+    write_warc(name, [b"hello\n" * 99])
+    with pytest.raises(UserError, match=rf"^{name}: cannot be read \(Invalid WARC header"):
+        collect(name)
+
+
+def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.html").write_text("<p>x</p>")
+    monkeypatch.setitem(sys.modules, "resiliparse", None)
+
+    with pytest.raises(UserError, match=r"kind `html` needs resiliparse: `pip install -e '\.\[web\]'`, then write"):
+        collect("a.html")
+
+
+def test_an_extractor_that_is_not_pinned_is_refused_since_the_texts_depend_on_it() -> None:
+    Path("requirements.lock").write_text((ROOT / "requirements.lock").read_text())
+    Path("a.html").write_text("<p>x</p>")
+
+    with pytest.raises(UserError, match=r"^resiliparse: not in requirements\.lock"):
+        collect("a.html")
+
+
+def test_bytes_that_are_no_html_are_no_error() -> None:
+    assert page_text(b"", None, True) == ""
+    assert page_text(bytes(range(256)) * 9, "no such encoding", False)

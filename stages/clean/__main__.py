@@ -32,7 +32,7 @@ def main() -> None:
     # Before anything may fail: the ledger says why too little is left.
     with atomic_folder(LEDGER) as folder:
         write_ledger(folder, ledger)
-    atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger))
+    atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger, judged.duplicates))
     atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.hits))
     check_splits(ledger, params.split, params.seed)
 
@@ -59,21 +59,31 @@ def drops_csv(ledger: pd.DataFrame) -> str:
     return "".join(f"{','.join(map(str, row))}\n" for row in [("filter", "documents", "bytes"), *drop_counts(ledger)])
 
 
-def duplicates_csv(ledger: pd.DataFrame) -> str:
-    """A row for each document that is a duplicate of another one: the verdict, both sources, both paths."""
-    dropped = ledger[ledger["representative"] != ledger.index]
-    # An exact duplicate's first copy may itself be a near-duplicate of another document.
-    kept = ledger.loc[ledger["representative"].loc[dropped["representative"]]]
+def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
+    """A row for each duplicate that is dropped: which document it resembles and how much, and which one is kept.
+
+    Similarities are exact: the Jaccard similarity of the sets of words; 1 for documents that are equal but for white
+    space.
+    """
+    verdicts = ledger.loc[duplicates.index, "verdict"]
+    documents = {"dropped": duplicates.index, "resembled": duplicates["resembled"], "kept": duplicates["kept"]}
+    names = {
+        f"{role}_{column}": ledger[column].to_numpy()[rows.to_numpy()]
+        for role, rows in documents.items()
+        for column in ("source", "path")
+    }
     table = pd.DataFrame(
         {
-            "kept_source": kept["source"].to_numpy(),
-            "kept_path": kept["path"].to_numpy(),
-            "dropped_source": dropped["source"].to_numpy(),
-            "dropped_path": dropped["path"].to_numpy(),
-            "verdict": dropped["verdict"].to_numpy(),
+            **names,
+            "verdict": verdicts.to_numpy(),
+            "similarity": duplicates["similarity"].to_numpy(),
+            "kept_similarity": duplicates["kept_similarity"].to_numpy(),
         }
     )
-    return table.sort_values(list(table.columns)).to_csv(index=False, lineterminator="\n")
+    order = ["dropped_source", "dropped_path", "verdict", "resembled_source", "resembled_path", "similarity"]
+    order += ["kept_source", "kept_path", "kept_similarity"]
+    table = table[order].sort_values(order)
+    return table.to_csv(index=False, lineterminator="\n", float_format="%.6g")
 
 
 def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:

@@ -22,6 +22,9 @@ class NearDuplicates(Section):
     """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
     minimum_words: Count
     """Documents with fewer distinct words are not compared."""
+    cluster: Literal["components", "star"]
+    """What is dropped. `components`: all but the first of documents that are linked by similar pairs, also where the
+    first and the last of such a chain are unlike. `star`: a document that itself resembles one that is kept."""
 
 
 class Decontamination(Section):

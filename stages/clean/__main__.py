@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from stages.clean.decontamination import Hit
+from stages.clean.decontamination import Contamination, EvaluationItem, Hit, Searched
 from stages.clean.features import write_ledger
 from stages.clean.judge import check_splits, judge
-from stages.clean.params import CleanParams
+from stages.clean.params import CleanParams, Decontamination
 from stages.clean.splits import write_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT, LEDGER
@@ -33,12 +33,15 @@ def main() -> None:
     with atomic_folder(LEDGER) as folder:
         write_ledger(folder, ledger)
     atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger, judged.duplicates))
-    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.hits))
+    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.contamination.hits))
+    atomic_write(CLEAN / "evaluation_items.csv", evaluation_items_csv(judged.contamination.items))
+    if params.decontamination is not None:
+        print(searched_items(judged.contamination, params.decontamination), flush=True)
     check_splits(ledger, params.split, params.seed)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
-    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts))
+    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts) | item_counts(judged.contamination))
     atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits"):
@@ -94,6 +97,30 @@ def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
     ]
     table = pd.DataFrame(sorted(rows), columns=["source", "path", "verdict", "evaluation_item", "words"])
     return table.to_csv(index=False, lineterminator="\n")
+
+
+def evaluation_items_csv(items: Sequence[EvaluationItem]) -> str:
+    """A row for each item of the evaluation sets: its number of words, and how documents were searched for it."""
+    rows = [(item.name, item.words, item.searched) for item in items]
+    table = pd.DataFrame(rows, columns=["evaluation_item", "words", "searched"])
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def searched_items(contamination: Contamination, sets: Decontamination) -> str:
+    """How many items were searched for in which way, in one line."""
+    return (
+        f"evaluation items: {contamination.searched('ngrams'):,} searched for by {sets.ngram_size} words in a row, "
+        f"{contamination.searched('whole'):,} shorter ones as a whole, {contamination.searched('no'):,} with fewer "
+        f"than {sets.minimum_words} words not searched for (data/clean/evaluation_items.csv)"
+    )
+
+
+def item_counts(contamination: Contamination) -> dict[str, Any]:
+    """The same for `reports/clean.json`; nothing where there is no evaluation set."""
+    if not contamination.items:
+        return {}
+    names: dict[str, Searched] = {"by_ngrams": "ngrams", "whole": "whole", "not_searched": "no"}
+    return {"evaluation_items": {name: contamination.searched(how) for name, how in names.items()}}
 
 
 def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.decontamination import Hit, find_contaminated
+from stages.clean.decontamination import Contamination, find_contaminated
 from stages.clean.features import measure_shards
 from stages.clean.filtering import draw, filter_classes
 from stages.clean.masking import MaskedShards, mask_shards
@@ -36,8 +36,8 @@ class Judgement:
 
     masked: MaskedShards
     ledger: pd.DataFrame
-    hits: list[Hit]
-    """The documents with a passage of an evaluation set."""
+    contamination: Contamination
+    """The documents with a passage of an evaluation set, and what was looked for."""
     duplicates: pd.DataFrame
     """The documents that are dropped as duplicates: by their row, the columns of `NearDuplicate`."""
 
@@ -46,17 +46,17 @@ def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
     masked = mask_shards(shards, params.masks.kinds)
     ledger = apply_filters(measure_shards(masked.paths), params.filters, params.seed)
-    hits = []
-    if (sets := params.decontamination) is not None:
-        hits = find_contaminated(masked.paths, sets.files, sets.fields, sets.ngram_size, params.words)
-        ledger = drop(ledger, [hit.row for hit in hits], CONTAMINATED)
+    contamination = Contamination([], [])
+    if params.decontamination is not None:
+        contamination = find_contaminated(masked.paths, params.decontamination, params.words)
+        ledger = drop(ledger, [hit.row for hit in contamination.hits], CONTAMINATED)
     ledger = drop_exact_duplicates(ledger)
     duplicates = exact_duplicates(ledger)
     if params.near_duplicates is not None:
         near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
         ledger = drop_duplicates(ledger, near["kept"], NEAR_DUPLICATE)
         duplicates = with_near_duplicates(duplicates, near)
-    return Judgement(masked, assign_splits(ledger, params.split, params.seed), hits, duplicates)
+    return Judgement(masked, assign_splits(ledger, params.split, params.seed), contamination, duplicates)
 
 
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """What `clean` keeps: filters, duplicates, evaluation sets, masks, and the split."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.clean.filtering import Count, Share, filter_classes
 from stages.runtime.section import Section
@@ -37,7 +37,15 @@ class Decontamination(Section):
     """Fields of a .jsonl item that make up its text, e.g. `prompt` and `canonical_solution`."""
     ngram_size: Annotated[int, Field(ge=3, le=100)]
     """Length in words of the n-gram that counts as a passage. Shorter: more documents are dropped, more of them by
-    chance (GPT-3: 13)."""
+    chance (GPT-3: 13). An item with fewer words is a passage as a whole."""
+    minimum_words: Count
+    """Items with fewer words are not looked for, since documents contain them by chance; they are listed."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.minimum_words > self.ngram_size:
+            raise ValueError(f"minimum_words: at most ngram_size ({self.ngram_size})")
+        return self
 
 
 class Masks(Section):

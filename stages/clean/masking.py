@@ -6,7 +6,6 @@ text that the model sees.
 """
 
 import inspect
-import ipaddress
 import json
 import re
 from collections import Counter
@@ -19,23 +18,13 @@ from pathlib import Path
 import pandas as pd
 import regex
 
+from stages.clean.addresses import EMAIL, IP_ADDRESS, is_email, is_ip_address
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 COUNTS = "counts.json"
 
-EMAIL = re.compile(r"(?<![\w.+-])[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}(?![\w-])")
-# A colon may be on either side of an IPv4 address: a host before it, a port after it. What follows `oid:` (RFC 3061) or
-# the epoch of a Debian version (`1:2.3.4.5`) is none, nor a heading with a colon (`3.8.2.4: `).
-# Global unicast addresses of IPv6 begin with 2 or 3 (RFC 4291); three colons tell them from slices.
-IP_ADDRESS = re.compile(
-    r"(?=\d)(?<![\w.])(?:(?<![oO][iI][dD]:)(?<![^\w.]\d:)\d{1,3}(?:\.\d{1,3}){3}(?!:\s)"
-    r"|(?<!:)[23][0-9a-fA-F]{3}:(?:[0-9a-fA-F]{0,4}:){2,6}[0-9a-fA-F]{0,4}(?!:))(?!\w|\.\d)"
-)
 PRIVATE_KEY_LINE = re.compile(r"-----(BEGIN|END) [A-Z ]*PRIVATE KEY-----")
-
-RESERVED = (".example.com", ".example.org", ".example.net", ".example", ".test", ".invalid")
-"""Domains for documentation (RFC 2606): no real addresses."""
 
 DETECTORS = (
     "azure_storage_key", "discord", "github_token", "gitlab_token", "mailchimp", "pypi_token", "sendgrid", "slack",
@@ -116,9 +105,9 @@ def mask(text: str, kinds: Collection[str]) -> Masked:
             text, count = pattern.subn(_without_key, text)
             found["keys"] += count
     if "emails" in kinds and "@" in text:
-        text = EMAIL.sub(lambda match: _replaced(match, _is_real(match[0]), "emails", found), text)
+        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", found), text)
     if "ip_addresses" in kinds:
-        text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
+        text = IP_ADDRESS.sub(lambda match: _replaced(match, is_ip_address(match), "ip_addresses", found), text)
     return Masked(text, found)
 
 
@@ -146,18 +135,6 @@ def _without_key(match: re.Match[str] | regex.Match[str]) -> str:
     """A pattern's group is the value, or only its prefix (`ghp`): then all of the match is the value."""
     value = max((group for group in match.groups() if group), key=len, default="")
     return match[0].replace(value, PLACEHOLDERS["keys"]) if len(value) >= SHORTEST_VALUE else PLACEHOLDERS["keys"]
-
-
-def _is_real(email: str) -> bool:
-    domain = email.rpartition("@")[2].lower()
-    return not f".{domain}".endswith(RESERVED)
-
-
-def _is_public(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_global
-    except ValueError:
-        return False
 
 
 @cache

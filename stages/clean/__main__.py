@@ -12,6 +12,7 @@ from stages.clean.decontamination import Contamination, EvaluationItem, Hit, Sea
 from stages.clean.features import write_ledger
 from stages.clean.judge import check_splits, judge
 from stages.clean.params import CleanParams, Decontamination
+from stages.clean.preview import preview
 from stages.clean.splits import write_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT, LEDGER
@@ -26,7 +27,8 @@ from stages.runtime.section import read_section
 
 def main() -> None:
     params = read_section("clean", CleanParams)
-    judged = judge(require_documents(DOCUMENTS), params)
+    shards = require_documents(DOCUMENTS)
+    judged = judge(shards, params)
     ledger = judged.ledger
 
     # Before anything may fail: the ledger says why too little is left.
@@ -37,6 +39,7 @@ def main() -> None:
     atomic_write(CLEAN / "evaluation_items.csv", evaluation_items_csv(judged.contamination.items))
     if params.decontamination is not None:
         print(searched_items(judged.contamination, params.decontamination), flush=True)
+    preview(judged, shards, params.masks.kinds).write()
     check_splits(ledger, params.split, params.seed)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:

@@ -56,7 +56,13 @@ class Masked:
     """A text without what was masked, and how often each kind was found."""
 
     text: str
-    found: Counter[str]
+    values: list[tuple[str, str]]
+    """Kind and value of each, in the order in which they were replaced."""
+
+    @property
+    def found(self) -> Counter[str]:
+        """How often each kind was."""
+        return Counter(kind for kind, _ in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +104,20 @@ def _mask_shard(kinds: Sequence[str], shard: Path, folder: Path) -> None:
 
 def mask(text: str, kinds: Collection[str]) -> Masked:
     """The text with `<EMAIL>`, `<IP_ADDRESS>` and `<KEY>` in place of values of `emails`, `ip_addresses`, `keys`."""
-    found: Counter[str] = Counter()
+    values: list[tuple[str, str]] = []
     if "keys" in kinds:
-        text, found["keys"] = _without_private_keys(text)
+        text = _without_private_keys(text, values)
         for pattern in key_patterns():
-            text, count = pattern.subn(_without_key, text)
-            found["keys"] += count
+            text = pattern.sub(lambda match: _without_key(match, values), text)
     if "emails" in kinds and "@" in text:
-        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", found), text)
+        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", values), text)
     if "ip_addresses" in kinds:
-        text = IP_ADDRESS.sub(lambda match: _replaced(match, is_ip_address(match), "ip_addresses", found), text)
-    return Masked(text, found)
+        text = IP_ADDRESS.sub(lambda match: _replaced(match, is_ip_address(match), "ip_addresses", values), text)
+    return Masked(text, values)
 
 
-def _without_private_keys(text: str) -> tuple[str, int]:
-    """The text without its private keys, and how many there were: from a BEGIN line to the next END line.
+def _without_private_keys(text: str, values: list[tuple[str, str]]) -> str:
+    """The text without its private keys, which are added to `values`: from a BEGIN line to the next END line.
 
     One pass over the lines. A pattern for the whole key would read to the end of the text from each BEGIN without END.
     """
@@ -122,19 +127,24 @@ def _without_private_keys(text: str) -> tuple[str, int]:
             begin = line.start()
         elif line[1] == "END" and begin is not None:
             parts += [text[copied:begin], PLACEHOLDERS["keys"]]
+            values.append(("keys", text[begin : line.end()]))
             copied, begin = line.end(), None
-    return "".join([*parts, text[copied:]]), len(parts) // 2
+    return "".join([*parts, text[copied:]])
 
 
-def _replaced(match: re.Match[str], real: bool, kind: str, found: Counter[str]) -> str:
-    found[kind] += real
-    return PLACEHOLDERS[kind] if real else match[0]
+def _replaced(match: re.Match[str], real: bool, kind: str, values: list[tuple[str, str]]) -> str:
+    if not real:
+        return match[0]
+    values.append((kind, match[0]))
+    return PLACEHOLDERS[kind]
 
 
-def _without_key(match: re.Match[str] | regex.Match[str]) -> str:
+def _without_key(match: re.Match[str] | regex.Match[str], values: list[tuple[str, str]]) -> str:
     """A pattern's group is the value, or only its prefix (`ghp`): then all of the match is the value."""
     value = max((group for group in match.groups() if group), key=len, default="")
-    return match[0].replace(value, PLACEHOLDERS["keys"]) if len(value) >= SHORTEST_VALUE else PLACEHOLDERS["keys"]
+    value = value if len(value) >= SHORTEST_VALUE else match[0]
+    values.append(("keys", value))
+    return match[0].replace(value, PLACEHOLDERS["keys"])
 
 
 @cache

@@ -4,11 +4,14 @@
 """
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stages.formats.reports import Report
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+PREVIEW = Path("data/clean/preview.json")
 
 
 class _Part(BaseModel):
@@ -72,12 +75,22 @@ class MaskedKind(_Part):
     examples: list[MaskedValue]
 
 
-class Preview(Report):
+class Preview(_Part):
     """What `clean` shows of its work."""
-
-    path: ClassVar[Path] = Path("data/clean/preview.json")
-    stage: ClassVar[str] = "clean"
 
     dropped: list[DroppedBy]
     """The verdict with the most documents first."""
     masked: list[MaskedKind]
+
+    def write(self) -> None:
+        """Write it; equal values, equal bytes."""
+        atomic_write(PREVIEW, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read it. Raises UserError where it is missing or damaged."""
+        try:
+            return cls.model_validate_json(PREVIEW.read_bytes())
+        except (OSError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{PREVIEW}: cannot be read ({reason}); run `dvc repro clean`") from None

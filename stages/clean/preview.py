@@ -78,7 +78,9 @@ def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.Data
     resembled, similarity, kept, passage = None, None, "", ""
     if len(pair):
         other, similarity = int(pair["resembled"].iloc[0]), float(pair["similarity"].iloc[0])
-        start = line_before(text, first_difference(text, texts[other]))
+        # Where they differ in their last lines, some of what they share is shown too.
+        shared = min(len(text), len(texts[other])) - EXCERPT_CHARACTERS // 2
+        start = line_before(text, min(first_difference(text, texts[other]), max(shared, 0)))
         resembled = excerpt(ledger, other, texts[other], start)
         if (last := int(pair["kept"].iloc[0])) != other:
             kept = f"{ledger['source'].iloc[last]} {ledger['path'].iloc[last]}"

@@ -69,6 +69,7 @@ def test_filters_copies_and_passages_have_examples_too() -> None:
     assert copy.similarity == 1
     assert copy.resembled is not None
     assert copy.resembled.path == "corpus/copy.py"
+    assert copy.document.text.strip() == copy.resembled.text.strip() != ""
     assert (long.document.text, long.document.is_end, long.resembled) == ("x" * EXCERPT_CHARACTERS, False, None)
 
 

@@ -21,12 +21,12 @@ import numpy as np
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Measurement, compare, interleave, record
-from stages.clean.near_duplicates import Corpus, Rows, WordSets
+from stages.clean.near_duplicates.candidates import Corpus, Rows, WordSets
 from stages.clean.params import NearDuplicates
 from stages.clean.words import read_words, word_list
 from stages.formats.documents import Document, write_shard
 
-PARAMS = NearDuplicates(similarity=0.85, permutations=256, minimum_words=10)
+PARAMS = NearDuplicates(similarity=0.85, permutations=256, minimum_words=10, cluster="components")
 
 PER_WORD = f"CodeParrot's path, datasketch {version('datasketch')}"
 BATCHED = f"datasketch {version('datasketch')}, batched, our words"

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from stages.clean.decontamination import Hit
+from stages.clean.decontamination import Contamination, EvaluationItem, Hit, Searched
 from stages.clean.features import write_ledger
 from stages.clean.judge import check_splits, judge, kept_rows
-from stages.clean.params import CleanParams
+from stages.clean.params import CleanParams, Decontamination
+from stages.clean.preview import preview
 from stages.clean.splits import write_splits
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT, LEDGER
@@ -30,19 +31,24 @@ def main() -> None:
     params = read_section("clean", CleanParams)
     if (quality := params.filters.quality) is not None:
         read_besides("clean.filters.quality.model", Path(quality.model))
-    judged = judge(require_documents(DOCUMENTS), params)
+    shards = require_documents(DOCUMENTS)
+    judged = judge(shards, params)
     ledger = judged.ledger
 
     # Before anything may fail: the ledger says why too little is left.
     with atomic_folder(LEDGER) as folder:
         write_ledger(folder, ledger)
-    atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger))
-    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.hits))
+    atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger, judged.duplicates))
+    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.contamination.hits))
+    atomic_write(CLEAN / "evaluation_items.csv", evaluation_items_csv(judged.contamination.items))
+    if params.decontamination is not None:
+        print(searched_items(judged.contamination, params.decontamination), flush=True)
+    preview(judged, shards, params.masks.kinds).write()
     check_splits(ledger, params.split, params.seed)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
-    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts))
+    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts) | item_counts(judged.contamination))
     atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits"):
@@ -64,21 +70,31 @@ def drops_csv(ledger: pd.DataFrame) -> str:
     return "".join(f"{','.join(map(str, row))}\n" for row in [("filter", "documents", "bytes"), *drop_counts(ledger)])
 
 
-def duplicates_csv(ledger: pd.DataFrame) -> str:
-    """A row for each document that is a duplicate of another one: the verdict, both sources, both paths."""
-    dropped = ledger[ledger["representative"] != ledger.index]
-    # An exact duplicate's first copy may itself be a near-duplicate of another document.
-    kept = ledger.loc[ledger["representative"].loc[dropped["representative"]]]
+def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
+    """A row for each duplicate that is dropped: which document it resembles and how much, and which one is kept.
+
+    Similarities are exact: the Jaccard similarity of the sets of words; 1 for documents that are equal but for white
+    space.
+    """
+    verdicts = ledger.loc[duplicates.index, "verdict"]
+    documents = {"dropped": duplicates.index, "resembled": duplicates["resembled"], "kept": duplicates["kept"]}
+    names = {
+        f"{role}_{column}": ledger[column].to_numpy()[rows.to_numpy()]
+        for role, rows in documents.items()
+        for column in ("source", "path")
+    }
     table = pd.DataFrame(
         {
-            "kept_source": kept["source"].to_numpy(),
-            "kept_path": kept["path"].to_numpy(),
-            "dropped_source": dropped["source"].to_numpy(),
-            "dropped_path": dropped["path"].to_numpy(),
-            "verdict": dropped["verdict"].to_numpy(),
+            **names,
+            "verdict": verdicts.to_numpy(),
+            "similarity": duplicates["similarity"].to_numpy(),
+            "kept_similarity": duplicates["kept_similarity"].to_numpy(),
         }
     )
-    return table.sort_values(list(table.columns)).to_csv(index=False, lineterminator="\n")
+    order = ["dropped_source", "dropped_path", "verdict", "resembled_source", "resembled_path", "similarity"]
+    order += ["kept_source", "kept_path", "kept_similarity"]
+    table = table[order].sort_values(order)
+    return table.to_csv(index=False, lineterminator="\n", float_format="%.6g")
 
 
 def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
@@ -89,6 +105,30 @@ def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
     ]
     table = pd.DataFrame(sorted(rows), columns=["source", "path", "verdict", "evaluation_item", "words"])
     return table.to_csv(index=False, lineterminator="\n")
+
+
+def evaluation_items_csv(items: Sequence[EvaluationItem]) -> str:
+    """A row for each item of the evaluation sets: its number of words, and how documents were searched for it."""
+    rows = [(item.name, item.words, item.searched) for item in items]
+    table = pd.DataFrame(rows, columns=["evaluation_item", "words", "searched"])
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def searched_items(contamination: Contamination, sets: Decontamination) -> str:
+    """How many items were searched for in which way, in one line."""
+    return (
+        f"evaluation items: {contamination.searched('ngrams'):,} searched for by {sets.ngram_size} words in a row, "
+        f"{contamination.searched('whole'):,} shorter ones as a whole, {contamination.searched('no'):,} with fewer "
+        f"than {sets.minimum_words} words not searched for (data/clean/evaluation_items.csv)"
+    )
+
+
+def item_counts(contamination: Contamination) -> dict[str, Any]:
+    """The same for `reports/clean.json`; nothing where there is no evaluation set."""
+    if not contamination.items:
+        return {}
+    names: dict[str, Searched] = {"by_ngrams": "ngrams", "whole": "whole", "not_searched": "no"}
+    return {"evaluation_items": {name: contamination.searched(how) for name, how in names.items()}}
 
 
 def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:

@@ -1,11 +1,16 @@
-"""Finds documents that contain a passage of an evaluation set: an n-gram of its words (Brown et al. 2020, app. C)."""
+"""Finds documents that contain a passage of an evaluation set: an n-gram of its words (Brown et al. 2020, app. C).
+
+An item with fewer words than an n-gram is one passage, the sequence of all its words.
+"""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
+from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.formats.reports import parse_json
@@ -16,6 +21,9 @@ from stages.runtime.hashes import file_sha256
 HITS = "hits.json"
 
 NGram = tuple[bytes, ...]
+
+Searched = Literal["ngrams", "whole", "no"]
+"""By each n-gram of the item, as one sequence of words, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +38,75 @@ class Hit:
     """The words that they share."""
 
 
-def find_contaminated(
-    shards: Sequence[Path], files: Sequence[str], fields: Sequence[str], size: int, kind: WordKind
-) -> list[Hit]:
-    """The first hit of each document that has one, in the order of the documents.
+@dataclass(frozen=True, slots=True)
+class EvaluationItem:
+    """One item of an evaluation set, and how documents were searched for it."""
 
-    Looks for n-grams of `size` words of the evaluation sets in `files`; `fields` make up the text of a .jsonl item.
-    """
-    ngrams = evaluation_ngrams(files, fields, size, kind)
-    key = cache_key(json.dumps([files, fields, size, kind]), *(file_sha256(Path(name)) for name in files))
+    name: str
+    """File and number."""
+    words: int
+    searched: Searched
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """What is looked for."""
+
+    item_of: dict[NGram, str]
+    """Passage -> the first item that has it."""
+    size: int
+    """Words of an n-gram."""
+    shorter: dict[bytes, tuple[int, ...]]
+    """Last word of a passage of fewer words -> how many words such passages have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contamination:
+    """What was looked for, and where it was found."""
+
+    hits: list[Hit]
+    """The first of each document that has one, in the order of the documents."""
+    items: list[EvaluationItem]
+
+    def searched(self, how: Searched) -> int:
+        """Items that were searched for in this way."""
+        return sum(item.searched == how for item in self.items)
+
+
+def find_contaminated(shards: Sequence[Path], sets: Decontamination, kind: WordKind) -> Contamination:
+    """Look for passages of the evaluation sets in every document."""
+    items, passages = evaluation_passages(sets, kind)
+    key = cache_key(sets.model_dump_json(), kind, *(file_sha256(Path(name)) for name in sets.files))
     hits = []
     first_row = 0
-    find = partial(_find, ngrams, size, kind)
+    find = partial(_find, passages, kind)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
         hits += [Hit(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
         first_row += found["documents"]
-    return hits
+    return Contamination(hits, items)
 
 
-def evaluation_ngrams(files: Sequence[str], fields: Sequence[str], size: int, kind: WordKind) -> dict[NGram, str]:
-    """Every n-gram of the evaluation sets, with the first item that has it."""
-    ngrams: dict[NGram, str] = {}
-    for name in files:
-        for number, text in enumerate(evaluation_texts(Path(name), fields), start=1):
-            found = word_list(text.lower(), kind)
-            for start in range(len(found) - size + 1):
-                ngrams.setdefault(tuple(found[start : start + size]), f"{name}#{number}")
-    if not ngrams:
-        raise UserError(f"clean.decontamination: no item of {', '.join(files)} has {size} words")
-    return ngrams
+def evaluation_passages(sets: Decontamination, kind: WordKind) -> tuple[list[EvaluationItem], Passages]:
+    """Every item of the evaluation sets, and what documents are searched for. Raises UserError if that is nothing."""
+    items = []
+    item_of: dict[NGram, str] = {}
+    shorter: dict[bytes, set[int]] = {}
+    for file in sets.files:
+        for number, text in enumerate(evaluation_texts(Path(file), sets.fields), start=1):
+            name, words = f"{file}#{number}", word_list(text.lower(), kind)
+            if len(words) < sets.minimum_words:
+                items.append(EvaluationItem(name, len(words), "no"))
+                continue
+            size = min(len(words), sets.ngram_size)
+            items.append(EvaluationItem(name, len(words), "ngrams" if size == sets.ngram_size else "whole"))
+            for start in range(len(words) - size + 1):
+                item_of.setdefault(tuple(words[start : start + size]), name)
+            if size < sets.ngram_size:
+                shorter.setdefault(words[-1], set()).add(size)
+    if not item_of:
+        raise UserError(f"clean.decontamination: no item of {', '.join(sets.files)} has {sets.minimum_words} words")
+    return items, Passages(item_of, sets.ngram_size, {word: tuple(sorted(sizes)) for word, sizes in shorter.items()})
 
 
 def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
@@ -86,22 +133,23 @@ def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
         raise UserError(f"clean.decontamination: {path}: line {number} is not a JSON object ({error})") from None
 
 
-def _find(ngrams: dict[NGram, str], size: int, kind: WordKind, shard: Path, folder: Path) -> None:
-    known = {word for ngram in ngrams for word in ngram}
+def _find(passages: Passages, kind: WordKind, shard: Path, folder: Path) -> None:
+    known = {word for passage in passages.item_of for word in passage}
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
-    found = ((row, first_ngram(word_list(text.lower(), kind), ngrams, known, size)) for row, text in enumerate(texts))
-    hits = [(row, ngrams[ngram], b" ".join(ngram).decode()) for row, ngram in found if ngram is not None]
+    found = ((row, first_passage(word_list(text.lower(), kind), passages, known)) for row, text in enumerate(texts))
+    hits = [(row, passages.item_of[words], b" ".join(words).decode()) for row, words in found if words is not None]
     (folder / HITS).write_text(json.dumps({"documents": len(texts), "hits": hits}), encoding="utf-8")
 
 
-def first_ngram(found: Sequence[bytes], ngrams: dict[NGram, str], known: set[bytes], size: int) -> NGram | None:
-    """The first n-gram that an evaluation set has too. Only where `size` known words follow each other is one
-    looked up."""
+def first_passage(found: Sequence[bytes], passages: Passages, known: set[bytes]) -> NGram | None:
+    """The first passage that an evaluation set has too. Only where as many known words follow each other as a passage
+    has is one looked up."""
     known_in_a_row = 0
     for end, word in enumerate(found, start=1):
         known_in_a_row = known_in_a_row + 1 if word in known else 0
-        if known_in_a_row >= size:
-            ngram = tuple(found[end - size : end])
-            if ngram in ngrams:
-                return ngram
+        for size in (passages.size, *passages.shorter.get(word, ())):
+            if known_in_a_row >= size:
+                passage = tuple(found[end - size : end])
+                if passage in passages.item_of:
+                    return passage
     return None

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.decontamination import Hit, find_contaminated
+from stages.clean.decontamination import Contamination, find_contaminated
 from stages.clean.features import measure_shards
 from stages.clean.filtering import draw
 from stages.clean.masking import MaskedShards, mask_shards
-from stages.clean.near_duplicates import find_clusters
+from stages.clean.near_duplicates.clusters import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.ledger import KEPT
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
@@ -36,23 +36,27 @@ class Judgement:
 
     masked: MaskedShards
     ledger: pd.DataFrame
-    hits: list[Hit]
-    """The documents with a passage of an evaluation set."""
+    contamination: Contamination
+    """The documents with a passage of an evaluation set, and what was looked for."""
+    duplicates: pd.DataFrame
+    """The documents that are dropped as duplicates: by their row, the columns of `NearDuplicate`."""
 
 
 def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
     masked = mask_shards(shards, params.masks.kinds)
     ledger = apply_filters(measure_shards(masked.paths, params.filters), params.filters, params.seed)
-    hits = []
-    if (sets := params.decontamination) is not None:
-        hits = find_contaminated(masked.paths, sets.files, sets.fields, sets.ngram_size, params.words)
-        ledger = drop(ledger, [hit.row for hit in hits], CONTAMINATED)
+    contamination = Contamination([], [])
+    if params.decontamination is not None:
+        contamination = find_contaminated(masked.paths, params.decontamination, params.words)
+        ledger = drop(ledger, [hit.row for hit in contamination.hits], CONTAMINATED)
     ledger = drop_exact_duplicates(ledger)
+    duplicates = exact_duplicates(ledger)
     if params.near_duplicates is not None:
-        clusters = find_clusters(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
-        ledger = drop_duplicates(ledger, clusters, NEAR_DUPLICATE)
-    return Judgement(masked, assign_splits(ledger, params.split, params.seed), hits)
+        near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
+        ledger = drop_duplicates(ledger, near["kept"], NEAR_DUPLICATE)
+        duplicates = with_near_duplicates(duplicates, near)
+    return Judgement(masked, assign_splits(ledger, params.split, params.seed), contamination, duplicates)
 
 
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
@@ -72,6 +76,20 @@ def drop_exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
     order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
     first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
     return drop_duplicates(ledger, first, EXACT_DUPLICATE)
+
+
+def exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The exact duplicates in the columns of `NearDuplicate`: each resembles its first copy, which is kept."""
+    copies = ledger.loc[ledger["verdict"] == EXACT_DUPLICATE, "representative"]
+    return pd.DataFrame({"resembled": copies, "similarity": 1.0, "kept": copies, "kept_similarity": 1.0})
+
+
+def with_near_duplicates(exact: pd.DataFrame, near: pd.DataFrame) -> pd.DataFrame:
+    """Both. Where the first copy of an exact duplicate is itself a near-duplicate, what is kept is kept for both."""
+    moved = exact.index[exact["kept"].isin(near.index)]
+    for column in ("kept_similarity", "kept"):
+        exact.loc[moved, column] = near.loc[exact.loc[moved, "kept"], column].to_numpy()
+    return pd.concat([exact, near])
 
 
 def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:

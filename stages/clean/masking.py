@@ -6,7 +6,6 @@ text that the model sees.
 """
 
 import inspect
-import ipaddress
 import json
 import re
 from collections import Counter
@@ -19,23 +18,13 @@ from pathlib import Path
 import pandas as pd
 import regex
 
+from stages.clean.addresses import EMAIL, IP_ADDRESS, is_email, is_ip_address
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
 COUNTS = "counts.json"
 
-EMAIL = re.compile(r"(?<![\w.+-])[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}(?![\w-])")
-# A colon may be on either side of an IPv4 address: a host before it, a port after it. What follows `oid:` (RFC 3061) or
-# the epoch of a Debian version (`1:2.3.4.5`) is none, nor a heading with a colon (`3.8.2.4: `).
-# Global unicast addresses of IPv6 begin with 2 or 3 (RFC 4291); three colons tell them from slices.
-IP_ADDRESS = re.compile(
-    r"(?=\d)(?<![\w.])(?:(?<![oO][iI][dD]:)(?<![^\w.]\d:)\d{1,3}(?:\.\d{1,3}){3}(?!:\s)"
-    r"|(?<!:)[23][0-9a-fA-F]{3}:(?:[0-9a-fA-F]{0,4}:){2,6}[0-9a-fA-F]{0,4}(?!:))(?!\w|\.\d)"
-)
 PRIVATE_KEY_LINE = re.compile(r"-----(BEGIN|END) [A-Z ]*PRIVATE KEY-----")
-
-RESERVED = (".example.com", ".example.org", ".example.net", ".example", ".test", ".invalid")
-"""Domains for documentation (RFC 2606): no real addresses."""
 
 DETECTORS = (
     "azure_storage_key", "discord", "github_token", "gitlab_token", "mailchimp", "pypi_token", "sendgrid", "slack",
@@ -85,7 +74,13 @@ class Masked:
     """A text without what was masked, and how often each kind was found."""
 
     text: str
-    found: Counter[str]
+    values: list[tuple[str, str]]
+    """Kind and value of each, in the order in which they were replaced."""
+
+    @property
+    def found(self) -> Counter[str]:
+        """How often each kind was."""
+        return Counter(kind for kind, _ in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +122,22 @@ def _mask_shard(kinds: Sequence[str], shard: Path, folder: Path) -> None:
 
 def mask(text: str, kinds: Collection[str]) -> Masked:
     """The text with `<EMAIL>`, `<IP_ADDRESS>` and `<KEY>` in place of values of `emails`, `ip_addresses`, `keys`."""
-    found: Counter[str] = Counter()
+    values: list[tuple[str, str]] = []
     if "keys" in kinds:
         lowered = text.casefold()
-        text, found["keys"] = _without_private_keys(text)
+        text = _without_private_keys(text, values)
         for pattern, needed in key_patterns():
             if any_in(needed, lowered):
-                text, count = pattern.subn(_without_key, text)
-                found["keys"] += count
+                text = pattern.sub(lambda match: _without_key(match, values), text)
     if "emails" in kinds and any_in(EMAIL_NEEDED, text):
-        text = EMAIL.sub(lambda match: _replaced(match, _is_real(match[0]), "emails", found), text)
+        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", values), text)
     if "ip_addresses" in kinds and any_in(IP_ADDRESS_NEEDED, text):
-        text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
-    return Masked(text, found)
+        text = IP_ADDRESS.sub(lambda match: _replaced(match, is_ip_address(match), "ip_addresses", values), text)
+    return Masked(text, values)
 
 
-def _without_private_keys(text: str) -> tuple[str, int]:
-    """The text without its private keys, and how many there were: from a BEGIN line to the next END line.
+def _without_private_keys(text: str, values: list[tuple[str, str]]) -> str:
+    """The text without its private keys, which are added to `values`: from a BEGIN line to the next END line.
 
     One pass over the lines. A pattern for the whole key would read to the end of the text from each BEGIN without END.
     """
@@ -153,31 +147,24 @@ def _without_private_keys(text: str) -> tuple[str, int]:
             begin = line.start()
         elif line[1] == "END" and begin is not None:
             parts += [text[copied:begin], PLACEHOLDERS["keys"]]
+            values.append(("keys", text[begin : line.end()]))
             copied, begin = line.end(), None
-    return "".join([*parts, text[copied:]]), len(parts) // 2
+    return "".join([*parts, text[copied:]])
 
 
-def _replaced(match: re.Match[str], real: bool, kind: str, found: Counter[str]) -> str:
-    found[kind] += real
-    return PLACEHOLDERS[kind] if real else match[0]
+def _replaced(match: re.Match[str], real: bool, kind: str, values: list[tuple[str, str]]) -> str:
+    if not real:
+        return match[0]
+    values.append((kind, match[0]))
+    return PLACEHOLDERS[kind]
 
 
-def _without_key(match: re.Match[str] | regex.Match[str]) -> str:
+def _without_key(match: re.Match[str] | regex.Match[str], values: list[tuple[str, str]]) -> str:
     """A pattern's group is the value, or only its prefix (`ghp`): then all of the match is the value."""
     value = max((group for group in match.groups() if group), key=len, default="")
-    return match[0].replace(value, PLACEHOLDERS["keys"]) if len(value) >= SHORTEST_VALUE else PLACEHOLDERS["keys"]
-
-
-def _is_real(email: str) -> bool:
-    domain = email.rpartition("@")[2].lower()
-    return not f".{domain}".endswith(RESERVED)
-
-
-def _is_public(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_global
-    except ValueError:
-        return False
+    value = value if len(value) >= SHORTEST_VALUE else match[0]
+    values.append(("keys", value))
+    return match[0].replace(value, PLACEHOLDERS["keys"])
 
 
 def any_in(needed: Sequence[re.Pattern[str]], text: str) -> bool:

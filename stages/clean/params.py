@@ -3,9 +3,9 @@
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.clean import filters
 from stages.clean.filtering import Count, Filter, Share
@@ -40,6 +40,9 @@ class NearDuplicates(Section):
     """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
     minimum_words: Count
     """Documents with fewer distinct words are not compared."""
+    cluster: Literal["components", "star"]
+    """What is dropped. `components`: all but the first of documents that are linked by similar pairs, also where the
+    first and the last of such a chain are unlike. `star`: a document that itself resembles one that is kept."""
 
 
 class Decontamination(Section):
@@ -52,7 +55,15 @@ class Decontamination(Section):
     """Fields of a .jsonl item that make up its text, e.g. `prompt` and `canonical_solution`."""
     ngram_size: Annotated[int, Field(ge=3, le=100)]
     """Length in words of the n-gram that counts as a passage. Shorter: more documents are dropped, more of them by
-    chance (GPT-3: 13)."""
+    chance (GPT-3: 13). An item with fewer words is a passage as a whole."""
+    minimum_words: Count
+    """Items with fewer words are not looked for, since documents contain them by chance; they are listed."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.minimum_words > self.ngram_size:
+            raise ValueError(f"minimum_words: at most ngram_size ({self.ngram_size})")
+        return self
 
 
 class Masks(Section):

@@ -1,6 +1,6 @@
 """Ledger + token stores -> data/corpus.html: `python -m stages.corpus_page`.
 
-The corpus on one page, for people: how much, of what, under which licences, what cleaning dropped.
+The corpus on one page, for people: how much, of what, under which licences, what cleaning dropped, with examples.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import pandas as pd
 
 from stages.formats.ledger import KEPT, read_ledger
 from stages.formats.pages import filled_template
+from stages.formats.preview import Preview
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
@@ -31,7 +32,7 @@ def main() -> None:
     stores = {split: TokenStore(TOKENS / split) for split in SPLITS}
     manifests = {split: store.manifest for split, store in stores.items()}
     lengths = {split: store.document_lengths for split, store in stores.items()}
-    atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths))
+    atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths, Preview.read()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,16 @@ class Size:
     characters: int
 
 
-def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: dict[str, Positions]) -> str:
+def html_report(
+    ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: dict[str, Positions], preview: Preview
+) -> str:
     """The page. `ledger` has `LEDGER_COLUMNS`; `lengths` has the tokens of each document, by split."""
     kept = ledger[ledger["verdict"] == KEPT]
     dropped = ledger[ledger["verdict"] != KEPT]
     manifest = next(iter(manifests.values()))
     return filled_template(
         TEMPLATE,
-        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words},
+        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words, "visible": visible},
         sizes=[size(split, kept[kept["split"] == split], [one]) for split, one in manifests.items()],
         total=size("together", kept, list(manifests.values())),
         vocabulary_size=manifest.vocab_size,
@@ -100,6 +103,7 @@ def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: d
         collected=Bar("", len(ledger), int(ledger["bytes"].sum())),
         dropped=Bar("", len(dropped), int(dropped["bytes"].sum())),
         drops=Chart(sorted(grouped(dropped, "verdict"), key=lambda bar: (-bar.documents, bar.name)), "documents"),
+        preview=preview,
     )
 
 
@@ -112,6 +116,14 @@ def size(name: str, part: pd.DataFrame, manifests: list[Manifest]) -> Size:
         bytes=sum(manifest.bytes for manifest in manifests),
         tokens=sum(manifest.tokens for manifest in manifests),
         characters=int(part["characters"].sum()),
+    )
+
+
+def visible(text: str) -> str:
+    """A text of the corpus with every character that is not shown, or changes how others are shown, as an escape."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text.replace("\r\n", "\n")
     )
 
 

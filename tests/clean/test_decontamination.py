@@ -7,6 +7,7 @@ import pytest
 from stages.clean.__main__ import main
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
+from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from tests.small_project import write_corpus, write_project
 
@@ -25,7 +26,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def clean(**changes: Any) -> set[str]:
     """The paths of what is kept."""
-    values = {"files": ["evaluation.jsonl"], "fields": ["prompt", "solution"], "ngram_size": 8} | changes
+    values = {
+        "files": ["evaluation.jsonl"],
+        "fields": ["prompt", "solution"],
+        "ngram_size": 8,
+        "minimum_words": 8,
+    } | changes
     write_project(Path(), clean__decontamination=values)
     collect()
     main()
@@ -71,7 +77,7 @@ def test_a_shorter_run_of_common_words_is_no_passage() -> None:
     Path("corpus/near.py").write_text("def has_close(numbers, threshold):\n    return numbers\n")
 
     assert "corpus/near.py" in clean()
-    assert "corpus/near.py" not in clean(ngram_size=4)
+    assert "corpus/near.py" not in clean(ngram_size=4, minimum_words=4)
 
 
 def test_without_a_leak_nothing_is_dropped() -> None:
@@ -95,6 +101,64 @@ def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> Non
     assert "corpus/leak.py" not in clean(files=["passage.txt"])
 
 
+SHORT = [
+    {"prompt": "Say the word: ANANAS", "solution": "print('ananas')"},
+    {"prompt": "Add numbers.", "solution": "lambda a, b: a + b"},
+    {"prompt": "Hello", "solution": "world"},
+    {"prompt": "...", "solution": ""},
+]
+"""Of 6, 7, 2 and 0 words."""
+
+
+def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report_counts_how() -> None:
+    Path("short.jsonl").write_text("".join(json.dumps(item) + "\n" for item in SHORT))
+    Path("corpus/whole.py").write_text("x = 1\n# say the word ananas: print ananas\ny = 2\n")
+    Path("corpus/part.py").write_text("x = 1\n# say the word ananas: print banana\ny = 2\n")
+    Path("corpus/hello.py").write_text("print('hello world')\n")
+    Path("corpus/ngram.py").write_text("x = 1\n\n" + PROBLEM)
+    kept = clean(files=["short.jsonl", "evaluation.jsonl"], minimum_words=3)
+
+    assert {name for name in kept if "module" not in name} == {"corpus/part.py", "corpus/hello.py"}
+    assert "mine,corpus/whole.py,contaminated,short.jsonl#1,say the word ananas print ananas\n" in (
+        Path("data/clean/contaminated.csv").read_text()
+    )
+    assert read_json(Path("reports/clean.json"))["evaluation_items"] == {
+        "by_ngrams": 1,
+        "whole": 3,
+        "not_searched": 2,
+    }
+    assert Path("data/clean/evaluation_items.csv").read_text().splitlines() == [
+        "evaluation_item,words,searched",
+        "short.jsonl#1,6,whole",
+        "short.jsonl#2,7,whole",
+        "short.jsonl#3,2,no",
+        "short.jsonl#4,0,no",
+        "evaluation.jsonl#1,4,whole",
+        "evaluation.jsonl#2,21,ngrams",
+    ]
+
+
+def test_a_short_item_within_a_longer_known_passage_is_found_wherever_it_ends() -> None:
+    Path("short.jsonl").write_text("".join(json.dumps(item) + "\n" for item in SHORT))
+    Path("corpus/leak.py").write_text("hello hello world numbers add numbers lambda a b a b world hello\n")
+
+    assert "corpus/leak.py" not in clean(files=["short.jsonl"], minimum_words=3)
+
+
+def test_it_says_how_many_items_were_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+    clean(minimum_words=5)
+
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "evaluation items: 1 searched for by 8 words in a row, 0 shorter ones as a whole, 1 with fewer than 5 words "
+        "not searched for (data/clean/evaluation_items.csv)"
+    )
+
+
+def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
+    with pytest.raises(UserError, match=r"clean.decontamination.*minimum_words: at most ngram_size \(8\)"):
+        clean(minimum_words=9)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -103,7 +167,7 @@ def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> Non
             "clean.decontamination: nowhere.jsonl cannot be read (No such file",
         ),
         ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1 has no field 'nosuch'"),
-        ({"ngram_size": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
+        ({"ngram_size": 90, "minimum_words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
         ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not a JSON object"),
         ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
         ({"files": ["latin1.txt"]}, "clean.decontamination: latin1.txt is not UTF-8"),

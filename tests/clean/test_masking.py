@@ -111,6 +111,9 @@ def test_credentials_that_have_patterns_of_our_own_are_replaced(text: str, expec
         "1.",
         "8:",
         "1.1.1.1:",
+        "8.8.8.8 ",
+        "host 8.8.8.8\n",
+        "\\na@a.",
     ],
 )
 def test_a_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:

@@ -9,12 +9,14 @@ import pandas as pd
 import pytest
 
 from stages.clean import words
-from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, find_clusters, rows_per_band
+from stages.clean.near_duplicates.candidates import FOUND_AT_THRESHOLD, rows_per_band
+from stages.clean.near_duplicates.clusters import find_near_duplicates
 from stages.clean.params import NearDuplicates
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
 
-PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
+PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5, cluster="components")
+STAR = PARAMS.model_copy(update={"cluster": "star"})
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +37,10 @@ def family_texts() -> list[str]:
     return texts
 
 
-def clusters(
+def near_duplicates(
     documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3, kind: WordKind = "unicode"
-) -> dict[str, str]:
-    """Path -> path of the representative of its cluster."""
+) -> dict[str, tuple[str, float, str, float]]:
+    """Path of what is dropped -> path of what it resembles, similarity, path of what is kept, similarity."""
     folder = Path(f"documents-{random.random()}")
     folder.mkdir()
     shards = []
@@ -46,8 +48,21 @@ def clusters(
         shards.append(folder / f"b{number}.parquet")
         write_shard(shards[-1], [documents[k] for k in part])
     ledger = pd.DataFrame([{"id": d.id, "source": d.source, "path": d.path} for d in documents])
-    representatives = find_clusters(shards, ledger, np.arange(len(documents)), params, kind)
-    return {documents[row].path: documents[other].path for row, other in representatives.items()}
+    found = find_near_duplicates(shards, ledger, np.arange(len(documents)), params, kind)
+    return {
+        documents[row].path: (documents[other].path, similarity, documents[kept].path, kept_similarity)
+        for row, other, similarity, kept, kept_similarity in found.itertuples()
+    }
+
+
+def clusters(
+    documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3, kind: WordKind = "unicode"
+) -> dict[str, str]:
+    """Path -> path of the document that is kept of its cluster."""
+    found = near_duplicates(documents, params, shard_count, kind)
+    return {
+        document.path: found[document.path][2] if document.path in found else document.path for document in documents
+    }
 
 
 def as_documents(texts: list[str]) -> list[Document]:
@@ -77,14 +92,67 @@ def test_the_clusters_are_those_of_comparing_every_pair() -> None:
     assert clusters(documents) == expected
 
 
-def test_they_do_not_depend_on_the_order_of_the_documents_or_on_the_shards() -> None:
-    documents = as_documents(family_texts())
-    expected = clusters(documents)
+def chain_texts(links: int) -> list[str]:
+    """Texts of 60 words of which each shares 54 with the next: 0.82 similar, and 0.67 with the one after it."""
+    return [" ".join(f"word{6 * link + n}" for n in range(60)) for link in range(links)]
+
+
+def test_of_a_chain_the_first_is_kept_and_each_pair_leads_a_link_towards_it() -> None:
+    documents = as_documents(chain_texts(5))
+    found = near_duplicates(documents)
+
+    assert {path: (resembled, kept) for path, (resembled, _, kept, _) in found.items()} == {
+        "001.py": ("000.py", "000.py"),
+        "002.py": ("001.py", "000.py"),
+        "003.py": ("002.py", "000.py"),
+        "004.py": ("003.py", "000.py"),
+    }
+    assert found["004.py"][3] < 0.5
+
+
+def greedy_by_comparing_all(documents: list[Document], similarity: float) -> set[str]:
+    """The paths of what is kept where each document is kept unless it resembles an earlier one that is kept."""
+    kept: list[Document] = []
+    for document in documents:
+        if not any(jaccard(document.text, other.text) >= similarity for other in kept):
+            kept.append(document)
+    return {document.path for document in kept}
+
+
+@pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8])
+def test_star_keeps_what_comparing_all_documents_in_their_order_keeps(similarity: float) -> None:
+    documents = as_documents(family_texts() + chain_texts(9))
+    params = STAR.model_copy(update={"similarity": similarity})
+    found = near_duplicates(documents, params)
+
+    assert {one.path for one in documents} - set(found) == greedy_by_comparing_all(documents, similarity)
+    if similarity == 0.8:
+        assert set(found) < set(near_duplicates(documents, params.model_copy(update={"cluster": "components"})))
+
+
+@pytest.mark.parametrize("params", [PARAMS, STAR])
+def test_the_similarities_are_exact_and_the_pair_is_at_the_threshold(params: NearDuplicates) -> None:
+    documents = as_documents(family_texts() + chain_texts(6))
+    texts = {document.path: document.text for document in documents}
+    found = near_duplicates(documents, params)
+
+    assert len(found) > 10
+    for path, (resembled, similarity, kept, kept_similarity) in found.items():
+        assert similarity == jaccard(texts[path], texts[resembled]) >= params.similarity
+        assert kept_similarity == jaccard(texts[path], texts[kept])
+        assert kept not in found
+        assert params.cluster == "components" or (resembled, similarity) == (kept, kept_similarity)
+
+
+@pytest.mark.parametrize("params", [PARAMS, STAR])
+def test_they_do_not_depend_on_the_order_of_the_documents_or_on_the_shards(params: NearDuplicates) -> None:
+    documents = as_documents(family_texts() + chain_texts(6))
+    expected = near_duplicates(documents, params)
 
     for seed in range(3):
         shuffled = documents.copy()
         random.Random(seed).shuffle(shuffled)
-        assert clusters(shuffled, shard_count=seed + 1) == expected
+        assert near_duplicates(shuffled, params, shard_count=seed + 1) == expected
 
 
 def test_they_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +231,13 @@ def test_alike_texts_of_other_scripts_are_near_duplicates() -> None:
     assert len(set(clusters(as_documents([text, text[::-1]]), shard_count=1).values())) == 2
 
 
-def test_a_cluster_of_many_alike_documents_takes_time_in_proportion_to_its_size() -> None:
+@pytest.mark.parametrize("params", [PARAMS, STAR])
+def test_a_cluster_of_many_alike_documents_takes_time_in_proportion_to_its_size(params: NearDuplicates) -> None:
     shared = [f"word{n}" for n in range(100)]
     documents = as_documents([" ".join([*shared, f"own{n}"]) for n in range(4000)])
 
     start = time.process_time()
-    found = clusters(documents)
+    found = clusters(documents, params)
     seconds = time.process_time() - start
 
     assert set(found.values()) == {"000.py"}

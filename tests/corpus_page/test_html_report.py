@@ -5,8 +5,13 @@ import pandas as pd
 import yaml
 
 from stages.corpus_page.__main__ import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
+from stages.formats.preview import Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
+
+NOTHING = Preview(dropped=[], masked=[])
+
+HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>&lt;b&gt;\u202e\x1b[31m\x00"
 
 
 class Cells(HTMLParser):
@@ -55,7 +60,7 @@ def ledger(count: int) -> pd.DataFrame:
 def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
     shard = ShardEntry("b", documents=80, tokens=320, bytes=800, sha256={})
     manifest = Manifest("uint16", 300, 0, "hash", "test 1", (shard,))
-    text = html_report(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)})
+    text = html_report(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)}, NOTHING)
 
     cells = Cells()
     cells.feed(text)
@@ -73,9 +78,56 @@ def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
 def test_names_cannot_break_the_page() -> None:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
     rows = ledger(2).iloc[1:].assign(source="<script>alert(1)</script>")
-    text = html_report(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
+    text = html_report(
+        rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}, NOTHING
+    )
 
     assert "<script>" not in text
+
+
+def page_of(preview: Preview) -> str:
+    shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
+    manifests = {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}
+    return html_report(ledger(2), manifests, {"train": np.array([2])}, preview)
+
+
+def hostile_preview() -> Preview:
+    excerpt = Excerpt(source=HOSTILE, path=HOSTILE, bytes=1234, start=56, text=HOSTILE, is_end=False)
+    pair = Dropped(document=excerpt, resembled=excerpt, similarity=0.87654, kept=HOSTILE, passage="")
+    alone = Dropped(document=excerpt, resembled=None, similarity=None, kept="", passage=HOSTILE)
+    value = MaskedValue(source=HOSTILE, path=HOSTILE, before=HOSTILE, value=HOSTILE, after=HOSTILE)
+    return Preview(
+        dropped=[
+            DroppedBy(verdict="near_duplicate", documents=1200, examples=[pair]),
+            DroppedBy(verdict=HOSTILE, documents=3, examples=[alone]),
+        ],
+        masked=[MaskedKind(kind="emails", documents=4000, examples=[value])],
+    )
+
+
+def test_hostile_documents_are_shown_as_text() -> None:
+    text = page_of(hostile_preview())
+    plain = page_of(NOTHING)
+
+    cells = Cells()
+    cells.feed(text)
+    assert cells.open == []
+    for markup in ("<script", "<img", "onerror=alert(2)>", "\u202e", "\x1b", "\x00"):
+        assert markup not in text
+    assert text.count("</pre>") == text.count("<pre>") == 4
+    assert text.count("</details>") == plain.count("</details>") + 3
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "&amp;lt;b&amp;gt;\\u202e\\x1b[31m\\x00" in text
+
+
+def test_examples_say_what_they_are_of_and_how_alike_a_pair_is() -> None:
+    text = page_of(hostile_preview())
+
+    assert "<summary>near_duplicate: 1 of 1,200</summary>" in text
+    assert "Similarity 0.877; kept of the cluster: " in text
+    assert "1,234 bytes, from character 56" in text
+    assert "<summary>emails: 4,000 documents</summary>" in text
+    assert "What was masked" not in page_of(NOTHING)
 
 
 def test_a_long_chart_sums_up_the_rest() -> None:
@@ -90,7 +142,9 @@ def test_drops_are_ordered_by_what_their_bars_show() -> None:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
     rows = ledger(40).assign(verdict=["kept"] + ["few_large"] * 2 + ["many_small"] * 37)
     rows.loc[1:2, "bytes"] = 10_000
-    text = html_report(rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])})
+    text = html_report(
+        rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}, NOTHING
+    )
 
     assert text.index("many_small") < text.index("few_large")
 
@@ -100,7 +154,7 @@ def test_a_corpus_of_which_nothing_was_dropped_has_a_page() -> None:
     rows = ledger(2).assign(verdict="kept")
 
     assert "0 of 2 collected documents" in html_report(
-        rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}
+        rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}, NOTHING
     )
 
 

@@ -363,6 +363,13 @@ def test_the_data_statement_says_what_was_removed_and_masked(inputs: Inputs) -> 
     assert "Masked: 3 emails, 1,200 ip addresses. Trained on" in text
     assert "Near-duplicates were not removed." in text
     assert "evaluation sets were removed (files: eval/a.jsonl, ngram_size: 13)." in text
+    assert "Of the evaluation items" not in text
+
+    counts = {"evaluation_items": {"by_ngrams": 1037, "whole": 5, "not_searched": 2}}
+    text = written(inputs, clean=clean | counts, recorded=replace(inputs.recorded, cleaning=cleaning))
+
+    said = "Of the evaluation items 1,037 were looked for by their n-grams, 5 shorter ones as a whole, 2 not at all."
+    assert said in text
 
 
 def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) -> None:

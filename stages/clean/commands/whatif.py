@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stages.clean.judge import check_splits, judge
+from stages.clean.judge import Judgement, check_splits, judge
 from stages.clean.params import CleanParams
 from stages.formats.documents import DOCUMENTS, require_documents
 from stages.formats.ledger import KEPT
@@ -37,11 +37,11 @@ def main() -> None:
     section = read_params_file().get("clean")
     now = check_section("clean", section, CleanParams)
     then = check_section("clean", with_changes(section, sys.argv[1:]), CleanParams)
-    before, after = (judge(shards, params).ledger for params in (now, then))
+    before, after = (judge(shards, params) for params in (now, then))
     console = Console()
     show(before, after, console)
     try:
-        check_splits(after, then.split, then.seed)
+        check_splits(after.ledger, then.split, then.seed)
     except UserError as error:
         console.print(f"The stage would fail: {error}", markup=False)
 
@@ -63,25 +63,26 @@ def with_changes(section: Any, changes: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def show(before: pd.DataFrame, after: pd.DataFrame, console: Console) -> None:
+def show(before: Judgement, after: Judgement, console: Console) -> None:
     """Print what is kept now and then, and what changes: by filter, by licence, with the largest documents."""
     table = Table("", "documents", "bytes")
-    table.add_row("collected", *_documents_and_bytes(before))
-    for time, ledger in (("now", before), ("then", after)):
+    table.add_row("collected", *_documents_and_bytes(before.ledger))
+    for time, ledger in (("now", before.ledger), ("then", after.ledger)):
         table.add_row(f"kept {time}", *_documents_and_bytes(ledger[ledger["verdict"] == KEPT]))
         for split in SPLITS:
             table.add_row(f"{split} {time}", *_documents_and_bytes(ledger[ledger["split"] == split]))
     console.print(table)
-    was_kept, is_kept = before["verdict"] == KEPT, after["verdict"] == KEPT
-    for title, rows, ledger in (
+    was_kept, is_kept = before.ledger["verdict"] == KEPT, after.ledger["verdict"] == KEPT
+    for title, rows, judged in (
         ("would be dropped", was_kept & ~is_kept, after),
         ("would be kept", ~was_kept & is_kept, before),
     ):
         if rows.any():
-            console.print(_table(title, ledger[rows]))
+            console.print(_table(title, rows, judged))
 
 
-def _table(title: str, changed: pd.DataFrame) -> Table:
+def _table(title: str, rows: "pd.Series[bool]", judged: Judgement) -> Table:
+    changed = judged.ledger[rows]
     table = Table(title, "documents", "bytes")
     table.add_row("in total", *_documents_and_bytes(changed))
     for heading, groups in (("by", changed["verdict"]), ("licence", changed["license"].replace("", "unknown"))):
@@ -89,8 +90,18 @@ def _table(title: str, changed: pd.DataFrame) -> Table:
             table.add_row(escape(f"{heading} {name}"), *_documents_and_bytes(changed[groups == name]))
     for row in np.argsort(-changed["bytes"].to_numpy(), kind="stable")[:EXAMPLES]:
         document = changed.iloc[row]
-        table.add_row(escape(f"{document['source']} {document['path']}"), "", f"{document['bytes']:,}")
+        name = f"{document['source']} {document['path']}{_resembled(judged, int(changed.index[row]))}"
+        table.add_row(escape(name), "", f"{document['bytes']:,}")
     return table
+
+
+def _resembled(judged: Judgement, row: int) -> str:
+    """Of a duplicate, which document it resembles and how much."""
+    pair = judged.duplicates[judged.duplicates.index == row]
+    if pair.empty:
+        return ""
+    other = judged.ledger.loc[pair["resembled"]].iloc[0]
+    return f" ({pair['similarity'].iloc[0]:.3f} like {other['source']} {other['path']})"
 
 
 def _documents_and_bytes(part: pd.DataFrame) -> tuple[str, str]:

@@ -1,42 +1,20 @@
-"""Near-duplicates: MinHash signatures propose pairs, the exact Jaccard similarity of their words decides.
-
-Clusters are the connected components of the pairs that passed, so they do not depend on the order of the documents or
-on the number of workers. Signatures and words come from the cache: a new document costs its own shard.
-"""
+"""Which documents may be near-duplicates, by MinHash, and how similar documents are, exactly."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import ShardWords, WordHashes, WordKind, read_words
+from stages.clean.words import ShardWords, WordHashes
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
 
+COMPARED_AT_ONCE = 1000
+"""Documents whose words are in memory together."""
+
 Rows = npt.NDArray[np.int64]
-
-
-def find_clusters(
-    shards: Sequence[Path], ledger: pd.DataFrame, rows: Rows, params: NearDuplicates, words: WordKind
-) -> pd.Series:
-    """For each of the ledger's rows, the row of its cluster's representative.
-
-    That is the first of the cluster by (source, path, id); a document without near-duplicates represents itself.
-    """
-    ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
-    corpus = Corpus(list(read_words(shards, params.permutations, words)), ordered)
-    clusters = DisjointSet()
-    for bucket in corpus.buckets(params):
-        join_similar(corpus, bucket, params.similarity, clusters)
-    representatives = np.arange(len(ordered))
-    for cluster in clusters.subsets():
-        representatives[list(cluster)] = min(cluster)
-    return pd.Series(ordered[representatives], index=ordered)
 
 
 class Corpus:
@@ -61,9 +39,23 @@ class Corpus:
         own: Rows = sizes[self.first_row[self.shard_of] + self.row_in_shard]
         return own
 
-    def buckets(self, params: NearDuplicates) -> Iterator[Rows]:
+    def similarities(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
+        """The exact Jaccard similarity of the words of one document with those of each of others; all have words."""
+        own = self.words(document)
+        found = [np.empty(0)]
+        for start in range(0, len(others), COMPARED_AT_ONCE):
+            sets = [self.words(other) for other in others[start : start + COMPARED_AT_ONCE]]
+            sizes = np.array([len(words) for words in sets])
+            words = np.concatenate(sets)
+            is_common = own[np.minimum(np.searchsorted(own, words), len(own) - 1)] == words
+            common = np.add.reduceat(is_common.astype(np.int64), np.cumsum(sizes) - sizes)
+            found.append(common / (len(own) + sizes - common))
+        return np.concatenate(found)
+
+    def buckets(self, params: NearDuplicates, among: Rows | None = None) -> Iterator[Rows]:
         """Groups of documents whose signatures agree in a whole band (locality-sensitive hashing, Indyk and Motwani
         1998). Two documents of a group are candidates for near-duplicates; the groups of different bands overlap.
+        `among` are documents, in their order, to look at instead of all that have `minimum_words`.
 
         For example, six values in bands of three:
 
@@ -74,7 +66,7 @@ class Corpus:
         A column of two signatures is equal with a probability of their Jaccard similarity s, a band of r columns with
         s**r, and at least one of b bands with 1 - (1 - s**r)**b: rarely for unlike, almost always for alike documents.
         """
-        documents = np.flatnonzero(self.sizes() >= params.minimum_words)
+        documents = np.flatnonzero(self.sizes() >= params.minimum_words) if among is None else among
         rows = rows_per_band(params.permutations, params.similarity)
         for start in range(0, params.permutations - rows + 1, rows):
             keys = self._band(start, start + rows)[documents]
@@ -100,36 +92,6 @@ def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     for column in np.asarray(columns).T:
         keys = (keys ^ column) * np.uint64(0x100000001B3)
     return keys
-
-
-def join_similar(corpus: Corpus, bucket: Rows, similarity: float, clusters: DisjointSet) -> None:
-    """Join the clusters of those documents of a bucket that are similar enough.
-
-    Every pair is compared unless both are in one cluster already. The first document is compared with all others. If
-    they are alike, that joins them, and nothing is left to do: a bucket of n alike documents costs n comparisons
-    instead of n * n / 2. Otherwise only a document outside the largest cluster can be part of an open pair, so each of
-    those is compared with all that are in other clusters.
-    """
-    for document in bucket.tolist():
-        clusters.add(document)
-    labels = np.array([clusters[document] for document in bucket.tolist()])
-    if (labels == labels[0]).all():
-        return
-    words = WordSets([corpus.words(document) for document in bucket.tolist()])
-    is_open = np.ones(len(bucket), dtype=bool)
-
-    def compare(document: int) -> None:
-        others = np.flatnonzero(is_open & (labels != labels[document]))
-        similar = others[words.similarities(document, others) >= similarity]
-        for other in bucket[similar].tolist():
-            clusters.merge(int(bucket[document]), other)
-        labels[np.isin(labels, labels[similar])] = labels[document]
-
-    compare(0)
-    found, counts = np.unique(labels, return_counts=True)
-    for document in np.flatnonzero(labels != found[counts.argmax()]).tolist():
-        compare(document)
-        is_open[document] = False
 
 
 class WordSets:

@@ -1,0 +1,154 @@
+"""Chooses a few documents of each verdict and of each kind of mask, and cuts short what is shown of them.
+
+Chosen are the documents with the smallest ids. An id is a hash of the text, so this is a random choice that depends on
+the documents alone; and shards hold ranges of ids, so few of them are read.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from stages.clean.decontamination import Hit
+from stages.clean.judge import Judgement
+from stages.clean.masking import mask
+from stages.formats.documents import read_shard
+from stages.formats.ledger import KEPT
+from stages.formats.preview import Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
+
+EXAMPLES = 5
+"""Of each verdict and of each kind of mask."""
+
+VERDICTS = 25
+"""The verdicts with the most documents."""
+
+EXCERPT_CHARACTERS = 500
+
+CONTEXT_CHARACTERS = 80
+"""Before a masked value, after it, and of it."""
+
+SHOWN_OF_KEY = 4
+"""Characters of a credential."""
+
+
+def preview(judged: Judgement, shards: Sequence[Path], kinds: Sequence[str]) -> Preview:
+    """Examples of what is dropped, and of what is masked in `shards`, the documents as they were collected."""
+    ledger, duplicates = judged.ledger, judged.duplicates
+    counts = ledger.loc[ledger["verdict"] != KEPT, "verdict"].value_counts().sort_index()
+    counts = counts.sort_values(ascending=False, kind="stable").head(VERDICTS)
+    chosen = {str(verdict): chosen_rows(ledger, ledger["verdict"] == verdict) for verdict in counts.index}
+    rows = {row for some in chosen.values() for row in some}
+    pairs = duplicates[duplicates.index.isin(rows)]
+    texts = read_texts(judged.masked.paths, ledger, rows.union(pairs["resembled"].astype(int)))
+    hits = {hit.row: hit for hit in judged.contamination.hits}
+    dropped = [
+        DroppedBy(
+            verdict=verdict,
+            documents=int(counts[verdict]),
+            examples=[example(ledger, row, texts, pairs[pairs.index == row], hits.get(row)) for row in some],
+        )
+        for verdict, some in chosen.items()
+    ]
+    return Preview(dropped=dropped, masked=masked_values(judged, shards, kinds))
+
+
+def chosen_rows(ledger: pd.DataFrame, among: "pd.Series[bool]") -> list[int]:
+    """The rows of the documents with the smallest ids; of equal texts the first."""
+    return [int(row) for row in ledger["id"][among].sort_values(kind="stable").index[:EXAMPLES].to_numpy()]
+
+
+def read_texts(shards: Sequence[Path], ledger: pd.DataFrame, rows: Iterable[int]) -> dict[int, str]:
+    """The texts of some rows of the ledger, a shard in memory at a time."""
+    names = ledger["shard"]
+    first_rows = np.flatnonzero((names != names.shift()).to_numpy())
+    paths = {path.name: path for path in shards}
+    wanted = np.array(sorted(rows), dtype=np.int64)
+    texts: dict[int, str] = {}
+    for start in np.unique(first_rows[np.searchsorted(first_rows, wanted, side="right") - 1]).tolist():
+        column = read_shard(paths[names.iloc[start]], ["text"]).column("text")
+        texts |= {row: column[row - start].as_py() for row in wanted.tolist() if start <= row < start + len(column)}
+    return texts
+
+
+def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.DataFrame, hit: Hit | None) -> Dropped:
+    """One document: from where it differs from the one that it resembles, from the passage, or from its beginning."""
+    text, start = texts[row], 0
+    resembled, similarity, kept, passage = None, None, "", ""
+    if len(pair):
+        other, similarity = int(pair["resembled"].iloc[0]), float(pair["similarity"].iloc[0])
+        # Where they differ in their last lines, some of what they share is shown too.
+        shared = min(len(text), len(texts[other])) - EXCERPT_CHARACTERS // 2
+        start = line_before(text, min(first_difference(text, texts[other]), max(shared, 0)))
+        resembled = excerpt(ledger, other, texts[other], start)
+        if (last := int(pair["kept"].iloc[0])) != other:
+            kept = f"{ledger['source'].iloc[last]} {ledger['path'].iloc[last]}"
+    elif hit is not None:
+        passage = f"{hit.item}: {hit.ngram}"
+        found = re.search(r"\W+".join(map(re.escape, hit.ngram.split())), text, re.IGNORECASE)
+        start = line_before(text, found.start() if found else 0)
+    return Dropped(
+        document=excerpt(ledger, row, text, start),
+        resembled=resembled,
+        similarity=similarity,
+        kept=kept,
+        passage=passage[:EXCERPT_CHARACTERS],
+    )
+
+
+def first_difference(text: str, other: str) -> int:
+    """The characters that both begin with."""
+    equal = zip(text, other, strict=False)
+    return next((n for n, (one, two) in enumerate(equal) if one != two), min(len(text), len(other)))
+
+
+def line_before(text: str, position: int) -> int:
+    """Where the line of a position begins, unless that is far before it."""
+    return max(text.rfind("\n", 0, position) + 1, position - CONTEXT_CHARACTERS)
+
+
+def excerpt(ledger: pd.DataFrame, row: int, text: str, start: int) -> Excerpt:
+    """What is shown of a document."""
+    return Excerpt(
+        source=ledger["source"].iloc[row],
+        path=ledger["path"].iloc[row],
+        bytes=int(ledger["bytes"].iloc[row]),
+        start=start,
+        text=text[start : start + EXCERPT_CHARACTERS],
+        is_end=len(text) <= start + EXCERPT_CHARACTERS,
+    )
+
+
+def masked_values(judged: Judgement, shards: Sequence[Path], kinds: Sequence[str]) -> list[MaskedKind]:
+    """Of some documents the first value of each kind, as it was collected."""
+    counts, ledger = judged.masked.counts, judged.ledger
+    chosen = {kind: chosen_rows(ledger, counts[kind] > 0) for kind in kinds}
+    texts = read_texts(shards, ledger, {row for rows in chosen.values() for row in rows})
+    found = []
+    for kind, rows in chosen.items():
+        examples = [one for row in rows for one in masked_value(ledger, row, texts[row], kind, kinds)]
+        found.append(MaskedKind(kind=kind, documents=int((counts[kind] > 0).sum()), examples=examples))
+    return found
+
+
+def masked_value(ledger: pd.DataFrame, row: int, text: str, kind: str, kinds: Sequence[str]) -> list[MaskedValue]:
+    """The first value of a kind in a text with what is around it; credentials are cut short there too."""
+    values = mask(text, kinds).values
+    shown = {value: f"{value[:SHOWN_OF_KEY]}…" if name == "keys" else value for name, value in values}
+    for value in (value for name, value in values if name == "keys"):
+        text = text.replace(value, shown[value])
+    value = next(shown[value] for name, value in values if name == kind)
+    start = text.find(value)
+    if start < 0:  # a value that had a placeholder of another kind in it
+        return []
+    before, after = line_before(text, start), start + len(value)
+    return [
+        MaskedValue(
+            source=ledger["source"].iloc[row],
+            path=ledger["path"].iloc[row],
+            before=text[before:start],
+            value=value[:CONTEXT_CHARACTERS],
+            after=text[after : after + CONTEXT_CHARACTERS].split("\n")[0],
+        )
+    ]

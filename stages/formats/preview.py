@@ -1,0 +1,96 @@
+"""The preview of cleaning: a few examples of what was dropped and masked, cut short, for the page about the corpus.
+
+`clean` writes it and `corpus_page` shows it. What it holds comes from the corpus, so nothing of it is markup.
+"""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+PREVIEW = Path("data/clean/preview.json")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Excerpt(_Part):
+    """Some characters of a document."""
+
+    source: str
+    path: str
+    bytes: int
+    """Of the whole document."""
+    start: int
+    """Characters before the excerpt."""
+    text: str
+    is_end: bool
+    """Whether the document ends with it."""
+
+
+class Dropped(_Part):
+    """A document that was dropped."""
+
+    document: Excerpt
+    resembled: Excerpt | None
+    """Of a duplicate, the document that it resembles, from where they first differ."""
+    similarity: float | None
+    """With it: exact Jaccard similarity of their words."""
+    kept: str
+    """Of a duplicate, source and path of the document that is kept, if that is another one."""
+    passage: str
+    """Of a contaminated document, the evaluation item and the words that both have."""
+
+
+class DroppedBy(_Part):
+    """Examples of one verdict."""
+
+    verdict: str
+    documents: int
+    """That have this verdict."""
+    examples: list[Dropped]
+
+
+class MaskedValue(_Part):
+    """A value that was masked, with the text around it."""
+
+    source: str
+    path: str
+    before: str
+    value: str
+    """As it was; of a credential its first characters alone."""
+    after: str
+
+
+class MaskedKind(_Part):
+    """Examples of one kind of mask."""
+
+    kind: str
+    documents: int
+    """That have such a value."""
+    examples: list[MaskedValue]
+
+
+class Preview(_Part):
+    """What `clean` shows of its work."""
+
+    dropped: list[DroppedBy]
+    """The verdict with the most documents first."""
+    masked: list[MaskedKind]
+
+    def write(self) -> None:
+        """Write it; equal values, equal bytes."""
+        atomic_write(PREVIEW, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read it. Raises UserError where it is missing or damaged."""
+        try:
+            return cls.model_validate_json(PREVIEW.read_bytes())
+        except (OSError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{PREVIEW}: cannot be read ({reason}); run `dvc repro clean`") from None

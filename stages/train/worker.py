@@ -46,6 +46,7 @@ from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.results import write_results
+from stages.train.monitoring.tasks import TaskEvaluation
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.monitoring.uptime import Uptime
@@ -86,8 +87,10 @@ def main() -> None:
     trainer.throughput.restart()
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
+    tasks = TaskEvaluation(params, checkpoints.folder, accelerator, setup.store.manifest, lambda: stop.is_set)
+    tasks.resume(start.progress.step)
     try:
-        progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
+        progress = train(trainer, validation, checkpoints, reporter, tasks, start.progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")

@@ -115,6 +115,7 @@ SECTIONS: dict[str, Any] = {
         "sets": {},
         "baselines": [],
         "previous": None,
+        "precision": "fp32",
         "bootstrap_resamples": 200,
         "seed": 0,
     },

@@ -34,14 +34,13 @@ from stages.train.distributed.parallel import (
     compile_blocks,
     count,
     on_main,
-    shard,
     spread,
     uses_fsdp,
 )
+from stages.train.distributed.sharded_build import build, shard_and_fill
 from stages.train.launch.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
-from stages.train.model.build import build_model, flops_per_token
-from stages.train.model.loss import CausalLoss
+from stages.train.model.build import flops_per_token
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import Reporter
@@ -119,12 +118,12 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     store = TokenStore(TOKENS / TRAIN)
     index = open_packing(store, params.sequence_length, params.packing)
 
-    eager = CausalLoss(build_model(params, store.manifest), params)
+    eager = build(params, accelerator, store.manifest)
     flops = flops_per_token(eager.model, params.sequence_length)
     peak = peak_flops(accelerator.device, params.precision)
     throughput = Throughput(flops, peak and peak * accelerator.num_processes)
     if uses_fsdp():
-        shard(eager, accelerator)
+        shard_and_fill(eager, accelerator)
     else:
         eager.to(accelerator.device)
     micro_batch = micro_batch_size(params, accelerator, eager)

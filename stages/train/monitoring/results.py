@@ -84,7 +84,8 @@ def write_results(
     facts = speed(trainer, uptime)
     write_json(TRAIN_SPEED, facts | {"weights_sha256": weights})
     useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
-    print(f"useful time (ETTR): {useful:.1%} of {total}, {facts['interruptions']:.0f} interruptions", flush=True)
+    if count := int(facts["interruptions"]):
+        print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)
     Execution(
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,

@@ -60,5 +60,5 @@ def test_sessions_of_a_run_add_up(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert speed["effective_training_time_ratio"] == pytest.approx(useful / speed["total_seconds"], abs=1e-3)
     said = f"useful time (ETTR): {speed['effective_training_time_ratio']:.1%} of 0:00:"
     assert any(
-        line.startswith(said) and line.endswith(", 1 interruptions") for line in capfd.readouterr().out.split("\n")
+        line.startswith(said) and line.endswith(", with 1 interruption") for line in capfd.readouterr().out.split("\n")
     )

@@ -33,13 +33,13 @@ def main() -> None:
     trained = trained_model(params)
     models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
 
-    scored = score_sets(models, sets)
+    scored = score_sets(models, sets, params.precision)
     bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 
     ours = scored[: len(sets)]
     evaluation(measured).write()
-    evaluation_receipt(ours, models, bootstrap).write()
+    evaluation_receipt(ours, models, bootstrap, params.precision).write()
     write_document_losses(DOCUMENT_LOSSES, (one.documents for one in scored))
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:

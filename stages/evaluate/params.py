@@ -1,6 +1,6 @@
 """How a model is evaluated."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,9 @@ class EvaluateParams(Section):
     """What was published before, to be compared with: the link to it (`published/NAME/main`) or a branch on the Hub
     (`owner/name@main`). Skipped if nothing is published yet. It may move without this stage running again: the receipt
     says which revision it was."""
+    precision: Literal["fp32", "tf32"]
+    """Of the matrix products on a GPU. tf32 rounds their factors to 10 bits, and is several times as fast on GPUs that
+    have it. A CPU computes in fp32 always."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]

@@ -100,9 +100,11 @@ class BatchedRows:
 
     def step(self, tokens: dict[int, int]) -> None:
         """Append a token to each of these rows; the other rows are computed too, without effect."""
-        fed = torch.tensor(list(tokens), device=self.model.device)
+        # From pinned memory a GPU reads by itself: the host queues the step and does not wait.
+        sent = torch.tensor([[*tokens], [*tokens.values()]], pin_memory=self.model.device.type == "cuda")
+        fed, drawn = sent.to(self.model.device, non_blocking=True)
         inputs = torch.zeros(self.width, 1, dtype=torch.int64, device=self.model.device)
-        inputs[fed, 0] = torch.tensor(list(tokens.values()), device=self.model.device)
+        inputs[fed, 0] = drawn
         self.mask[fed, 0, 0, self.positions[fed]] = 0
         # Idle rows write too, where their next token will go: a full row must not write past the end.
         self.writes = self.positions.clamp(max=self.length - 1)

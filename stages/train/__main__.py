@@ -36,6 +36,7 @@ from stages.train.launch.checks import (
 )
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
 from stages.train.model.build import build_config, check_model, source_folder
+from stages.train.monitoring.tasks import check_tasks
 from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
 
@@ -51,6 +52,7 @@ def main() -> None:
     precision = describe_precision(params, config.device_type)
     check_batch(params, config)
     check_trackers(params)
+    check_tasks(params)
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     for store in (training, validation):
         check_store(store, params, TOKENIZER)

@@ -34,18 +34,18 @@ from stages.train.distributed.parallel import (
     compile_blocks,
     count,
     on_main,
-    shard,
     spread,
     uses_fsdp,
 )
+from stages.train.distributed.sharded_build import build, shard_and_fill
 from stages.train.launch.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
-from stages.train.model.build import build_model, flops_per_token
-from stages.train.model.loss import CausalLoss
+from stages.train.model.build import flops_per_token
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.results import write_results
+from stages.train.monitoring.tasks import TaskEvaluation
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.monitoring.uptime import Uptime
@@ -86,8 +86,10 @@ def main() -> None:
     trainer.throughput.restart()
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
+    tasks = TaskEvaluation(params, checkpoints.folder, accelerator, setup.store.manifest, lambda: stop.is_set)
+    tasks.resume(start.progress.step)
     try:
-        progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
+        progress = train(trainer, validation, checkpoints, reporter, tasks, start.progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
@@ -116,12 +118,12 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     store = TokenStore(TOKENS / TRAIN)
     order = open_order(store, params)
 
-    eager = CausalLoss(build_model(params, store.manifest), params)
+    eager = build(params, accelerator, store.manifest)
     flops = flops_per_token(eager.model, params.sequence_length)
     peak = peak_flops(accelerator.device, params.precision)
     throughput = Throughput(flops, peak and peak * accelerator.num_processes)
     if uses_fsdp():
-        shard(eager, accelerator)
+        shard_and_fill(eager, accelerator)
     else:
         eager.to(accelerator.device)
     micro_batch = micro_batch_size(params, accelerator, eager)

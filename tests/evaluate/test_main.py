@@ -5,13 +5,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
+from stages.evaluate.likelihood.score import Scorer
 from stages.formats.evaluation.document_losses import read_document_losses
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
@@ -39,6 +42,29 @@ def test_the_whole_held_out_split_is_scored(project: Path) -> None:
         assert low <= report[name] <= high
     assert report["bits_per_byte_per_source"] == {"mine": report["bits_per_byte"]}
     assert 0 < report["compressors_bits_per_byte"]["gzip_9"] < 8
+
+
+def test_products_of_a_gpu_are_in_the_precision_that_is_asked_for_and_on_record(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main()
+    in_fp32 = outs(project)
+    seen: set[str] = set()
+    token_losses = Scorer.token_losses
+
+    def noted(*arguments: Any) -> torch.Tensor:
+        seen.add(torch.backends.cuda.matmul.fp32_precision)
+        return token_losses(*arguments)
+
+    monkeypatch.setattr(Scorer, "token_losses", noted)
+    before = torch.backends.cuda.matmul.fp32_precision
+    write_sections(project, evaluate__precision="tf32")
+    main()
+    assert (seen, torch.backends.cuda.matmul.fp32_precision) == ({"tf32"}, before)
+    receipt = json.loads((project / "reports/evaluate_receipt.json").read_text())
+    assert receipt["precision"] == "tf32"
+    assert "float32, with products in TF32 on GPUs" in receipt["convention"]
+    assert outs(project)["reports/evaluate.json"] == in_fp32["reports/evaluate.json"]  # a CPU's are not concerned
 
 
 def test_the_report_can_be_recomputed_from_the_files_of_documents_and_positions(project: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import get_context
@@ -122,6 +123,26 @@ def test_the_same_data_is_computed_again_after_an_edit_of_the_code(
 
     assert found == ["1", "2", "2"]
     assert len(list((CACHE / "toy").glob("??/*"))) == 2
+
+
+def test_of_a_run_that_is_larger_than_the_limit_the_next_one_finds_as_much_as_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[int] = []
+
+    def compute(item: int, folder: Path) -> None:
+        computed.append(item)
+        write("x" * 1000, folder)
+
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "3.5e-6")  # each entry takes 1.1 kB with its sums
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    for _ in range(3):
+        for item in range(5):
+            map_cached("toy", [item], str, compute)
+            time.sleep(0.01)  # times of use differ
+        drop_unused("toy")
+    assert computed[:5] == [0, 1, 2, 3, 4]
+    assert computed[5:] == [0, 1, 0, 1]
 
 
 def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def compress(texts: Iterable[str]) -> dict[str, float]:
 
 
 def evaluation_receipt(
-    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap
+    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap, precision: str
 ) -> EvaluationReceipt:
     """Of each set as the trained model has scored it, and of all models, the trained one first."""
     sets = {
@@ -169,24 +169,27 @@ def evaluation_receipt(
         for model in models
     }
     return EvaluationReceipt(
-        convention=convention(models[0], bootstrap.resamples),
+        convention=convention(models[0], bootstrap.resamples, precision),
         sets=sets,
         models=receipts,
         versions=releases(),
+        precision=precision,
         bootstrap_resamples=bootstrap.resamples,
         bootstrap_seed=bootstrap.seed,
     )
 
 
-def convention(model: ScoredModel, resamples: int) -> str:
+def convention(model: ScoredModel, resamples: int, precision: str) -> str:
     """How the metrics were computed, in prose."""
+    products = ", with products in TF32 on GPUs" if precision == "tf32" else ""
     return (
         "Every token of a held-out set is scored once. Each document is scored on its own, after an "
         "end-of-sequence id (a baseline after its beginning-of-sequence id, if it has one), and the id that closes "
         "it is scored too. "
         f"Windows of {model.sizes.context_length} tokens advance by {model.sizes.stride}. "
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
-        f"bytes of the text; float32. Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
+        f"bytes of the text; float32{products}. "
+        f"Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
         "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
         "by the whole context, so that tokens have less context on average (only the last window of a document reaches "
         "back over tokens already scored, to be full), and it does not score the closing id."

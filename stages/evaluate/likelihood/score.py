@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
 from stages.evaluate.likelihood.windows import Losses, Plan, Window, WindowSizes
-from stages.evaluate.model import open_model
+from stages.evaluate.model import open_model, products_in
 from stages.evaluate.side_by_side import (
     cores_each,
     cores_for,
@@ -123,7 +124,9 @@ class ScoredSet:
         )
 
 
-def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> list[ScoredSet]:
+def score_sets(
+    models: Sequence[ScoredModel], sets: Sequence[HeldOutSet], precision: Literal["fp32", "tf32"] = "fp32"
+) -> list[ScoredSet]:
     """All sets of the first model, then those of the next; the processes share the batches of each."""
     pairs = [(held_out, model) for model in models for held_out in sets]
     plans = [Plan(model.tokens(held_out), model.sizes, windows_at_once(model.sizes)) for held_out, model in pairs]
@@ -133,19 +136,27 @@ def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> lis
     ]
     with TemporaryDirectory(prefix="parrotflow-") as temporary:
         folder = Path(temporary)
-        run_in_processes(partial(_score_share, work, folder))
+        run_in_processes(partial(_score_share, work, folder, precision))
         return [
             ScoredSet(*pair, plan, Losses.read(plan, sorted(folder.glob(f"{number}.*.npz"))))
             for number, (pair, plan) in enumerate(zip(pairs, plans, strict=True))
         ]
 
 
-def _score_share(work: Sequence[tuple[int, Path, Plan, str]], folder: Path, rank: int, processes: int) -> None:
+def _score_share(
+    work: Sequence[tuple[int, Path, Plan, str]],
+    folder: Path,
+    precision: Literal["fp32", "tf32"],
+    rank: int,
+    processes: int,
+) -> None:
     """Write what one process scores of each set. Each model is opened once."""
     for model_folder, group in groupby(work, lambda one: one[1]):
         model = open_model(model_folder)
         for number, _, plan, description in group:
-            score_batches(model, plan, rank, processes, description).write(folder / f"{number}.{rank}.npz")
+            with products_in(precision):
+                losses = score_batches(model, plan, rank, processes, description)
+            losses.write(folder / f"{number}.{rank}.npz")
 
 
 def windows_at_once(sizes: WindowSizes) -> int:

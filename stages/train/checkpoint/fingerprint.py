@@ -26,7 +26,7 @@ IDENTITY = "identity.json"
 """In the folder of a run's checkpoints: what they belong to."""
 
 KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
-KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps"}
+KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps", "evaluate_tasks"}
 """Parameters that change what is kept or shown, not what is computed. Resuming makes sure that the curves are those of
 an undisturbed run."""
 

@@ -48,11 +48,15 @@ def use_unmasked(model: PreTrainedModel, sequence_length: int) -> None:
     """Omit the mask without a trial, which a model without values cannot make."""
     config = model.config.get_text_config()
     sizes = [size for name in WINDOWS if (size := getattr(config, name, None))]
-    name = WINDOWED if min(sizes, default=sequence_length + 1) <= sequence_length else UNMASKED
-    AttentionInterface.register(name, sdpa_attention_forward)
-    if name == WINDOWED:
-        AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
-    model.set_attn_implementation(name)
+    register_unmasked()
+    model.set_attn_implementation(WINDOWED if min(sizes, default=sequence_length + 1) <= sequence_length else UNMASKED)
+
+
+def register_unmasked() -> None:
+    """Let configs name the two."""
+    for name in (UNMASKED, WINDOWED):
+        AttentionInterface.register(name, sdpa_attention_forward)
+    AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
 
 
 def _mask_unless_plain(

@@ -94,17 +94,23 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     else:
         model = _load(params.start_from, params.sequence_length, vocabulary)
     _resize(model, padded_vocabulary(vocabulary.vocab_size))
+    made_trainable(model, params)
+    if params.attention == "document":
+        check_documents_kept_apart(model)
+    else:
+        leave_out_mask(model, params.sequence_length)
+    check_causal(model, params.sequence_length)
+    return model
+
+
+def made_trainable(model: PreTrainedModel, params: TrainParams) -> PreTrainedModel:
+    """The model, set to be trained."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.padding_idx = None  # rows are full of text: an id that pads elsewhere is trained as any other
     model.config.use_cache = False
     # Loaded models come in evaluation mode, without dropout.
     model.train()
-    if params.attention == "document":
-        check_documents_kept_apart(model)
-    else:
-        leave_out_mask(model, params.sequence_length)
-    check_causal(model, params.sequence_length)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

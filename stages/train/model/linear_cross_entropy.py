@@ -4,8 +4,10 @@ The logits of a batch are its largest tensor: tokens x vocabulary, in two precis
 Here a few thousand tokens at a time have their logits computed, their loss summed and their gradients taken, all in the
 forward pass; the backward pass only scales them (as in Hsu et al. 2024, "Liger Kernel", section 3.2).
 
-In fp32 this is torch's own `functional.linear_cross_entropy`, as fast as ours and closer to the exact gradients. In
-bf16 torch 2.13 returns the sum of the losses in bf16, which is wrong by 0.1 nats per token; ours keeps sums in fp32.
+In fp32 this is torch's own `functional.linear_cross_entropy`, as fast as ours and closer to the exact gradients. A
+compiled model leaves its compiled code for it (torch's docstring), once in a micro-batch: so in fp32 it is never
+compiled as a whole. In bf16 torch 2.13 returns the sum of the losses in bf16, which is wrong by 0.1 nats per token;
+ours keeps sums in fp32.
 """
 
 from typing import Any

@@ -4,6 +4,7 @@ And, apart from them, how it was executed and how fast it was.
 """
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,11 @@ def write_results(
             if path is not None:
                 shutil.copytree(path, folder / f"step-{step:08d}")
     weights, history = weights_sha256(MODEL), checkpoints.history
-    write_json(TRAIN_SPEED, speed(trainer, uptime) | {"weights_sha256": weights})
+    facts = speed(trainer, uptime)
+    write_json(TRAIN_SPEED, facts | {"weights_sha256": weights})
+    useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
+    if count := int(facts["interruptions"]):
+        print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)
     Execution(
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,

@@ -29,10 +29,10 @@ def project(inputs: Path, tmp_path: Path) -> Path:
 
 
 def train(project: Path, capfd: pytest.CaptureFixture[str], **changes: Any) -> list[str]:
-    """Run with these parameters; what it says besides its progress."""
+    """Run with these parameters; what it says besides its progress and times."""
     write_params(project, **changes)
     run_workers(project, 1)
-    return [line for line in capfd.readouterr().out.splitlines() if not line.startswith("step ")]
+    return [line for line in capfd.readouterr().out.splitlines() if not line.startswith(("step ", "useful time "))]
 
 
 def checkpoints(project: Path) -> list[str]:

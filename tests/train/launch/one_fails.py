@@ -1,13 +1,24 @@
-"""A worker for the launcher: the first process fails on purpose, the others wait for it as in an exchange of NCCL's."""
+"""A worker for the launcher: the first process fails on purpose, while the others wait for it.
+
+With `WAITING=gloo` in an exchange of gloo's, which notices that a process has gone; else as in one of NCCL's, which
+does not. `failed` in the project's folder has the time of the failure.
+"""
 
 import os
 import time
+from pathlib import Path
+
+from accelerate import Accelerator
 
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.runtime.launch.supervision import follow_command, leave
 
 if __name__ == "__main__":
     follow_command()
+    accelerator = Accelerator() if os.environ.get("WAITING") == "gloo" else None
     if os.environ["RANK"] == "0":
+        Path("failed").write_text(str(time.time()), encoding="utf-8")
         leave(EXIT_USER_ERROR)
+    if accelerator is not None:
+        accelerator.wait_for_everyone()
     time.sleep(600)

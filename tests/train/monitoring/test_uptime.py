@@ -49,7 +49,7 @@ def main_that_is_asked_to_stop() -> None:
     worker.main()
 
 
-def test_sessions_of_a_run_add_up(tmp_path: Path) -> None:
+def test_sessions_of_a_run_add_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     project = write_project(tmp_path / "project", max_steps=6)
     run_workers(project, 1, main_that_is_asked_to_stop, expected_code=75)
     run_workers(project, 1)
@@ -58,3 +58,7 @@ def test_sessions_of_a_run_add_up(tmp_path: Path) -> None:
     useful = speed["total_seconds"] - speed["lost_seconds"]
     assert 0 < useful < speed["total_seconds"]
     assert speed["effective_training_time_ratio"] == pytest.approx(useful / speed["total_seconds"], abs=1e-3)
+    said = f"useful time (ETTR): {speed['effective_training_time_ratio']:.1%} of 0:00:"
+    assert any(
+        line.startswith(said) and line.endswith(", with 1 interruption") for line in capfd.readouterr().out.split("\n")
+    )

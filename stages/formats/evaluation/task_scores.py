@@ -1,0 +1,52 @@
+"""Benchmarks of a training that is running: what `train` asks for, and what a process of `evaluate` answers.
+
+Training asks a process, because its nodes need none of lm-eval's libraries as long as nobody wants benchmarks there.
+The process is started as `python -m SCORER`. It reads a `TaskRequest` from the first line of its standard input, and
+ends when that is closed: it never outlives the training.
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.formats.reports import read_json
+from stages.runtime.atomic import atomic_write
+
+SCORER = ".".join(("stages", "evaluate", "harness", "scorer"))
+"""The module. Not as one string, which would make it code that the weights depend on (`stages.runtime.code`)."""
+
+
+class TaskRequest(BaseModel):
+    """A model, and what to score it on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: tuple[str, ...]
+    """As in `harness.tasks`."""
+    limit: int | None
+    """Documents of each task; null: all."""
+    seed: int
+    folder: Path | None
+    """Of the model, with its tokenizer. Null: the tasks are only loaded, to see whether they can be scored."""
+    answer: Path
+    """The file that the scores are written to."""
+
+
+class TaskScores(BaseModel):
+    """The metrics of each task and group."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metrics: dict[str, dict[str, float | None]]
+    """Task or group -> metric -> value; null where it is not a number."""
+    stderr: dict[str, dict[str, float]]
+    """The standard errors that lm-eval computes."""
+
+    def write(self, path: Path) -> None:
+        """Write them whole."""
+        atomic_write(path, self.model_dump_json())
+
+    @classmethod
+    def read(cls, path: Path) -> "TaskScores":
+        """Read what `write` wrote."""
+        return cls.model_validate(read_json(path))

@@ -12,13 +12,16 @@ from docsite.pages import PAGES
 IN_NAVIGATION = ("CHANGELOG.md", "CONTRIBUTING.md", "conf/README.md", "deploy/README.md")
 """Files outside of docs/ that mkdocs.yml lists, whether a page links to them or not."""
 
+WITHOUT_SIDES = "---\nhide: [navigation, toc]\n---\n"
+"""Of the first page: it is for those who do not know yet where to go."""
+
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the reference, the first page, and every file of the repository that a page links to."""
     for name, make in PAGES.items():
         _add(files, config, name, make())
     readme = PurePosixPath("README.md")
-    _add(files, config, HOME, page_of(readme))
+    _add(files, config, HOME, f"{WITHOUT_SIDES}{page_of(readme)}")
     open_links = list(map(PurePosixPath, IN_NAVIGATION))
     for page in list(files.documentation_pages()):
         open_links += targets(page.content_string, DOCS / page.src_uri)

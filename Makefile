@@ -57,6 +57,7 @@ bench: setup-dev  ## every measurement, and docs/measured.md from them
 	@python -m benchmarks
 
 docs: setup-dev  ## the documentation site, in site/
+	@test -f mkdocs.yml || { echo "this project has no mkdocs.yml; the documentation is in parrotflow's own repository"; exit 1; }
 	@NO_MKDOCS_2_WARNING=1 python -m mkdocs --quiet build
 	@echo "open site/index.html in a browser"
 

@@ -53,7 +53,7 @@ $(READY_DEV): requirements-dev.lock $(READY)
 	@$(COMPILE) || true
 	@touch $(READY_DEV)
 
-bench: setup-dev  ## every measurement, and docs/measured.md from them
+bench: setup-dev  ## every measurement, and docs/reference/measured.md from them
 	@python -m benchmarks
 
 docs: setup-dev  ## the documentation site, in site/

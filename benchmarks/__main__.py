@@ -1,4 +1,7 @@
-"""Run every benchmark and render docs/measured.md: `python -m benchmarks [--quick] [--render-only] [NAME ...]`."""
+"""Run every benchmark and render the page docs/reference/measured.md.
+
+Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
+"""
 
 import argparse
 import subprocess
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measurements import Measurement, recorded
 
-PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/measured.md"
 NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 
 MOST_SPREAD = 0.20

@@ -65,7 +65,7 @@ def test_a_block_in_columns_keeps_its_layout() -> None:
     ("path", "place"),
     [
         ("README.md", "index.md"),
-        ("docs/data.md", "data.md"),
+        ("docs/how-to/data.md", "how-to/data.md"),
         ("deploy", "files/deploy/README.md"),
         ("params.yaml", "files/params.yaml.md"),
         (".dvc/config", "files/dvc/config.md"),
@@ -77,13 +77,13 @@ def test_each_file_of_the_repository_has_its_place_in_the_site(path: str, place:
 
 
 def test_links_hold_from_the_page_and_code_is_left_alone() -> None:
-    text = "[p](../params.yaml) [m](training.md#on-gpus) [w](https://dvc.org)\n```\n[x](y.md)\n```"
+    text = "[p](../../params.yaml) [m](training.md#on-gpus) [w](https://dvc.org)\n```\n[x](y.md)\n```"
 
     page = PurePosixPath("reference/a.md")
-    assert rewritten(text, PurePosixPath("docs/flows.md"), page) == (
-        "[p](../files/params.yaml.md) [m](../training.md#on-gpus) [w](https://dvc.org)\n```\n[x](y.md)\n```"
+    assert rewritten(text, PurePosixPath("docs/how-to/flows.md"), page) == (
+        "[p](../files/params.yaml.md) [m](../how-to/training.md#on-gpus) [w](https://dvc.org)\n```\n[x](y.md)\n```"
     )
-    assert [*targets(text, PurePosixPath("docs/flows.md"))] == [
-        PurePosixPath("params.yaml"), PurePosixPath("docs/training.md"),
+    assert [*targets(text, PurePosixPath("docs/how-to/flows.md"))] == [
+        PurePosixPath("params.yaml"), PurePosixPath("docs/how-to/training.md"),
     ]  # fmt: skip
     assert relative(PurePosixPath("a/b"), PurePosixPath("a/c")) == "../b"

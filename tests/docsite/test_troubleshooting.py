@@ -8,7 +8,7 @@ import pytest
 
 from tests.small_project import ROOT
 
-PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES = re.findall(r"^\| `(.*?)` \|", PAGE, re.MULTILINE)
 
 

@@ -127,7 +127,8 @@ def refused(reason: str) -> UserError:
     return UserError(
         f"score.run_generated_code = true, but generated code cannot be isolated here: {reason.rstrip('.')}. Install "
         "bubblewrap (`apt-get install bubblewrap`) on Linux and allow it to make namespaces "
-        "(docs/how-to/evaluation.md says how in a container), or set it to false: generated code never runs without isolation"
+        "(docs/how-to/evaluation.md says how in a container), or set it to false: "
+        "generated code never runs without isolation"
     )
 
 

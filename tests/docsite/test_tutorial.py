@@ -19,7 +19,7 @@ def sessions() -> list[tuple[str, list[str]]]:
     """Each command of the page, with the lines that it prints."""
     found = []
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
-        for part in block.split("$ ")[1:]:
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *lines = part.splitlines()
             found.append((command, lines))
     return found

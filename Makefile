@@ -17,7 +17,7 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test lint format setup setup-dev bench help
+.PHONY: run test lint format setup setup-dev bench docs help
 
 run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
 	@parrotflow run
@@ -28,7 +28,7 @@ test: setup-dev  ## every test, in parallel
 lint: setup-dev  ## style and strict types
 	@ruff check .
 	@ruff format --check .
-	@mypy $(addprefix -p ,$(wildcard flows stages benchmarks))
+	@mypy $(addprefix -p ,$(wildcard flows stages benchmarks docsite))
 
 format: setup-dev
 	@ruff check --fix .
@@ -53,8 +53,13 @@ $(READY_DEV): requirements-dev.lock $(READY)
 	@$(COMPILE) || true
 	@touch $(READY_DEV)
 
-bench: setup-dev  ## every measurement, and docs/measured.md from them
+bench: setup-dev  ## every measurement, and docs/reference/measured.md from them
 	@python -m benchmarks
+
+docs: setup-dev  ## the documentation site, in site/
+	@test -f mkdocs.yml || { echo "this project has no mkdocs.yml; the documentation is in parrotflow's own repository"; exit 1; }
+	@NO_MKDOCS_2_WARNING=1 python -m mkdocs --quiet build
+	@echo "open site/index.html in a browser"
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14

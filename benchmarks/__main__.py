@@ -1,4 +1,7 @@
-"""Run every benchmark and render docs/measured.md: `python -m benchmarks [--quick] [--render-only] [NAME ...]`."""
+"""Run every benchmark and render the page docs/reference/measured.md.
+
+Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
+"""
 
 import argparse
 import subprocess
@@ -7,11 +10,14 @@ from pathlib import Path
 
 from benchmarks.measurements import Measurement, recorded
 
-PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/measured.md"
 NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 
 MOST_SPREAD = 0.20
 """Of a figure that is not called unsure."""
+
+SAME = "″"
+"""In place of a figure's name where the row before has the same."""
 
 
 def names() -> list[str]:
@@ -40,12 +46,14 @@ def render() -> str:
 def table(figures: list[Measurement]) -> list[str]:
     """One result as a Markdown table, the machine and the versions under it."""
     lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
+    last = ""
     for figure in figures:
+        what, last = SAME if figure.figure == last else figure.figure, figure.figure
         peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
         ours = f"{figure.ours:.4g} {figure.unit}"
         unsure = " (unsure)" if figure.spread > MOST_SPREAD else ""
         lines.append(
-            f"| {figure.figure} | {ours} | {peer} | {figure.ratio_text} | {figure.runs} | {figure.spread:.0%}{unsure} |"
+            f"| {what} | {ours} | {peer} | {figure.ratio_text} | {figure.runs} | {figure.spread:.0%}{unsure} |"
         )
     for place in sorted({(figure.machine, tuple(figure.versions.items())) for figure in figures}):
         lines += ["", f"On {place[0]}; " + ", ".join(f"{name} {number}" for name, number in place[1]) + "."]

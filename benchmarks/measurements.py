@@ -1,7 +1,8 @@
 """How every benchmark measures and records: sides interleaved in one process tree, medians and spread.
 
 A benchmark is one module: `python -m benchmarks.NAME` (`--quick` for about a minute). It prints a table and writes
-`benchmarks/results/NAME.json`, a list of `Measurement`; `python -m benchmarks` runs all and renders docs/measured.md.
+`benchmarks/results/NAME.json`, a list of `Measurement`; `python -m benchmarks` runs all and renders
+docs/reference/measured.md.
 """
 
 import json

@@ -6,7 +6,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
 EXPERIMENT = """\
-# What each key means, and what else there is: docs/experiments.md. Then: parrotflow sweep {name} --dry
+# What each key means, and what else there is: docs/how-to/experiments.md. Then: parrotflow sweep {name} --dry
 question: Does a higher learning rate of Muon lower the held-out loss?
 targets: [evaluate]               # a run ends at this stage
 base:                             # what all runs change in params.yaml
@@ -36,7 +36,7 @@ claims:                           # sentences that are checked against the runs
 """
 
 SEARCH = """\
-# What each key means, and what else there is: docs/experiments.md, "Search". Then: parrotflow search {name}
+# What each key means, and what else there is: docs/how-to/experiments.md, "Search". Then: parrotflow search {name}
 question: Which learning rate of Muon gives the lowest held-out loss?
 targets: [train]                  # a run ends at this stage
 base:                             # what all runs change in params.yaml

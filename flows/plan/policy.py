@@ -18,19 +18,21 @@ from stages.runtime.entry import UserError
 class Check(BaseModel):
     """One condition of a gate on one metric."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     metric: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
     """FILE:KEY, e.g. `reports/evaluate.json:bits_per_byte`; a dotted key reaches inside."""
     at_most: float | None = None
+    """The condition: the value may not be above this. Null: it only has to be a number."""
 
 
 class Curves(BaseModel):
     """A figure of curves that a stage writes while it works."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     title: str
+    """Of the figure."""
     y: str = ""
     """What the vertical axis shows, with its unit."""
     series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
@@ -40,7 +42,7 @@ class Curves(BaseModel):
 class Show(BaseModel):
     """What a run shows of a stage, once it is up to date. Where a file or a key does not exist, nothing is shown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
@@ -57,9 +59,10 @@ class Show(BaseModel):
 class Program(BaseModel):
     """A program that belongs to a stage and is not its command. No shell runs it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     command: Annotated[str, Field(min_length=1)]
+    """The program and its arguments."""
     when: Any = True
     """Not started where this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
     secrets: tuple[str, ...] = ()
@@ -69,13 +72,14 @@ class Program(BaseModel):
 class Policy(BaseModel):
     """Timeout, retries, resources, gate and pages of one stage."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Then the stage and all that it started are ended, and it has failed."""
     retries: Annotated[int, Field(ge=0)] = 0
     """After transient failures (a network, a service); no other failure is tried again."""
     retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """Before each retry; the stage holds no slot while it waits."""
     resources: tuple[str, ...] = ()
     """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
     secrets: tuple[str, ...] = ()
@@ -92,6 +96,7 @@ class Policy(BaseModel):
     forecast: Program | None = None
     """Says what the stage would cost. `why` starts it where the stage would run; if it fails, that is a warning."""
     show: Show = Show()
+    """What is shown of the stage."""
 
     @property
     def all_secrets(self) -> set[str]:

@@ -197,7 +197,7 @@ def variables() -> Finding:
     """The variables PARROTFLOW_* that are set; one that is misspelt would be ignored."""
     if wrong := misspelt(os.environ):
         name, like = next(iter(wrong.items()))
-        remedy = f"set {like} instead" if like else "docs/environment.md lists all that there are; unset it"
+        remedy = f"set {like} instead" if like else "the reference (`make docs`) lists all that there are; unset it"
         return Finding("note", "variables", f"{name} is none that is read", remedy)
     found = [f"{name} ({meaning})" for name, meaning in are_set(os.environ).items()]
     return Finding("ok", "variables", ", ".join(found) or "no PARROTFLOW_* is set: the defaults hold")
@@ -211,7 +211,7 @@ def sandbox() -> Finding:
     done = subprocess.run(trial, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
-        remedy = 'docs/evaluation.md, "In a container", says what must be allowed to run generated code'
+        remedy = 'docs/how-to/evaluation.md, "In a container", says what must be allowed to run generated code'
         return Finding("note", "sandbox", f"bubblewrap cannot isolate here ({reason})", remedy)
     return Finding("ok", "sandbox", "bubblewrap")
 

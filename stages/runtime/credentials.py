@@ -37,7 +37,7 @@ SECRET_ENDINGS = (
 
 REMEDY = (
     "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "
-    "(docs/data.md, Sources that need a login)"
+    "(docs/how-to/data.md, Sources that need a login)"
 )
 
 

@@ -9,7 +9,7 @@ from stages.runtime.section import check_section
 from tests.small_project import ROOT
 
 MODELS = {"collect": CollectParams, "clean": CleanParams}
-PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/data.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 

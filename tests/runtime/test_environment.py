@@ -1,4 +1,4 @@
-"""The table of the variables is that of the code and of the page about them."""
+"""The table of the variables is that of the code."""
 
 import re
 from pathlib import Path
@@ -14,11 +14,3 @@ def test_each_variable_of_the_code_is_in_the_table_and_none_besides() -> None:
     found = {name for path in sources for name in re.findall(r'"(PARROTFLOW_[A-Z_]*[A-Z])"', path.read_text())}
 
     assert found == {*VARIABLES, *SET_BY_STAGES}
-
-
-def test_the_page_has_each_variable_with_its_default() -> None:
-    page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in page.splitlines() if line.startswith("| `")]
-    shown = {name: default for names, default in rows for name in re.findall(r"PARROTFLOW_[A-Z_]+", names)}
-
-    assert shown == {name: default for name, (default, _) in VARIABLES.items()}

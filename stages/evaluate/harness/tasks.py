@@ -100,7 +100,7 @@ def require_no_code(task: str, config: dict[str, Any]) -> None:
     if config.get("unsafe_code"):
         raise UserError(
             f"harness.tasks: `{task}` runs generated code without a sandbox; remove it: the stages `generate` and "
-            "`score` run such problems in one (docs/evaluation.md)"
+            "`score` run such problems in one (docs/how-to/evaluation.md)"
         )
     for metric in config.get("metric_list") or ():
         name = metric.get("metric")

@@ -126,8 +126,9 @@ def refused(reason: str) -> UserError:
     """The error for a machine that cannot isolate."""
     return UserError(
         f"score.run_generated_code = true, but generated code cannot be isolated here: {reason.rstrip('.')}. Install "
-        "bubblewrap (`apt-get install bubblewrap`) on Linux and allow it to make namespaces (docs/evaluation.md says "
-        "how in a container), or set it to false: generated code never runs without isolation"
+        "bubblewrap (`apt-get install bubblewrap`) on Linux and allow it to make namespaces "
+        "(docs/how-to/evaluation.md says how in a container), or set it to false: "
+        "generated code never runs without isolation"
     )
 
 

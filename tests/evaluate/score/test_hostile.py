@@ -1,6 +1,6 @@
 """Candidates that try to get out, and candidates that try to pass without solving the problem.
 
-None gets out; of those that pass docs/evaluation.md tells.
+None gets out; of those that pass docs/how-to/evaluation.md tells.
 """
 
 import os

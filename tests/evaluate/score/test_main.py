@@ -167,7 +167,7 @@ def test_a_container_that_forbids_isolation_ends_the_stage_with_one_message(proj
         "error: score.run_generated_code = true, but generated code cannot be isolated here: bwrap:"
     )
     assert ("namespace" if refused != "mounts" else "Failed to make / slave") in message
-    assert "docs/evaluation.md says how in a container" in message
+    assert "docs/how-to/evaluation.md says how in a container" in message
     assert not VERDICTS.exists()
     assert not SCORE_REPORT.exists()
 

@@ -1,4 +1,4 @@
-"""What docs/experiments.md shows is what the shipped files say and the commands print; so are copied tables."""
+"""What docs/how-to/experiments.md shows is what the shipped files say and the commands print; so are copied tables."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from flows.experiments.rendering import printed
 from flows.experiments.results import compute, find_table, write_results
 from tests.small_project import ROOT
 
-PAGE = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/experiments.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +78,11 @@ def stored_rows(folder: str, names: list[str]) -> dict[str, list[tuple[str, str]
 @pytest.mark.parametrize(
     ("page", "folder", "names"),
     [
-        ("experiments.md", "scaling/small", ["main"]),
-        ("training.md", "recipe/small", ["main"]),
-        ("training.md", "recipe_seeds/small", ["main", "against_default"]),
-        ("training.md", "recipe_final/full", ["main"]),
-        ("training.md", "recipe_final/full", ["against_default"]),
+        ("how-to/experiments.md", "scaling/small", ["main"]),
+        ("how-to/training.md", "recipe/small", ["main"]),
+        ("how-to/training.md", "recipe_seeds/small", ["main", "against_default"]),
+        ("how-to/training.md", "recipe_final/full", ["main"]),
+        ("how-to/training.md", "recipe_final/full", ["against_default"]),
     ],
 )
 def test_a_table_that_a_page_copies_has_the_stored_numbers(page: str, folder: str, names: list[str]) -> None:

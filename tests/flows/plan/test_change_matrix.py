@@ -1,4 +1,4 @@
-"""Which change reruns what: the table of docs/change-matrix.md, observed on the real pipeline.
+"""Which change reruns what: the table of docs/reference/change-matrix.md, observed on the real pipeline.
 
 Every row makes one change in a copy of a pipeline that is up to date, asks for the plan, runs `dvc repro`, and compares
 the stages that ran. `foreseen` are the states of the plan; a `maybe` that did not run is the early cut-off.
@@ -121,5 +121,5 @@ def test_the_docs_show_this_table() -> None:
         ran = ", ".join(row.ran) or "nothing"
         lines.append(f"| {row.change} | {'all but code' if row.ran == STAGES[1:] else ran} | {', '.join(row.may)} |")
 
-    page = (Path(__file__).parents[3] / "docs" / "change-matrix.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/reference/change-matrix.md").read_text(encoding="utf-8")
     assert "\n".join(lines) in page, "\n".join(lines)

@@ -90,7 +90,7 @@ def test_a_bubblewrap_that_may_not_make_namespaces_is_named_with_its_own_words(
 
     assert doctor.sandbox().level == "note"
     assert "bwrap: No permissions to create new namespace" in doctor.sandbox().found
-    assert "docs/evaluation.md" in doctor.sandbox().remedy
+    assert "docs/how-to/evaluation.md" in doctor.sandbox().remedy
 
 
 def test_a_variable_that_is_set_is_shown_with_its_meaning_and_a_misspelt_one_with_the_right_one(

@@ -1,0 +1,122 @@
+"""Markdown tables of what a pydantic model accepts: key, type with its bounds, today's value, meaning."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = Mapping[str, Any]
+
+REQUIRED = "(required)"
+NOT_THERE = ""
+
+LEAST_NEW_SHARE = 0.6
+"""Of a comment's words; one with fewer new ones repeats the description."""
+
+LONGEST_VALUE = 60
+"""Letters of a value that a table shows; a longer one is in the file."""
+
+_WORD = re.compile(r"\w+")
+_BOUNDS = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "exclusiveMaximum": "< {}",
+    "minItems": "at least {}",
+}
+_NAMES = {"string": "text", "integer": "whole number", "boolean": "true, false", "object": "mapping", "null": "null"}
+
+
+def tables(
+    title: str, model: type[BaseModel], values: Mapping[str, Any] | None, notes: Mapping[str, str], level: int = 2
+) -> list[str]:
+    """The lines of a heading and a table for the model, and for each model inside of it.
+
+    `values` are those of the file at the dotted keys, None where there is no file; `notes` its comments by dotted key.
+    """
+    schema = model.model_json_schema()
+    return list(_Tables(schema.get("$defs", {}), notes).of(title, title, schema, values, level))
+
+
+class _Tables:
+    """One walk through a schema, whose models are in `definitions`."""
+
+    def __init__(self, definitions: Mapping[str, Schema], notes: Mapping[str, str]) -> None:
+        self.definitions, self.notes = definitions, notes
+
+    def of(self, title: str, key: str, schema: Schema, values: Mapping[str, Any] | None, level: int) -> Iterator[str]:
+        yield from (f"{'#' * level} `{title}`", "", one_line(schema.get("description", "")), "")
+        yield from ("| key | type | value | meaning |" if values is not None else "| key | type | default | meaning |",)
+        yield "|---|---|---|---|"
+        inside: list[tuple[str, str, Schema, Any]] = []
+        for name, field in schema.get("properties", {}).items():
+            value = values.get(name, NOT_THERE) if values is not None else field.get("default", REQUIRED)
+            models = list(self.models_in(field))
+            said = self.meaning(field.get("description", ""), self.notes.get(f"{key}.{name}", ""))
+            shown = "" if models and not isinstance(value, str | None) else _shown(value)
+            yield f"| `{name}` | {_cell(self.type_of(field))} | {_cell(shown)} | {_cell(one_line(said))} |"
+            for found in models:
+                one = len(models) == 1
+                fixed = next((part["const"] for part in found.get("properties", {}).values() if "const" in part), "")
+                of_this = value if isinstance(value, Mapping) and (one or fixed in value.values()) else {}
+                inside.append((f"{title}.{name}{'' if one else f', {fixed}'}", f"{key}.{name}", found, of_this))
+        yield ""
+        for deeper, deeper_key, found, value in inside:
+            given = None if values is None else value
+            yield from self.of(deeper, deeper_key, found, given, min(level + 1, 4))
+
+    @staticmethod
+    def meaning(description: str, comment: str) -> str:
+        """What the model says of a key, and what the file's comment adds to it."""
+        words = {*_WORD.findall(comment.lower())}
+        adds = len(words - {*_WORD.findall(description.lower())}) > LEAST_NEW_SHARE * len(words)
+        return f"{description} ({comment})" if description and adds else description or comment
+
+    def models_in(self, field: Schema) -> Iterator[Schema]:
+        """The models that a field is made of, alone or as a list or a choice."""
+        if "$ref" in field:
+            found = self.definitions[field["$ref"].rpartition("/")[2]]
+            if "properties" in found:
+                yield found
+        for part in [*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())]:
+            yield from self.models_in(part)
+        if isinstance(field.get("items"), Mapping):
+            yield from self.models_in(field["items"])
+
+    def type_of(self, field: Schema) -> str:
+        """A type in words, with its bounds."""
+        if "$ref" in field:
+            found = self.definitions[field["$ref"].rpartition("/")[2]]
+            return "mapping, below" if "properties" in found else self.type_of(found)
+        if choices := [*field.get("anyOf", ()), *field.get("oneOf", ())]:
+            return " or ".join(dict.fromkeys(self.type_of(part) for part in choices))
+        if choices := field.get("enum", [field["const"]] if "const" in field else []):
+            return ", ".join(f"`{value}`" for value in choices)
+        kind, bounds = field.get("type", "any value"), _bounds(field)
+        if kind == "array":
+            return f"list of {self.type_of(field.get('items', {}))}{f' ({bounds})' if bounds else ''}"
+        name = "text, not empty" if kind == "string" and field.get("minLength") == 1 else _NAMES.get(kind, kind)
+        return f"{name} {bounds}".strip()
+
+
+def _bounds(field: Schema) -> str:
+    return ", ".join(text.format(field[name]) for name, text in _BOUNDS.items() if name in field)
+
+
+def _shown(value: Any) -> str:
+    if value in (REQUIRED, NOT_THERE) and isinstance(value, str):
+        return str(value)
+    text = json.dumps(value, ensure_ascii=False)
+    return f"`{text}`" if len(text) <= LONGEST_VALUE else "(long)"
+
+
+def one_line(text: str) -> str:
+    """Prose without its line breaks."""
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    """Text as the cell of a table takes it."""
+    return text.replace("|", "\\|")

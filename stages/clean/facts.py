@@ -4,6 +4,7 @@ import hashlib
 from pathlib import PurePosixPath
 
 from stages.clean.filtering import DocumentText, Feature
+from stages.clean.vectorized.code_points import space
 from stages.formats.documents import Document
 
 LANGUAGE_OF_SUFFIX = {
@@ -34,7 +35,7 @@ def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
         "license": document.license,
         "bytes": len(text.data),
         "characters": len(text.text),
-        "lines": len(text.lines),
+        "lines": len(text.line_lengths),
         "newlines": text.text.count("\n"),
         "language": LANGUAGE_OF_SUFFIX.get(PurePosixPath(document.path).suffix.lower(), ""),
         "content_sha256": hashlib.sha256(_without_space(text)).hexdigest(),
@@ -42,6 +43,6 @@ def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
 
 
 def _without_space(text: DocumentText) -> bytes:
-    if len(text.data) == len(text.text):
+    if text.is_ascii or not space()[text.beyond_ascii].any():
         return text.data.translate(None, ASCII_SPACE)
     return "".join(text.text.split()).encode("utf-8")

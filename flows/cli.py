@@ -325,12 +325,11 @@ def sweep(
     new
         Only write such a file, to be filled in.
     """
-    from flows.experiments import new_file
-    from flows.experiments.yaml_file import experiment_path
+    from flows.experiments.yaml_file import experiment_path, write_new
     from flows.sweep import sweep as sweeps
 
     if new:
-        print(new_file.write_new(experiment_path(name), new_file.EXPERIMENT))
+        print(write_new("experiment", experiment_path(name)))
         return
     if dry:
         print_planned(sweeps.planned(name, size, commit_of_cells(pool)), retry=retry)
@@ -438,12 +437,12 @@ def search(
     new
         Only write such a file, to be filled in.
     """
-    from flows.experiments import new_file
+    from flows.experiments.yaml_file import write_new
     from flows.search.search import run_search
     from flows.search.search_file import search_path
 
     if new:
-        print(new_file.write_new(search_path(name), new_file.SEARCH))
+        print(write_new("search", search_path(name)))
         return
     print(run_search(name, None if show else runner_of_cells("search", {"search": name}, pool)).text())
 

@@ -5,10 +5,11 @@ They are read as params.yaml is: every key known, every value of its type, and o
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import SectionT, read_params_file
 
@@ -56,6 +57,22 @@ def experiment_path(name: str) -> Path:
 
 def _is_file_name(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
+
+
+def write_new(kind: Literal["experiment", "search"], path: Path) -> str:
+    """Write a file to fill in, which runs as it is, and say what to do with it.
+
+    The project's conf/ has the text, as it knows its stages and reports. Raises UserError if the file is there already,
+    or the text is not.
+    """
+    template = Path(f"conf/new_{kind}.yaml")
+    if not template.is_file():
+        raise UserError(f"{template}: not found; it is the text that a new {kind} begins with")
+    if path.exists():
+        raise UserError(f"{path} is there already; choose another name, or remove it")
+    path.parent.mkdir(exist_ok=True)
+    atomic_write(path, template.read_text(encoding="utf-8").replace("NAME", path.stem))
+    return f"wrote {path}: edit it, commit it"
 
 
 def read_checked(path: Path, model: type[SectionT]) -> SectionT:

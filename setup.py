@@ -1,4 +1,4 @@
-"""Puts what a project has beside its packages into the wheel, so that `parrotflow new` makes one from it."""
+"""Adds the files of `project_files.txt` to the wheel: `parrotflow new` copies them into a new project."""
 
 import shutil
 from pathlib import Path

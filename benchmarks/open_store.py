@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def write_store(project: Path, shards: int) -> None:
-    """A store of so many shards in a project's folder."""
+    """Write a token store with this number of shards into a project's folder."""
     folder = project / STORE
     folder.mkdir(parents=True)
     manifest = Manifest("uint16", 50_000, 0, "", "tokenizers", tuple(write_shards(folder, shards)))

@@ -3,6 +3,7 @@
 So the site needs no other host, and shows the files of the commit that it was built from.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -35,7 +36,7 @@ def rewritten(markdown: str, place: PurePosixPath, page: PurePosixPath) -> str:
     """The text of the file at `place` of the repository, with links that hold from `page` of the site."""
 
     def address(path: PurePosixPath) -> str:
-        return relative(in_site(path), page.parent)
+        return posixpath.relpath(in_site(path), page.parent)
 
     return _replaced(markdown, place, address)
 
@@ -50,7 +51,7 @@ def _replaced(markdown: str, place: PurePosixPath, address: Callable[[PurePosixP
 
 
 def _one(link: "re.Match[str]", place: PurePosixPath, address: Callable[[PurePosixPath], str]) -> str:
-    path = normal(place.parent / link["target"])
+    path = PurePosixPath(posixpath.normpath(place.parent / link["target"]))
     return f"{address(path)}{link['anchor'] or ''}"
 
 
@@ -66,22 +67,6 @@ def in_site(path: PurePosixPath) -> PurePosixPath:
     if (ROOT / path).is_dir():
         return visible / "index.md"
     return visible if path.suffix in (".md", *_SHOWN_AS_THEY_ARE) else visible.with_name(f"{visible.name}.md")
-
-
-def relative(path: PurePosixPath, folder: PurePosixPath) -> str:
-    """The path as seen from a folder."""
-    shared = 0
-    while path.parts[shared : shared + 1] == folder.parts[shared : shared + 1] != ():
-        shared += 1
-    return "/".join([*[".."] * (len(folder.parts) - shared), *path.parts[shared:]])
-
-
-def normal(path: PurePosixPath) -> PurePosixPath:
-    """Without `..`."""
-    parts: list[str] = []
-    for part in path.parts:
-        parts = parts[:-1] if part == ".." else [*parts, part]
-    return PurePosixPath(*parts)
 
 
 def page_of(path: PurePosixPath) -> str:

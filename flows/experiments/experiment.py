@@ -51,7 +51,7 @@ class Metric(Measured):
     better: Literal["lower", "higher"] | None
     """Null: neither, and no value is marked as the best."""
     decimals: Annotated[int, Field(ge=0, le=12)] | None = None
-    """Digits after the point; null: so many that the largest number has four digits."""
+    """Digits after the point; null: enough to show four digits of the largest number."""
     source: ReportKey
     """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0

@@ -137,7 +137,7 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
 
 
 def decimals_of(data: Tidy, metric: str) -> int:
-    """Digits after the point: those that the file names, else so many that the largest number has four digits."""
+    """Digits after the point: as the file says, else enough to show four digits of the largest number."""
     asked = data.experiment.metrics[metric].decimals
     if asked is not None:
         return asked

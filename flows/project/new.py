@@ -95,7 +95,7 @@ def commit(folder: Path, message: str) -> None:
 
 
 def write_files(folder: Path) -> None:
-    """Write what every project has: the packages and the files beside them."""
+    """Write the files that every project begins with: the packages, and those of `project_files.txt`."""
     root = HERE.parents[1]
     beside = HERE / "files" if (HERE / "files").is_dir() else root
     not_copied = shutil.ignore_patterns("__pycache__", "*.pyc")

@@ -83,7 +83,5 @@ def _write(rows: list[dict[str, Feature]], folder: Path) -> None:
 def write_ledger(folder: Path, ledger: pd.DataFrame) -> None:
     """Write the judged ledger, a Parquet file per shard of documents."""
     for name, rows in ledger.groupby("shard", sort=True):
-        table = pa.Table.from_pandas(
-            rows.drop(columns=["shard", "representative"]), preserve_index=False
-        ).replace_schema_metadata()
-        write_table(folder / str(name), table)
+        table = pa.Table.from_pandas(rows.drop(columns=["shard"]), preserve_index=False)
+        write_table(folder / str(name), table.replace_schema_metadata())

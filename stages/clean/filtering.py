@@ -92,17 +92,18 @@ class Filter(Section):
 
     @staticmethod
     def measure(text: DocumentText) -> dict[str, Feature]:
-        """Column of the ledger -> its value for one document. It depends on the text alone."""
-        raise NotImplementedError
+        """Column of the ledger -> its value for one document, which depends on the text alone. By default no column:
+        a filter may read those of others."""
+        return {}
 
     @classmethod
     def measurement(cls, parameters: Self) -> Measure | None:
-        """How documents are measured under these parameters: by default `measure`, whatever they are.
+        """How documents are measured under these parameters: by default by `measure`, if the filter has one.
 
         None where nothing is measured, and the ledger has no such columns. What depends on more than the text is a
         `partial` of a module's function, with texts that name all of it, such as the sha256 of a file that is read.
         """
-        return cls.measure
+        return None if cls.measure is Filter.measure else cls.measure
 
     @abstractmethod
     def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:

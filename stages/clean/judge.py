@@ -5,7 +5,7 @@ Filters, duplicates and the split are queries over the ledger's features.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,37 +50,30 @@ def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     if params.decontamination is not None:
         contamination = find_contaminated(masked.paths, params.decontamination, params.words)
         ledger = drop(ledger, [hit.row for hit in contamination.hits], CONTAMINATED)
-    ledger = drop_exact_duplicates(ledger)
     duplicates = exact_duplicates(ledger)
+    ledger = drop(ledger, duplicates.index, EXACT_DUPLICATE)
     if params.near_duplicates is not None:
         near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
-        ledger = drop_duplicates(ledger, near["kept"], NEAR_DUPLICATE)
+        ledger = drop(ledger, near.index, NEAR_DUPLICATE)
         duplicates = with_near_duplicates(duplicates, near)
     return Judgement(masked, assign_splits(ledger, params.split, params.seed), contamination, duplicates)
 
 
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
-    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it.
-
-    `representative` is the row of the document of which this one is a duplicate; its own row if it is not a duplicate.
-    """
+    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it."""
     verdict = np.full(len(features), KEPT, dtype=object)
     for kind in filter_classes():
         for name, dropped in kind.drops(filters, features, seed):
             verdict[(verdict == KEPT) & np.asarray(dropped, dtype=bool)] = name
-    return features.assign(verdict=verdict, representative=np.arange(len(features)))
-
-
-def drop_exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
-    """The ledger where of the kept documents with the same content only the first by (source, path, id) stays."""
-    order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
-    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
-    return drop_duplicates(ledger, first, EXACT_DUPLICATE)
+    return features.assign(verdict=verdict)
 
 
 def exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
-    """The exact duplicates in the columns of `NearDuplicate`: each resembles its first copy, which is kept."""
-    copies = ledger.loc[ledger["verdict"] == EXACT_DUPLICATE, "representative"]
+    """Of the kept documents with the same content all but the first by (source, path, id), in the columns of
+    `NearDuplicate`: each resembles its first copy, which is kept."""
+    order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
+    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
+    copies = first[first != first.index].sort_index()
     return pd.DataFrame({"resembled": copies, "similarity": 1.0, "kept": copies, "kept_similarity": 1.0})
 
 
@@ -97,22 +90,12 @@ def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
     return np.flatnonzero(ledger["verdict"].to_numpy() == KEPT)
 
 
-def drop(ledger: pd.DataFrame, rows: Sequence[int], verdict: str) -> pd.DataFrame:
+def drop(ledger: pd.DataFrame, rows: Iterable[int], verdict: str) -> pd.DataFrame:
     """The ledger where those of the rows that were kept so far are dropped with a verdict."""
     verdicts = ledger["verdict"].to_numpy(copy=True)
     dropped = [row for row in rows if verdicts[row] == KEPT]
     verdicts[dropped] = verdict
     return ledger.assign(verdict=verdicts)
-
-
-def drop_duplicates(ledger: pd.DataFrame, representatives: pd.Series, verdict: str) -> pd.DataFrame:
-    """The ledger where each row of `representatives` whose value is another row is dropped with a verdict."""
-    moved = representatives[representatives != representatives.index]
-    verdicts = ledger["verdict"].to_numpy(copy=True)
-    verdicts[moved.index] = verdict
-    rows = ledger["representative"].to_numpy(copy=True)
-    rows[moved.index] = moved
-    return ledger.assign(verdict=verdicts, representative=rows)
 
 
 def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from stages.collect.located import LocatedFile
-from stages.runtime.cache import CACHE, cache_key, cached
+from stages.runtime.cache import CACHE, cache_key, cached, find_cached
 from stages.runtime.entry import UnavailableError, whole_number
 
 KIND = "downloads"
@@ -127,7 +127,7 @@ class Download:
         self._changed = threading.Condition()
         self._ended: Future[None] = Future()
         # A server that names no version may have another file of the same size tomorrow.
-        self.entry = self._whole() if version.can_be_resumed else None
+        self.entry = find_cached(KIND, self.key, _move) if version.can_be_resumed else None
         """Where the whole file is in the cache."""
         if self.entry is None:
             PARTS.mkdir(parents=True, exist_ok=True)
@@ -136,12 +136,6 @@ class Download:
             self.part.touch()
             self._ended = asyncio.run_coroutine_threadsafe(self._fetch(), system.loop)
             self._ended.add_done_callback(lambda _: self._notify(self.available))
-
-    def _whole(self) -> Path | None:
-        try:
-            return cached(KIND, self.key, partial(_move, None))
-        except KeyError:
-            return None
 
     def end(self) -> None:
         """Keep a whole file, and stop the download of another, whose beginning stays for the next run."""
@@ -226,10 +220,8 @@ class Download:
                     self._notify(arrived)
 
 
-def _move(part: Path | None, folder: Path) -> None:
-    """Fill an entry of the cache by a whole file; KeyError where there is none to take."""
-    if part is None:
-        raise KeyError(folder)
+def _move(part: Path, folder: Path) -> None:
+    """Fill an entry of the cache by a whole file."""
     part.rename(folder / CONTENT)
 
 

@@ -67,6 +67,15 @@ def cached(kind: str, key: str, compute: Callable[[Path], None]) -> Path:
     return entry
 
 
+def find_cached(kind: str, key: str, compute: Callable[..., None]) -> Path | None:
+    """The folder that `cached` would give without computing anything; None where it would have to."""
+    entry = _entry(kind, compute, key)
+    if not _is_known(entry):
+        return None
+    os.utime(entry)
+    return entry
+
+
 def map_cached(
     kind: str,
     items: Sequence[Item],
@@ -80,10 +89,7 @@ def map_cached(
     """
     entries = [_entry(kind, compute, key_of(item)) for item in items]
     missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
-    for _ in counted(
-        map_shards(partial(_fill_for, compute), list(missing.items()), threads_each), kind, "shards", len(missing)
-    ):
-        pass
+    _fill_all(kind, partial(_fill_for, compute), list(missing.items()), threads_each)
     for entry in entries:
         os.utime(entry)
     return entries
@@ -106,12 +112,17 @@ def map_cached_parts(
     entries = [{name: _entry(kind, function, cache_key(name, key)) for name, function in parts.items()} for key in keys]
     unknown = [{name: entry for name, entry in of_item.items() if not _is_known(entry)} for of_item in entries]
     missing = [(item, of_item) for item, of_item in zip(items, unknown, strict=True) if of_item]
-    for _ in map_shards(partial(_fill_parts, compute), missing):
-        pass
+    _fill_all(kind, partial(_fill_parts, compute), missing)
     for of_item in entries:
         for entry in of_item.values():
             os.utime(entry)
     return entries
+
+
+def _fill_all(kind: str, fill: Callable[[Item], None], missing: Sequence[Item], threads_each: int = 1) -> None:
+    """Fill entries by the workers of `map_shards`, with a line now and then that says how far they are."""
+    for _ in counted(map_shards(fill, missing, threads_each), kind, "shards", len(missing)):
+        pass
 
 
 def _fill_parts(

@@ -16,14 +16,17 @@ if __name__ == "__main__":
 from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
+from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.data.order import open_order
+from stages.train.data.packing import CACHE_NAME as PACKING
 from stages.train.data.packing import open_packing
 from stages.train.data.shares import check_repetition, describe
+from stages.train.data.sources import CACHE_NAME as MIXTURE
 from stages.train.distributed.hardware import describe_precision
 from stages.train.forecast.forecast import make_forecast
 from stages.train.launch.checks import (
@@ -60,6 +63,8 @@ def main() -> None:
     order = open_order(training, params)
     check_repetition(order)
     open_packing(validation, params.sequence_length, params.packing)
+    for cache in (PACKING, MIXTURE):
+        drop_unused(cache)
     model = build_config(params, training.manifest)
     notes = [*config.notes, *note_dropout(params, model)]
     if params.start_from is None:

@@ -1,12 +1,15 @@
 import hashlib
 import random
 import re
+from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.clean.filtering import Drop, Filter
 from stages.clean.filters.characters import byte_classes, reference_tokens
 from tests.clean.measured import features_of
 
@@ -110,3 +113,11 @@ def test_comments_are_whole_lines_and_docstrings(text: str, share: float) -> Non
 )
 def test_the_language_is_guessed_by_the_extension(path: str, language: str) -> None:
     assert features_of("x", path)["language"] == language
+
+
+def test_a_filter_may_read_the_columns_of_others_and_measure_none() -> None:
+    class Reader(Filter):
+        def drops(self, features: pd.DataFrame, seed: int) -> Iterator[Drop]:
+            yield "long", features["bytes"] > 3
+
+    assert Reader.measurement(Reader()) is None

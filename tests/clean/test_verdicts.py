@@ -5,7 +5,14 @@ import pandas as pd
 import pytest
 
 from stages.clean.filtering import draw
-from stages.clean.judge import apply_filters, assign_splits, check_splits, drop_exact_duplicates
+from stages.clean.judge import (
+    EXACT_DUPLICATE,
+    apply_filters,
+    assign_splits,
+    check_splits,
+    drop,
+    exact_duplicates,
+)
 from stages.clean.params import CleanParams
 from stages.runtime.entry import UserError
 from tests.clean.measured import features_of
@@ -19,7 +26,8 @@ def ledger(texts: Iterable[tuple[str, str, str]], **changes: Any) -> pd.DataFram
     values = sections(**{f"clean__{name}": value for name, value in changes.items()})["clean"]
     params = CleanParams.model_validate(values)
     rows = [features_of(text, path, source, **values["filters"]) for source, path, text in texts]
-    judged = drop_exact_duplicates(apply_filters(pd.DataFrame(rows), params.filters, params.seed))
+    judged = apply_filters(pd.DataFrame(rows), params.filters, params.seed)
+    judged = drop(judged, exact_duplicates(judged).index, EXACT_DUPLICATE)
     return assign_splits(judged, params.split, params.seed)
 
 

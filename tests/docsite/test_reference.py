@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from docsite.links import in_site, relative, rewritten, targets
+from docsite.links import in_site, rewritten, targets
 from docsite.pages import comments, in_fences
 from docsite.schema_tables import tables
 from stages.runtime.section import Section
@@ -86,4 +86,3 @@ def test_links_hold_from_the_page_and_code_is_left_alone() -> None:
     assert [*targets(text, PurePosixPath("docs/how-to/flows.md"))] == [
         PurePosixPath("params.yaml"), PurePosixPath("docs/how-to/training.md"),
     ]  # fmt: skip
-    assert relative(PurePosixPath("a/b"), PurePosixPath("a/c")) == "../b"

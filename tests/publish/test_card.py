@@ -541,7 +541,10 @@ def test_a_mixture_is_told_by_source_and_phase(inputs: Inputs) -> None:
     ]
     assert "\n\n\n" not in text
     assert "| mixture |" not in text
+    assert "The mixture below draws from " in text
+    assert "### Training split" in text
     assert "### Mixture" not in written(inputs)
+    assert "### Trained on" in written(inputs)
 
 
 def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: Inputs) -> None:

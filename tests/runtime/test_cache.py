@@ -23,6 +23,7 @@ from stages.runtime.cache import (
     cached,
     drop_others,
     drop_unused,
+    find_cached,
     map_cached,
     map_cached_parts,
 )
@@ -75,6 +76,16 @@ def test_parts_of_an_item_are_computed_in_one_pass_and_only_those_that_are_not_k
     assert texts("x", "y") == [["x of a", "y of a"], ["x of b", "y of b"]]
     assert texts("y", "z", items="abc") == [[f"{name} of {item}" for name in "yz"] for item in "abc"]
     assert passes == [("a", ["x", "y"]), ("b", ["x", "y"]), ("a", ["z"]), ("b", ["z"]), ("c", ["y", "z"])]
+
+
+def test_an_entry_is_found_or_not_and_nothing_is_computed() -> None:
+    def never(folder: Path) -> None:
+        raise AssertionError(folder)
+
+    assert find_cached("toy", cache_key("a"), never) is None
+    entry = cached("toy", cache_key("a"), partial(write, "kept"))
+
+    assert find_cached("toy", cache_key("a"), write) == entry
 
 
 def test_a_failure_leaves_no_entry() -> None:

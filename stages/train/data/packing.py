@@ -73,11 +73,14 @@ def open_packing(store: TokenStore, sequence_length: int, strategy: Strategy) ->
     if store.manifest.documents < KEPT_FROM_DOCUMENTS or strategy == "concatenate":
         return build_packing(store, sequence_length, strategy)
     key = cache_key(file_sha256(store.folder / MANIFEST), str(sequence_length), strategy)
-    folder = cached("packing", key, partial(_write, store, sequence_length, strategy))
+    folder = cached(CACHE_NAME, key, partial(_write, store, sequence_length, strategy))
     return PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
 
 
 ARRAYS = ("starts", "lengths", "offsets")
+
+CACHE_NAME = "packing"
+"""Of the indexes of large stores."""
 
 
 def _write(store: TokenStore, sequence_length: int, strategy: Strategy, folder: Path) -> None:

@@ -19,6 +19,9 @@ from stages.train.data.packing import ARRAYS, KEPT_FROM_DOCUMENTS, Integers, Pac
 
 SOURCES = "sources.json"
 
+CACHE_NAME = "mixture"
+"""Of the indexes of large stores."""
+
 
 @dataclass(frozen=True)
 class SourceRows:
@@ -65,7 +68,7 @@ def open_mixed_rows(store: TokenStore, sequence_length: int, strategy: Strategy,
         return pack_sources(store, sequence_length, strategy, mixture)
     names = json.dumps([mixture.sources, sorted(mixture.named)])
     key = cache_key(file_sha256(store.folder / MANIFEST), str(sequence_length), strategy, names)
-    folder = cached("mixture", key, partial(_write, store, sequence_length, strategy, mixture))
+    folder = cached(CACHE_NAME, key, partial(_write, store, sequence_length, strategy, mixture))
     index = PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
     *sources, left_out = (SourceRows(**source) for source in json.loads((folder / SOURCES).read_bytes()))
     return MixedRows(index, tuple(sources), left_out)

@@ -41,7 +41,7 @@ from stages.train.params import TrainParams
 LONGEST = (PROCESS_GROUP.timeout or timedelta(hours=1)) - timedelta(minutes=10)
 """The other processes wait for no longer than their group's timeout."""
 
-OF_WORKERS: tuple[str, ...] = (
+OF_WORKERS = (
     "ACCELERATE_",
     "FSDP_",
     "GROUP_",
@@ -51,8 +51,9 @@ OF_WORKERS: tuple[str, ...] = (
     "RANK",
     "ROLE_",
     "TORCHELASTIC_",
+    "WORLD_SIZE",
+    VARIABLE,
 )
-OF_WORKERS += ("WORLD_SIZE", VARIABLE)
 """How the names of variables begin that make a process one of the training's."""
 
 COLUMNS = ("step", "task", "metric", "value", "stderr")
@@ -138,7 +139,7 @@ class TaskEvaluation:
 
     def _record(self, step: int, scores: TaskScores) -> None:
         rows = [
-            (str(step), task, metric, "" if value is None else f"{value:.7g}", _text(scores.stderr[task].get(metric)))
+            (str(step), task, metric, _text(value), _text(scores.stderr[task].get(metric)))
             for task, values in scores.metrics.items()
             for metric, value in values.items()
         ]

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from hydra import compose, initialize, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -163,6 +163,10 @@ def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dic
         with found:
             config = compose("base", overrides=list(overrides))
         values = OmegaConf.to_container(config, resolve=True)
+    except OverrideParseException as error:
+        raise UserError(
+            f"{error.override}: Hydra cannot read this ({first_line(error)}); write it into {PARAMS_FILE} by hand"
+        ) from None
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_explained(first_line(error), base)) from None
     assert isinstance(values, dict)

@@ -126,3 +126,13 @@ def test_a_project_without_conf_takes_values_too(tmp_path: Path, monkeypatch: py
     assert composed_text(["fit.rate=2"]) == "fit:\n  rate: 2\n"
     with pytest.raises(UserError, match=r"fit.rat: no such parameter; did you mean fit.rate\?"):
         composed_text(["fit.rat=2"])
+
+
+def test_a_value_that_hydra_cannot_read_is_shown_with_the_way_around() -> None:
+    word = 'train.mixture={weights: {mpmath: 0.6, "*": 0.4}}'
+
+    with pytest.raises(UserError) as error:
+        composed_text([word])
+
+    assert str(error.value).startswith(f"{word}: Hydra cannot read this (")
+    assert str(error.value).endswith("write it into params.yaml by hand")

@@ -140,15 +140,23 @@ def run_in_processes(work: Callable[[int, int], None]) -> None:
         for rank in range(processes):
             workers.append(context.Process(target=_in_process, args=(work, rank, processes, errors), daemon=True))
             workers[-1].start()
-        while running := [worker for worker in workers if worker.exitcode is None]:
-            wait([worker.sentinel for worker in running])
-            for worker in workers:
-                if worker.exitcode:
-                    raise _failure(worker.exitcode, None if errors.empty() else errors.get())
+        while running := _running(workers, errors):
+            wait(running)
     finally:
         for worker in workers:
             worker.kill()
             worker.join()
+
+
+def _running(workers: Sequence[SpawnProcess], errors: Any) -> list[int]:
+    """The sentinels of those at work; raises what ended one of them.
+
+    One look at each decides both: a process that dies between two looks would be missed, and its like awaited for ever.
+    """
+    codes = [worker.exitcode for worker in workers]
+    for code in filter(None, codes):
+        raise _failure(code, None if errors.empty() else errors.get())
+    return [worker.sentinel for worker, code in zip(workers, codes, strict=True) if code is None]
 
 
 def _failure(code: int, error: Exception | None) -> Exception:

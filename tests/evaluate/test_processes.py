@@ -1,17 +1,21 @@
 """A stage may share its work among processes: this changes nothing of what comes out, and one that fails ends all."""
 
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
 
+from stages.evaluate import side_by_side
 from stages.evaluate.__main__ import main
 from stages.evaluate.side_by_side import PROCESSES_VARIABLE, run_in_processes
 from stages.runtime.entry import UnavailableError, UserError
@@ -81,6 +85,30 @@ def test_a_process_that_fails_ends_all_with_its_error(
         run_in_processes(partial(fail_or_sleep, failure))
 
     assert [one for one in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(one.cmdline())] == []
+
+
+def test_a_failure_that_is_seen_late_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A process closes its files before the system has its exit code: the first look may come between the two.
+    monkeypatch.setenv(PROCESSES_VARIABLE, "2")
+    look = side_by_side.SpawnProcess.exitcode
+    unseen: list[side_by_side.SpawnProcess] = []
+
+    def wait_and_look_away(sentinels: list[int]) -> None:
+        if not unseen:
+            unseen.extend(cast("list[side_by_side.SpawnProcess]", multiprocessing.active_children()))
+        connection.wait(sentinels)
+
+    def late(process: side_by_side.SpawnProcess) -> int | None:
+        if process in unseen:
+            unseen.remove(process)
+            return None
+        return cast("int | None", look.__get__(process))
+
+    monkeypatch.setattr(side_by_side, "wait", wait_and_look_away)
+    monkeypatch.setattr(side_by_side.SpawnProcess, "exitcode", property(late))
+
+    with pytest.raises(UnavailableError, match="the Hub does not answer"):
+        run_in_processes(partial(fail_or_sleep, UnavailableError("the Hub does not answer")))
 
 
 def sleep(_: int, __: int) -> None:

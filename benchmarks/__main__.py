@@ -30,14 +30,13 @@ def render() -> str:
     lines = [
         "# Measured",
         "",
-        "Each table is the result of one command: both sides measured in turn in one run, medians. A ratio above 1 "
-        "means that parrotflow is better; (low to high) behind it is the 95 % interval of the median ratio of runs "
-        "next to each other, where it was recorded. The spread is (highest - lowest) / median of our "
-        f"runs; a figure with more than {MOST_SPREAD:.0%} is unsure. Where no kind of CPU is given, it was not "
-        "recorded. `make bench` repeats all measurements.",
+        "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
+        "medians. A ratio above 1 means that parrotflow is better; (low to high) is the 95 % interval of the median "
+        "ratio of runs next to each other. The spread is (highest - lowest) / median of our runs; above "
+        f"{MOST_SPREAD:.0%} a figure is unsure. Where no kind of CPU is given, it was not recorded.",
     ]
     for name in names():
-        lines += ["", f"## {name}", "", f"`python -m benchmarks.{name}`", ""]
+        lines += ["", f"## {name}", ""]
         figures = recorded(name)
         lines += table(figures) if figures else ["Not yet measured."]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
@@ -14,11 +14,7 @@ from stages.runtime.entry import UserError
 PREVIEW = Path("data/clean/preview.json")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Excerpt(_Part):
+class Excerpt(BaseModel, frozen=True, extra="forbid"):
     """Some characters of a document."""
 
     source: str
@@ -32,7 +28,7 @@ class Excerpt(_Part):
     """Whether the document ends with it."""
 
 
-class Dropped(_Part):
+class Dropped(BaseModel, frozen=True, extra="forbid"):
     """A document that was dropped."""
 
     document: Excerpt
@@ -46,7 +42,7 @@ class Dropped(_Part):
     """Of a contaminated document, the evaluation item and the words that both have."""
 
 
-class DroppedBy(_Part):
+class DroppedBy(BaseModel, frozen=True, extra="forbid"):
     """Examples of one verdict."""
 
     verdict: str
@@ -55,7 +51,7 @@ class DroppedBy(_Part):
     examples: list[Dropped]
 
 
-class MaskedValue(_Part):
+class MaskedValue(BaseModel, frozen=True, extra="forbid"):
     """A value that was masked, with the text around it."""
 
     source: str
@@ -66,7 +62,7 @@ class MaskedValue(_Part):
     after: str
 
 
-class MaskedKind(_Part):
+class MaskedKind(BaseModel, frozen=True, extra="forbid"):
     """Examples of one kind of mask."""
 
     kind: str
@@ -75,7 +71,7 @@ class MaskedKind(_Part):
     examples: list[MaskedValue]
 
 
-class Preview(_Part):
+class Preview(BaseModel, frozen=True, extra="forbid"):
     """What `clean` shows of its work."""
 
     dropped: list[DroppedBy]

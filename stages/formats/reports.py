@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
@@ -34,10 +34,8 @@ Points: TypeAlias = list[tuple[int, float]]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Report(BaseModel):
+class Report(BaseModel, frozen=True, extra="forbid"):
     """A report of one stage. What a stage writes, a later one reads by the same class."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: ClassVar[Path]
     """Where it is, from the project's root; a copy of it may be elsewhere."""

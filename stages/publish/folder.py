@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.layout import EVALUATION, HISTORY, MAIN, PROVENANCE, REVISIONS, RUNS, step_name
@@ -37,10 +37,8 @@ NO_LINK = {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 Why: TypeAlias = Literal["published", "promoted", "rolled back"]
 
 
-class Move(BaseModel):
+class Move(BaseModel, frozen=True, extra="ignore", populate_by_name=True):
     """One move of `main`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
     at: datetime
     """UTC."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from stages.formats.reports import Report, parse, read_json, receipt_path, write_json
 from stages.runtime.atomic import atomic_write
@@ -68,10 +68,8 @@ def read_samples() -> list[Sample]:
     return [Sample(**values) for values in read_json(SAMPLES)]
 
 
-class Completion(BaseModel):
+class Completion(BaseModel, frozen=True, extra="forbid", strict=True):
     """One sample of one problem."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     task_id: str
     """The problem's."""
@@ -113,11 +111,7 @@ def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
     ]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SampleCounts(_Part):
+class SampleCounts(BaseModel, frozen=True, extra="forbid"):
     """How many completions of held-out headers parse."""
 
     functions: int
@@ -128,7 +122,7 @@ class SampleCounts(_Part):
     """Completions that had left neither the function nor the document after `max_new_tokens`."""
 
 
-class Looks(_Part):
+class Looks(BaseModel, frozen=True, extra="forbid"):
     """Measurements of texts that need no run of them; null where there are none."""
 
     texts: int
@@ -147,7 +141,7 @@ class Looks(_Part):
     """Why the texts ended -> how many."""
 
 
-class ProblemSetReceipt(_Part):
+class ProblemSetReceipt(BaseModel, frozen=True, extra="forbid"):
     """Which problems were completed."""
 
     name: str
@@ -155,7 +149,7 @@ class ProblemSetReceipt(_Part):
     problems: int
 
 
-class Receipts(_Part):
+class Receipts(BaseModel, frozen=True, extra="forbid"):
     """What the texts depend on."""
 
     weights_sha256: str

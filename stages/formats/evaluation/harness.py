@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from stages.formats.reports import Report
 from stages.runtime.atomic import atomic_write
@@ -14,10 +14,8 @@ HARNESS_REPORT = Path("reports/harness.json")
 HARNESS_SAMPLES = Path("data/harness.jsonl")
 
 
-class TaskReceipt(BaseModel):
+class TaskReceipt(BaseModel, frozen=True, extra="forbid"):
     """What exactly a task's metrics were computed from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
     """As the task file states it."""
@@ -31,10 +29,8 @@ class TaskReceipt(BaseModel):
     num_fewshot: int
 
 
-class ScoredWith(BaseModel):
+class ScoredWith(BaseModel, frozen=True, extra="forbid"):
     """What all tasks were scored with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     weights_sha256: str
     context_length: int

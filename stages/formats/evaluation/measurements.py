@@ -8,16 +8,14 @@ import json
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from stages.formats.reports import REPORTS, Report
 from stages.runtime.entry import UserError
 
 
-class Metric(BaseModel):
+class Metric(BaseModel, frozen=True, extra="forbid"):
     """One number of a table."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: str
     """As people read it."""

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from stages.formats.reports import first_fault, parse, parse_json
 from stages.runtime.atomic import atomic_write
@@ -35,10 +35,8 @@ PROBLEMS = Path("data/problems.jsonl")
 Kind: TypeAlias = Literal["humaneval", "mbpp"]
 
 
-class Problem(BaseModel):
+class Problem(BaseModel, frozen=True, extra="forbid", strict=True):
     """One problem."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     task_id: str
     """Unique in all sets together."""
@@ -56,10 +54,8 @@ class Problem(BaseModel):
     """The programming language, e.g. `python`."""
 
 
-class MbppTests(BaseModel):
+class MbppTests(BaseModel, frozen=True, strict=True):
     """The fields of a row of MBPP that its test is made of."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     test_list: list[str] = Field(min_length=1)
     """Assertions; without one every completion would pass."""

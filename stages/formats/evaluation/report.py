@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from stages.formats.reports import Report
 
@@ -21,10 +21,8 @@ Interval: TypeAlias = tuple[float, float]
 """The ends of a 95 % interval."""
 
 
-class Intervals(BaseModel):
+class Intervals(BaseModel, frozen=True, extra="forbid"):
     """Bootstrap intervals over documents, by the name of the metric; null of a single document, which cannot vary."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bits_per_byte: Interval | None
     loss: Interval | None
@@ -33,10 +31,8 @@ class Intervals(BaseModel):
     bits_per_byte_per_length: dict[str, Interval | None]
 
 
-class Comparison(BaseModel):
+class Comparison(BaseModel, frozen=True, extra="forbid"):
     """The model compared with a baseline, on the same documents."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bits_per_byte: float
     """Of the baseline."""
@@ -46,10 +42,8 @@ class Comparison(BaseModel):
     """Paired bootstrap: both are measured on the same draw of documents. Null of a single one."""
 
 
-class HeldOutMetrics(BaseModel):
+class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
     """What was measured on one set of documents."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bits_per_byte: float
     loss: float
@@ -78,10 +72,8 @@ class Evaluation(HeldOutMetrics, Report):
     """A set of `evaluate.sets` -> its metrics."""
 
 
-class SetReceipt(BaseModel):
+class SetReceipt(BaseModel, frozen=True, extra="forbid"):
     """What one set holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     documents_sha256: str
@@ -90,10 +82,8 @@ class SetReceipt(BaseModel):
     documents_per_length: dict[str, int]
 
 
-class ModelReceipt(BaseModel):
+class ModelReceipt(BaseModel, frozen=True, extra="forbid"):
     """Which model was scored, and in what windows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     weights_sha256: str
     revision: str | None
@@ -129,10 +119,8 @@ class PublishedIntervals(BaseModel):
     bits_per_byte: Interval | None = None
 
 
-class PublishedEvaluation(Report):
+class PublishedEvaluation(Report, extra="ignore"):
     """What the report of any version of parrotflow says of the validation split."""
-
-    model_config = ConfigDict(extra="ignore")
 
     path: ClassVar[Path] = EVALUATE_REPORT
     stage: ClassVar[str] = "evaluate"

@@ -7,7 +7,7 @@ ends when that is closed: it never outlives the training.
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from stages.formats.reports import read_json
 from stages.runtime.atomic import atomic_write
@@ -16,10 +16,8 @@ SCORER = ".".join(("stages", "evaluate", "harness", "scorer"))
 """The module. Not as one string, which would make it code that the weights depend on (`stages.runtime.code`)."""
 
 
-class TaskRequest(BaseModel):
+class TaskRequest(BaseModel, frozen=True, extra="forbid"):
     """A model, and what to score it on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tasks: tuple[str, ...]
     """As in `harness.tasks`."""
@@ -32,10 +30,8 @@ class TaskRequest(BaseModel):
     """The file that the scores are written to."""
 
 
-class TaskScores(BaseModel):
+class TaskScores(BaseModel, frozen=True, extra="forbid"):
     """The metrics of each task and group."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     metrics: dict[str, dict[str, float | None]]
     """Task or group -> metric -> value; null where it is not a number."""

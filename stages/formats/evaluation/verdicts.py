@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from stages.formats.reports import Report
 from stages.runtime.atomic import atomic_write
@@ -38,10 +38,8 @@ class Outcome:
     """The exception's type, of `exception` and `syntax`."""
 
 
-class Verdict(BaseModel):
+class Verdict(BaseModel, frozen=True, extra="forbid"):
     """The verdict on one sample."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_id: str
     sample: int
@@ -49,20 +47,16 @@ class Verdict(BaseModel):
     exception: str
 
 
-class PassAtK(BaseModel):
+class PassAtK(BaseModel, frozen=True, extra="forbid"):
     """The probability that one of k samples passes, its mean over the problems."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float
     interval_95: tuple[float, float] | None
     """By bootstrap over problems; null for a single problem."""
 
 
-class SetScore(BaseModel):
+class SetScore(BaseModel, frozen=True, extra="forbid"):
     """The score of one set of problems: those whose task_id is the same up to the slash, or that have no slash."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     problems: int
     problems_sha256: str

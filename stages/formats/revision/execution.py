@@ -7,7 +7,7 @@ the same parameters, code and data give the same bits. Training writes it to `re
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from stages.formats.reports import REPORTS, Report
 
@@ -15,10 +15,8 @@ TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
 
 
-class Session(BaseModel):
+class Session(BaseModel, frozen=True):
     """One start of the trainer, with what it ran on. No paths, no names of machines, no tokens."""
-
-    model_config = ConfigDict(frozen=True)
 
     first_step: int
     """The first optimizer step that counts and that this session computed; steps are counted from 1."""
@@ -62,10 +60,8 @@ SIGNALS: tuple[Signal, ...] = ("loss", "gradient_norm")
 """What is compared with the steps before it."""
 
 
-class Spike(BaseModel):
+class Spike(BaseModel, frozen=True):
     """A step whose loss or gradient norm lay far above those of the steps before (`train.spikes`)."""
-
-    model_config = ConfigDict(frozen=True)
 
     step: int
     """From 1."""
@@ -80,10 +76,8 @@ class Spike(BaseModel):
     """Whether its update was left out."""
 
 
-class Execution(Report):
+class Execution(Report, extra="ignore"):
     """How the training of some weights was executed."""
-
-    model_config = ConfigDict(extra="ignore")
 
     path: ClassVar[Path] = TRAIN_EXECUTION
     stage: ClassVar[str] = "train"

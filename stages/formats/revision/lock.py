@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -62,25 +62,19 @@ class DamagedError(UserError):
         self.path, self.why = path, why
 
 
-class _Item(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Item(BaseModel, strict=True):
     path: str
     md5: str | None = None
 
 
-class _Stage(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Stage(BaseModel, strict=True):
     cmd: str | list[str]
     deps: list[_Item] = []
     outs: list[_Item] = []
     params: dict[str, dict[str, Any]] = {}
 
 
-class _Lock(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Lock(BaseModel, strict=True):
     stages: dict[str, _Stage] = {}
 
 

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from stages.formats.reports import Report, write_json
 from stages.formats.revision.layout import INPUTS, PROVENANCE
@@ -14,10 +14,8 @@ MOST_FILES = 10_000
 """Of one folder, that are listed by name."""
 
 
-class GitState(BaseModel):
+class GitState(BaseModel, frozen=True):
     """The commit that was checked out when the revision was published, and what differed from it."""
-
-    model_config = ConfigDict(frozen=True)
 
     commit: str
     dirty: bool
@@ -34,19 +32,15 @@ class GitState(BaseModel):
     """The project's folder in the repository; empty where it is the root."""
 
 
-class LeftOut(BaseModel):
+class LeftOut(BaseModel, frozen=True):
     """A file that the code needs and that is not in the source archive."""
-
-    model_config = ConfigDict(frozen=True)
 
     path: str
     reason: str
 
 
-class SourceArchive(BaseModel):
+class SourceArchive(BaseModel, frozen=True):
     """What `record/source.tar.gz` holds: the code of a revision that the commit alone does not have."""
-
-    model_config = ConfigDict(frozen=True)
 
     sha256: str
     files: dict[str, str]
@@ -57,10 +51,8 @@ class SourceArchive(BaseModel):
     """Tracked files that the tree did not have; only where it is not whole."""
 
 
-class Provenance(Report):
+class Provenance(Report, extra="ignore"):
     """What a revision was made from, code, parameters, data, versions, hardware, and the hash of every file."""
-
-    model_config = ConfigDict(extra="ignore")
 
     path: ClassVar[Path] = Path(PROVENANCE)
     stage: ClassVar[str] = "publish"
@@ -111,10 +103,8 @@ def is_undamaged(path: Path, provenance: Provenance) -> bool:
     return hashlib.sha256(content).hexdigest() == provenance.checksum
 
 
-class Place(BaseModel):
+class Place(BaseModel, frozen=True):
     """Where bytes can be had from."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Literal["commit", "source archive", "record", "dvc remote", "package", "hub", "url", "local"]
     """`commit`: the git commit of the provenance. `record`: below `record/data/` of the revision. `local`: only the
@@ -123,10 +113,8 @@ class Place(BaseModel):
     """Of a DVC remote or URL, without credentials; `name==version` of a package; `repository@commit` on the Hub."""
 
 
-class Dependency(BaseModel):
+class Dependency(BaseModel, frozen=True):
     """A file or folder that stages depend on and that none makes; code excepted."""
-
-    model_config = ConfigDict(frozen=True)
 
     path: str
     md5: str
@@ -141,19 +129,15 @@ class Dependency(BaseModel):
     places: list[Place]
 
 
-class Amount(BaseModel):
+class Amount(BaseModel, frozen=True):
     """An amount of text."""
-
-    model_config = ConfigDict(frozen=True)
 
     documents: int
     bytes: int
 
 
-class Source(BaseModel):
+class Source(BaseModel, frozen=True):
     """A source of documents, and what of it the model was trained and validated on."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     revision: str
@@ -170,10 +154,8 @@ class Source(BaseModel):
     places: list[Place]
 
 
-class InputListing(Report):
+class InputListing(Report, extra="ignore"):
     """All data that went into a revision: `record/inputs.json`. Names, hashes, licences, and where the bytes are."""
-
-    model_config = ConfigDict(extra="ignore")
 
     path: ClassVar[Path] = Path(INPUTS)
     stage: ClassVar[str] = "publish"

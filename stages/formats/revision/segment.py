@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from stages.formats.reports import write_json
 
 
-class Compared(BaseModel):
+class Compared(BaseModel, frozen=True):
     """A hash on record, and the one that was found."""
-
-    model_config = ConfigDict(frozen=True)
 
     what: str
     """`checkpoint of step 500`, or `weights`."""
@@ -19,10 +17,8 @@ class Compared(BaseModel):
     found: str
 
 
-class Difference(BaseModel):
+class Difference(BaseModel, frozen=True):
     """A fact of the recorded execution that this one does not share."""
-
-    model_config = ConfigDict(frozen=True)
 
     fact: str
     """A field of `Session`, or one of its libraries as `versions.torch`."""
@@ -30,10 +26,8 @@ class Difference(BaseModel):
     here: str
 
 
-class SegmentReport(BaseModel):
+class SegmentReport(BaseModel, frozen=True):
     """What came of computing a segment again."""
-
-    model_config = ConfigDict(frozen=True)
 
     verdict: Literal["equal", "different", "cannot"]
     reason: str

@@ -28,9 +28,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
 from benchmarks.runs.training import MINI, mini_section
+from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.sampling import Sampling, draw, stop_at
+from stages.evaluate.rows import draw, stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
 from stages.tokenizer.bpe import train_on_documents

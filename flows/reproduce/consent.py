@@ -13,7 +13,7 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
 )
-from stages.formats.revision.signature import verify_signature
+from stages.formats.revision.verify import verify_signature
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import stage_codes
 

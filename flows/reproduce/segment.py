@@ -13,8 +13,8 @@ from flows.reproduce.compare.verdict import BIT_IDENTICAL, NOT_REPRODUCED
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import weight_files
+from stages.formats.revision.execution import SegmentReport, read_segment_report
 from stages.formats.revision.layout import EXECUTION, RECORDED_LOCK
-from stages.formats.revision.segment import SegmentReport, read_segment_report
 from stages.runtime.entry import STATE_DIR, UserError
 
 CHECKPOINTS = STATE_DIR / "checkpoints"

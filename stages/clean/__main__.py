@@ -15,8 +15,8 @@ from stages.clean.judge import check_splits, judge, kept_rows
 from stages.clean.params import CleanParams, Decontamination
 from stages.clean.preview import preview
 from stages.clean.splits import write_splits
+from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
-from stages.formats.ledger import KEPT, LEDGER
 from stages.formats.pages import escape, table
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION

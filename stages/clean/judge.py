@@ -19,7 +19,7 @@ from stages.clean.filtering import draw
 from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates.clusters import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
-from stages.formats.ledger import KEPT
+from stages.formats.cleaning import KEPT
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 

@@ -14,9 +14,8 @@ import pandas as pd
 from stages.clean.decontamination import Hit
 from stages.clean.judge import Judgement
 from stages.clean.masking import mask
+from stages.formats.cleaning import KEPT, Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
 from stages.formats.documents import read_shard
-from stages.formats.ledger import KEPT
-from stages.formats.preview import Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
 
 EXAMPLES = 5
 """Of each verdict and of each kind of mask."""

@@ -10,9 +10,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from stages.formats.ledger import KEPT, read_ledger
+from stages.formats.cleaning import KEPT, Preview, read_ledger
 from stages.formats.pages import filled_template
-from stages.formats.preview import Preview
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write

@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from stages.formats.reports import significant
+
 Floats = npt.NDArray[np.float64]
 
 CHUNK_ENTRIES = 2**22
@@ -27,6 +29,6 @@ def resampled_sums(columns: Floats, resamples: int, seed: int) -> Floats:
 
 
 def interval_95(values: Floats) -> tuple[float, float]:
-    """The 2.5th and the 97.5th percentile."""
+    """The 2.5th and the 97.5th percentile, rounded."""
     low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    return significant(float(low)), significant(float(high))

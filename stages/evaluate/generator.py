@@ -19,9 +19,18 @@ import torch
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from stages.evaluate.generate.params import Sampling
 from stages.evaluate.model import position_limit
-from stages.evaluate.rows import BatchedRows, SingleRows, attention_window, bytes_per_position, rows_of
-from stages.evaluate.sampling import End, Sampling, draw, stop_at
+from stages.evaluate.rows import (
+    BatchedRows,
+    End,
+    SingleRows,
+    attention_window,
+    bytes_per_position,
+    draw,
+    rows_of,
+    stop_at,
+)
 from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, next_of, twin
 from stages.formats.evaluation.generation import Ended
 

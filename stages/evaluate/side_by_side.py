@@ -86,7 +86,7 @@ def merge_side_by_side(sources: Sequence[Iterable[Result | None]]) -> Generator[
     if len(sources) == 1:
         yield from (result for result in sources[0] if result is not None)
         return
-    found: SimpleQueue[Result | _Ended] = SimpleQueue()
+    found: SimpleQueue[Result | None] = SimpleQueue()  # None: a source has ended
     stop = Event()
 
     def read(source: Iterable[Result | None]) -> None:
@@ -100,7 +100,7 @@ def merge_side_by_side(sources: Sequence[Iterable[Result | None]]) -> Generator[
             stop.set()
             raise
         finally:
-            found.put(_Ended())
+            found.put(None)
 
     with ThreadPoolExecutor(len(sources)) as threads:
         reading = [threads.submit(read, source) for source in sources]
@@ -108,7 +108,7 @@ def merge_side_by_side(sources: Sequence[Iterable[Result | None]]) -> Generator[
             running = len(sources)
             while running:
                 result = found.get()
-                if isinstance(result, _Ended):
+                if result is None:
                     running -= 1
                 else:
                     yield result
@@ -116,10 +116,6 @@ def merge_side_by_side(sources: Sequence[Iterable[Result | None]]) -> Generator[
             stop.set()
         for future in reading:
             future.result()
-
-
-class _Ended:
-    """A source has ended."""
 
 
 def run_in_processes(work: Callable[[int, int], None]) -> None:

@@ -5,7 +5,9 @@ compares, and `reports/NAME_receipt.json` the rest: every text, and the fields t
 The curves of a training are tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
 """
 
+import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from functools import reduce
@@ -147,6 +149,21 @@ def write_json(path: Path, values: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON report."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_lines(path: Path, remedy: str = "") -> list[tuple[int, str]]:
+    """The lines of a file, also gzipped (`.gz`), that are not blank, with their numbers from 1.
+
+    Raises UserError, which ends with `remedy`, where it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path}: cannot be read ({reason}){remedy}") from None
+    # Not splitlines(): only a newline ends a line of JSON, and a text may hold other separators as they are.
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
 def parse_json(text: str | bytes) -> Any:

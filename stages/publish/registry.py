@@ -6,11 +6,11 @@ Those on the Hub are shown and managed by the Hub and its client. Older versions
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import BaseModel
+from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.reports import read_json
@@ -27,7 +27,7 @@ from stages.formats.revision.layout import (
 )
 from stages.formats.revision.provenance import Provenance
 from stages.publish.card.values import between
-from stages.publish.folder import Move, Why, main_of, move_main, only_writer, read_moves
+from stages.publish.folder import Why, main_of, move_main, read_moves
 from stages.publish.gate import Gate
 from stages.publish.inputs import TRAIN_REPORT
 from stages.runtime.entry import UserError
@@ -46,10 +46,6 @@ class Folder:
         self.path, self.location = path, path.as_posix()
         if not (path / REVISIONS).is_dir():
             raise UserError(f"{path}: nothing is published here; `parrotflow run publish` publishes")
-
-    def changing(self) -> AbstractContextManager[None]:
-        """One process at a time; the others wait."""
-        return only_writer(self.path)
 
     def names(self) -> list[str]:
         """By the time of their publication."""
@@ -78,10 +74,6 @@ class Folder:
         if (name := self.main()) is None:
             raise UserError(f"{self.location}: main leads to no revision; `parrotflow run publish` publishes one")
         return name
-
-    def moves(self) -> list[Move]:
-        """As they were recorded."""
-        return read_moves(self.path, self.main())
 
     def published(self, name: str) -> datetime:
         """When its last file was written, which is its provenance."""
@@ -118,8 +110,11 @@ class Folder:
         move_main(self.path, name, why)
 
     def freed_by_removing(self, name: str) -> int:
-        """The bytes of the files that have no name elsewhere."""
-        return bytes_of_their_own(self.leaving(name))
+        """The bytes on disk of the files that have no other name (hard link) elsewhere."""
+        stats = [path.stat() for path in files_below(self.leaving(name))]
+        names = Counter((stat.st_dev, stat.st_ino) for stat in stats)
+        files = {(stat.st_dev, stat.st_ino): stat for stat in stats}
+        return sum(stat.st_size for file, stat in files.items() if stat.st_nlink == names[file])
 
     def leaving(self, name: str) -> list[Path]:
         """The folders that go with a revision: its own, and its run's where no other revision is of that run."""
@@ -146,14 +141,6 @@ class Folder:
 def files_below(folders: Iterable[Path]) -> Iterator[Path]:
     """Every file below these folders, in order."""
     return (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def bytes_of_their_own(folders: Iterable[Path]) -> int:
-    """The bytes on disk of the files below these folders that have no other name (hard link) elsewhere."""
-    stats = [path.stat() for path in files_below(folders)]
-    names = Counter((stat.st_dev, stat.st_ino) for stat in stats)
-    files = {(stat.st_dev, stat.st_ino): stat for stat in stats}
-    return sum(stat.st_size for file, stat in files.items() if stat.st_nlink == names[file])
 
 
 class Listed(BaseModel):
@@ -218,13 +205,14 @@ def listed(registry: Folder, name: str) -> Listed:
 def described(registry: Folder, name: str) -> Shown:
     """A revision in full; its parameters, libraries and hardware are in its card and below record/."""
     provenance = Provenance.find(registry.folder(name) / PROVENANCE)
+    moves = read_moves(registry.path, registry.main())
     return Shown(
         **dict(listed(registry, name)),
         location=registry.folder(name).as_posix(),
         files=dict(registry.sizes(name)),
         steps={step: path.as_posix() for step, path in registry.steps(name).items()},
         origin=provenance.git.origin if provenance and provenance.git else None,
-        moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in registry.moves() if move.to == name],
+        moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in moves if move.to == name],
     )
 
 
@@ -242,7 +230,7 @@ def printed_revision(found: Shown) -> str:
         ("from", found.origin or "no remote repository"),
         *(("main", move) for move in found.moves),
         *((f"step {step}", where) for step, where in found.steps.items()),
-        *((path, size(count)) for path, count in found.files.items()),
+        *((path, decimal(count)) for path, count in found.files.items()),
     ]
     return aligned(rows)
 
@@ -255,8 +243,8 @@ def cells(row: Listed) -> tuple[str, ...]:
         "" if row.bits_per_byte is None else f"{row.bits_per_byte:g}",
         between(row.interval_95, row.documents),
         "" if row.parameters is None else f"{row.parameters:,}",
-        size(row.bytes),
-        size(row.bytes_of_its_own),
+        decimal(row.bytes),
+        decimal(row.bytes_of_its_own),
         row.run or "",
         f"{row.commit[:12]}{' dirty' if row.dirty else ''}" if row.commit else "",
     )
@@ -267,11 +255,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def size(count: int) -> str:
-    """Bytes in a readable unit."""
-    for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= bytes_:
-            return f"{count / bytes_:.1f} {unit}"
-    return f"{count} bytes"

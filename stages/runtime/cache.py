@@ -60,10 +60,10 @@ def cached(kind: str, key: str, compute: Callable[[Path], None]) -> Path:
 
     `key` changes with the data that is computed from; the code of `compute` and its libraries count by themselves.
     """
+    if found := find_cached(kind, key, compute):
+        return found
     entry = _entry(kind, compute, key)
-    if not _is_known(entry):
-        _fill(entry, compute)
-    os.utime(entry)
+    _fill(entry, compute)
     return entry
 
 
@@ -87,12 +87,14 @@ def map_cached(
 
     Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
     """
-    entries = [_entry(kind, compute, key_of(item)) for item in items]
-    missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
-    _fill_all(kind, partial(_fill_for, compute), list(missing.items()), threads_each)
-    for entry in entries:
-        os.utime(entry)
-    return entries
+    found = map_cached_parts(kind, items, key_of, {"": compute}, partial(_as_a_part, compute), threads_each)
+    return [parts[""] for parts in found]
+
+
+def _as_a_part(
+    compute: Callable[[Item, Path], None], item: Item, _: Sequence[str]
+) -> dict[str, Callable[[Path], None]]:
+    return {"": partial(compute, item)}
 
 
 def map_cached_parts(
@@ -101,6 +103,7 @@ def map_cached_parts(
     key_of: Callable[[Item], str],
     parts: Mapping[str, Callable[..., Any]],
     compute: Callable[[Item, Sequence[str]], Mapping[str, Callable[[Path], None]]],
+    threads_each: int = 1,
 ) -> list[dict[str, Path]]:
     """For each item the folder of each of its parts: results that are computed in one pass and kept apart.
 
@@ -110,19 +113,17 @@ def map_cached_parts(
     """
     keys = [key_of(item) for item in items]
     entries = [{name: _entry(kind, function, cache_key(name, key)) for name, function in parts.items()} for key in keys]
-    unknown = [{name: entry for name, entry in of_item.items() if not _is_known(entry)} for of_item in entries]
-    missing = [(item, of_item) for item, of_item in zip(items, unknown, strict=True) if of_item]
-    _fill_all(kind, partial(_fill_parts, compute), missing)
+    missing = {}
+    for key, item, of_item in zip(keys, items, entries, strict=True):
+        if unknown := {name: entry for name, entry in of_item.items() if not _is_known(entry)}:
+            missing[key] = (item, unknown)
+    filled = map_shards(partial(_fill_parts, compute), list(missing.values()), threads_each)
+    for _ in counted(filled, kind, "shards", len(missing)):
+        pass
     for of_item in entries:
         for entry in of_item.values():
             os.utime(entry)
     return entries
-
-
-def _fill_all(kind: str, fill: Callable[[Item], None], missing: Sequence[Item], threads_each: int = 1) -> None:
-    """Fill entries by the workers of `map_shards`, with a line now and then that says how far they are."""
-    for _ in counted(map_shards(fill, missing, threads_each), kind, "shards", len(missing)):
-        pass
 
 
 def _fill_parts(
@@ -132,11 +133,6 @@ def _fill_parts(
     item, entries = item_and_entries
     for name, write in compute(item, list(entries)).items():
         _fill(entries[name], write)
-
-
-def _fill_for(compute: Callable[[Item, Path], None], entry_and_item: tuple[Path, Item]) -> None:
-    entry, item = entry_and_item
-    _fill(entry, partial(compute, item))
 
 
 def shard_sha256(shard: Path) -> str:

@@ -27,8 +27,15 @@ import yaml
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
-from stages.formats.revision.segment import Compared, Difference, SegmentReport, write_segment_report
+from stages.formats.revision.execution import (
+    TRAIN_EXECUTION,
+    Compared,
+    Difference,
+    Execution,
+    SegmentReport,
+    Session,
+    write_segment_report,
+)
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage

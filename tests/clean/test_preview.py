@@ -7,7 +7,7 @@ from stages.clean import preview as module
 from stages.clean.__main__ import main
 from stages.clean.preview import CONTEXT_CHARACTERS, EXAMPLES, EXCERPT_CHARACTERS
 from stages.collect.__main__ import main as collect
-from stages.formats.preview import DroppedBy, MaskedValue, Preview
+from stages.formats.cleaning import DroppedBy, MaskedValue, Preview
 from tests.small_project import write_corpus, write_project
 
 LINES = [f"name{number} = {number}\n" for number in range(200)]

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stages.formats.ledger import read_ledger
+from stages.formats.cleaning import read_ledger
 from stages.formats.reports import read_json
 from stages.runtime.stage_code import StageCode, stage_codes
 from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, added_file, write_corpus, write_project

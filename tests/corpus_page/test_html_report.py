@@ -5,7 +5,7 @@ import pandas as pd
 import yaml
 
 from stages.corpus_page.__main__ import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
-from stages.formats.preview import Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
+from stages.formats.cleaning import Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
 

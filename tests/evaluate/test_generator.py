@@ -38,10 +38,10 @@ from transformers import (
 )
 
 from stages.evaluate import generator, sampling, side_by_side
+from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.rows import BatchedRows, SingleRows, bytes_per_position, rows_of
-from stages.evaluate.sampling import Sampling, after, draw, stop_at
+from stages.evaluate.rows import BatchedRows, SingleRows, after, bytes_per_position, draw, rows_of, stop_at
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 

@@ -288,5 +288,5 @@ def test_threads_sleep_while_they_wait_so_that_other_work_on_the_cores_does_not_
 def test_a_prompt_or_a_length_that_cannot_be_is_refused(project: Path) -> None:
     assert run_sample(project, os.fsdecode(b"caf\xe9")).stderr == "error: the prompt is no UTF-8 text\n"
     assert run_sample(project, "x", "--max-new-tokens", "9" * 12).stderr == (
-        "error: --max-new-tokens 999999999999: expected a whole number, 1 to 1,000,000\n"
+        "error: --max-new-tokens 999999999999: Input should be less than or equal to 1000000\n"
     )

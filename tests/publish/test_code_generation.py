@@ -178,7 +178,7 @@ def test_another_score_is_another_revision(project: Path) -> None:
     assert CARD.resolve() != first
 
 
-@pytest.mark.parametrize("damage", ["missing", "of an older version"])
+@pytest.mark.parametrize("damage", ["missing", "empty"])
 def test_without_a_score_report_nothing_is_published(project: Path, damage: str) -> None:
     report = Path("reports/score.json")
     report.unlink() if damage == "missing" else report.write_text("{}")

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.formats.revision.segment import SegmentReport, read_segment_report
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, SegmentReport, read_segment_report
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launch.launcher import LAUNCH_SETTINGS, pass_on

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from stages.clean.judge import Judgement, check_splits, judge
 from stages.clean.params import CleanParams
+from stages.formats.cleaning import KEPT
 from stages.formats.documents import DOCUMENTS, require_documents
-from stages.formats.ledger import KEPT
 from stages.formats.splits import SPLITS
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import check_section, read_params_file, read_value

@@ -6,15 +6,14 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from stages.evaluate.generate.params import MOST_NEW_TOKENS
+from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
-from stages.evaluate.sampling import Sampling
 from stages.formats.model_folder import MODEL
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail, run_stage
 
@@ -28,8 +27,7 @@ def main() -> None:
         require_text(prompt)
         warn_of_a_long_prompt(model, tokenizer, prompt)
         print(prompt, end="", flush=True)
-        sampling = Sampling(arguments.temperature, arguments.top_p, arguments.max_new_tokens)
-        for piece in stream(model, tokenizer, prompt, sampling, arguments.seed):
+        for piece in stream(model, tokenizer, prompt, arguments.sampling, arguments.seed):
             print(piece, end="", flush=True)
         print()
     except KeyboardInterrupt:
@@ -69,15 +67,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=0.95, help="probability of the nucleus that is sampled from")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text")
     arguments = parser.parse_args()
-    allowed: dict[str, tuple[Callable[[float], bool], str]] = {
-        "max_new_tokens": (lambda value: 1 <= value <= MOST_NEW_TOKENS, f"a whole number, 1 to {MOST_NEW_TOKENS:,}"),
-        "temperature": (lambda value: value >= 0, "0 or more"),
-        "top_p": (lambda value: 0 < value <= 1, "more than 0 and at most 1"),
-        "seed": (lambda value: value >= 0, "0 or more"),
-    }
-    for name, (is_allowed, expected) in allowed.items():
-        if not is_allowed(value := getattr(arguments, name)):
-            raise UserError(f"--{name.replace('_', '-')} {value}: expected {expected}")
+    if arguments.seed < 0:
+        raise UserError(f"--seed {arguments.seed}: expected 0 or more")
+    values = {name: getattr(arguments, name) for name in Sampling.model_fields}
+    try:
+        arguments.sampling = Sampling(**values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = str(fault["loc"][0])
+        raise UserError(f"--{name.replace('_', '-')} {values[name]}: {fault['msg']}") from None
     return arguments
 
 

@@ -6,8 +6,6 @@ of its section of params.yaml.
 """
 
 import argparse
-import gzip
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +13,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import OUTCOMES_OF_THE_COMMAND, judged
+from stages.evaluate.score.scoring import OUTCOMES_OF_THE_COMMAND, judged, require_enough_samples, score_report
 from stages.formats.evaluation.generation import Completion
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import ScoreReport, write_verdicts
-from stages.formats.reports import parse_json
+from stages.formats.reports import parse_json, read_lines
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -76,14 +73,7 @@ def read_samples(path: Path) -> list[Completion]:
     """
     counts: Counter[str] = Counter()
     samples = []
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in read_lines(path):
         try:
             row = parse_json(line)
             task_id = row["task_id"]

@@ -15,10 +15,10 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stages.evaluate.generate.params import LanguageName
-from stages.evaluate.sampling import End
+from stages.evaluate.rows import End
 from stages.formats.documents import Document
 from stages.formats.evaluation.problems import Kind
 
@@ -176,9 +176,15 @@ def parses_as_python(text: str) -> bool:
 
 def _tree(text: str) -> ast.Module | None:
     """The syntax tree; None where the text is not Python."""
+    tree: ast.Module | None = _compiled(text, ast.PyCF_ONLY_AST)
+    return tree
+
+
+def _compiled(text: str, flags: int = 0) -> Any:
+    """What Python's `compile` makes of a text; None where it refuses it."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            return ast.parse(text)
+            return compile(text, "sample", "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -188,12 +194,7 @@ def compiles_as_python(text: str) -> bool:
 
     Nothing is run.
     """
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            compile(textwrap.dedent(text), "sample", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    return _compiled(textwrap.dedent(text)) is not None
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:

@@ -19,7 +19,7 @@ PROBLEMS_FOLDER = Path("problems")
 """A dep of the stage in dvc.yaml, so an edited problem reruns the stage."""
 
 
-class SamplingParams(Section):
+class Sampling(Section):
     """How the tokens of a text are drawn."""
 
     temperature: Annotated[float, Field(ge=0, le=10)]
@@ -33,7 +33,7 @@ class SamplingParams(Section):
     as it is."""
 
 
-class HeaderParams(SamplingParams):
+class HeaderParams(Sampling):
     """The completions of held-out headers."""
 
     count: Annotated[int, Field(ge=0, le=10_000)]
@@ -90,7 +90,7 @@ class HubSet(ProblemSet):
         return self
 
 
-class ProblemParams(SamplingParams):
+class ProblemParams(Sampling):
     """The completions of code problems, which `score` runs."""
 
     sets: list[Annotated[FileSet | HubSet, Field(discriminator="kind")]]

@@ -6,7 +6,7 @@ The report, with the settings that the texts were generated with; a row for each
 import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
@@ -15,8 +15,8 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES
-from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.texts import OpenSet, Text, sampling_of
+from stages.evaluate.generate.params import GenerateParams, Sampling
+from stages.evaluate.generate.texts import OpenSet, Text
 from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, Sample, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.model_folder import MODEL, weights_sha256
@@ -177,7 +177,10 @@ def generation(
             seed=params.seed,
             width=params.width,
             prompts_cut=prompts_cut,
-            sampling={"headers": asdict(sampling_of(params.headers)), "problems": asdict(sampling_of(params.problems))},
+            sampling={
+                name: of.model_dump(include={*Sampling.model_fields})
+                for name, of in {"headers": params.headers, "problems": params.problems}.items()
+            },
             versions=releases(),
         ),
     )

@@ -12,10 +12,10 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES, Header
-from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet, LanguageName, SamplingParams
+from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet, LanguageName
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
-from stages.evaluate.sampling import Sampling, after, stop_at
+from stages.evaluate.rows import after, stop_at
 from stages.evaluate.side_by_side import run_in_processes
 from stages.formats.evaluation.generation import Completion, Ended, Sample
 from stages.formats.evaluation.problems import Problem, as_problem, problems_sha256, read_problems, require_unique
@@ -100,15 +100,16 @@ class Asked:
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
     """A request for one completion of each header."""
     end = LANGUAGES[params.language].header_end
-    sampling = sampling_of(params.headers)
-    return [Request(header.prompt, own_seed(params.seed, header.key), end(header), sampling) for header in headers]
+    return [
+        Request(header.prompt, own_seed(params.seed, header.key), end(header), params.headers) for header in headers
+    ]
 
 
 def problem_requests(
     sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[Asked], list[Request]]:
     """`generate.problems.samples` samples of each problem, and the request for each."""
-    asked, requests, sampling = [], [], sampling_of(params.problems)
+    asked, requests, sampling = [], [], params.problems
     for one in sets:
         for problem in one.problems:
             prompt = prompt_to_read(problem.prompt, tokenizer)
@@ -129,11 +130,6 @@ def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
     stripped = prompt.rstrip()
     ids = prompt_tokens(tokenizer, stripped)
     return stripped if prompt_tokens(tokenizer, prompt)[: len(ids)] == ids else prompt
-
-
-def sampling_of(params: SamplingParams) -> Sampling:
-    """How tokens are drawn."""
-    return Sampling(params.temperature, params.top_p, params.max_new_tokens)
 
 
 def own_seed(seed: int, name: str) -> int:
@@ -203,9 +199,8 @@ def header_sample(header: Header, request: Request, written: Generated, params: 
 
 def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
     """A completed header, as report.py measures it."""
-    name = f"{sample.source} {sample.path}:{sample.line}"
     whole = sample.signature + sample.body
-    return Text("header", name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
+    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
 
 
 def completion(asked: Asked, request: Request, written: Generated) -> Completion:

@@ -25,8 +25,7 @@ def main() -> None:
         HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None).write()
         return
     # lm-eval and torch take seconds to import.
-    from stages.evaluate.harness.scoring import open_language_model, score
-    from stages.evaluate.harness.summary import sample_rows, summarise
+    from stages.evaluate.harness.scoring import open_language_model, sample_rows, score, summarise
     from stages.evaluate.harness.tasks import index_tasks, loaded
 
     index = index_tasks(params.tasks)

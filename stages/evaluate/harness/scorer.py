@@ -13,8 +13,7 @@ import sys
 import threading
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.evaluate.harness.scoring import open_language_model, score
-from stages.evaluate.harness.summary import split_metrics
+from stages.evaluate.harness.scoring import open_language_model, score, split_metrics
 from stages.evaluate.harness.tasks import index_tasks, loaded
 from stages.formats.evaluation.task_scores import TaskRequest, TaskScores
 from stages.runtime.entry import run_stage

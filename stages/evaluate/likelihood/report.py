@@ -47,7 +47,7 @@ class Bootstrap:
         if len(columns) < 2:
             return dict.fromkeys(METRICS)
         drawn = series(resampled_sums(columns, self.resamples, self.seed))
-        return {name: rounded(interval_95(values)) for name, values in drawn.items()}
+        return {name: interval_95(values) for name, values in drawn.items()}
 
     def interval(self, columns: Floats) -> Interval | None:
         """Of the bits per byte alone."""
@@ -90,7 +90,7 @@ def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
     interval = None
     if len(columns) > 1:
         nats, text_bytes = resampled_sums(columns, bootstrap.resamples, bootstrap.seed).T
-        interval = rounded(interval_95(nats / (math.log(2) * text_bytes)))
+        interval = interval_95(nats / (math.log(2) * text_bytes))
     return Comparison(
         bits_per_byte=bits_per_byte(theirs.columns),
         difference=significant(total[0] / (math.log(2) * total[1])),
@@ -120,12 +120,6 @@ def bits_per_byte(columns: Floats) -> float:
     """Of all documents together, rounded."""
     value: float = metrics(columns)["bits_per_byte"]
     return value
-
-
-def rounded(interval: Interval) -> Interval:
-    """Both ends rounded."""
-    low, high = interval
-    return significant(low), significant(high)
 
 
 def compress(texts: Iterable[str]) -> dict[str, float]:

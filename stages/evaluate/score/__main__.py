@@ -5,8 +5,7 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 """
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.report import require_enough_samples, score_report
-from stages.evaluate.score.scoring import judged
+from stages.evaluate.score.scoring import judged, require_enough_samples, score_report
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import Verdict, write_verdicts

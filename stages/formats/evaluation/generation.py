@@ -15,9 +15,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report, parse, read_json, receipt_path, write_json
+from stages.formats.reports import Report, parse, read_json, read_lines, receipt_path, write_json
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
@@ -100,15 +99,9 @@ def write_completions(completions: Iterable[Completion], path: Path = COMPLETION
 
 def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
     """Read the file. Raises UserError that names the first line that is not a completion."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); run `dvc repro generate`") from None
-    return [
-        parse(line, Completion, f"{path}: line {number}", "run `dvc repro generate`")
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line
-    ]
+    remedy = "run `dvc repro generate`"
+    lines = read_lines(path, f"; {remedy}")
+    return [parse(line, Completion, f"{path}: line {number}", remedy) for number, line in lines]
 
 
 class SampleCounts(BaseModel, frozen=True, extra="forbid"):
@@ -158,8 +151,8 @@ class Receipts(BaseModel, frozen=True, extra="forbid"):
     seed: int
     """Of the stage; each sample's own is in its row."""
     width: int
-    prompts_cut: int | None = None
-    """Texts of whose prompt the model read only the end, as it reads no more; null in reports of earlier versions."""
+    prompts_cut: int
+    """Texts of whose prompt the model read only the end, as it reads no more."""
     sampling: dict[str, dict[str, int | float]]
     """Headers, problems -> temperature, top_p, max_new_tokens."""
     versions: dict[str, str]

@@ -14,9 +14,7 @@ reads them there: both see the same set, wherever it came from.
 """
 
 import ast
-import gzip
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -25,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
 
-from stages.formats.reports import first_fault, parse, parse_json
+from stages.formats.reports import first_fault, parse, parse_json, read_lines
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -73,7 +71,7 @@ def read_problems(path: Path, language: str = "python") -> list[Problem]:
 
     Raises UserError that names the line and the field where one is missing or wrong, or a task_id that occurs twice.
     """
-    rows = [(f"{path}: line {number}", _json(path, number, line)) for number, line in _lines(path)]
+    rows = [(f"{path}: line {number}", _json(path, number, line)) for number, line in read_lines(path)]
     return require_unique([as_problem(row, where, language) for where, row in rows], str(path))
 
 
@@ -180,19 +178,8 @@ def read_written_problems() -> list[Problem]:
     """Read `data/problems.jsonl`. Raises UserError if it is missing or damaged."""
     return [
         parse(line, Problem, f"{PROBLEMS}: line {number}", "run `dvc repro generate`")
-        for number, line in _lines(PROBLEMS)
+        for number, line in read_lines(PROBLEMS)
     ]
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(f"{path}: cannot be read ({reason})") from None
-    # Not splitlines(): only a newline ends a line of JSON, and a text may hold other separators as they are.
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
 def _json(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -106,11 +106,10 @@ class EvaluationReceipt(Report):
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
     """Of the libraries that compute a loss."""
-    precision: str | None = None
+    precision: str
     """`evaluate.precision`: of the matrix products where a GPU has scored; a CPU computes in fp32 always."""
-    bootstrap_resamples: int | None = None
-    bootstrap_seed: int | None = None
-    """Revisions of older versions have none of the three."""
+    bootstrap_resamples: int
+    bootstrap_seed: int
 
 
 class PublishedIntervals(BaseModel):

@@ -7,7 +7,6 @@ a folder by the hash of its listing; evaluation and execution are told in severa
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
@@ -202,7 +201,7 @@ def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Itera
     recorded = read_yaml(folder, RECORDED_PARAMS)
     for stage, entry in lock.items():
         read = entry.get("params", {}).get(Path(RECORDED_PARAMS).name, {})
-        if edited := [key for key, value in read.items() if at(recorded, key) != value]:
+        if edited := [key for key, value in read.items() if value_at(recorded, key) != value]:
             yield Fault(RECORDED_PARAMS, "contradicts", f"stage {stage} ran with another {edited[0]}")
     section = value_at(recorded, "publish")
     if isinstance(section, Mapping) and provenance.publish != section:
@@ -247,11 +246,6 @@ def without_code(folder: Path, lock: Stages) -> list[str]:
         stage: [code_in(folder / record_path(path)) for path, _ in code_read({stage: lock[stage]})] for stage in lock
     }
     return [stage for stage, found in codes.items() if any(code is None or not code.files for code in found)]
-
-
-def at(values: Any, key: str) -> Any:
-    """The value of a key that may itself have dots, as names of libraries do."""
-    return values[key] if isinstance(values, Mapping) and key in values else value_at(values, key)
 
 
 def edited_execution(folder: Path, provenance: Provenance) -> Iterator[Fault]:

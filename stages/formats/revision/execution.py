@@ -1,4 +1,4 @@
-"""How a training was executed: `record/execution.json` of a revision.
+"""How a training was executed, `record/execution.json` of a revision; and the verdict on a segment, computed again.
 
 Parameters say what is computed; this says with what: devices, processes, threads, libraries. Where they are the same,
 the same parameters, code and data give the same bits. Training writes it to `reports/train_execution.json`.
@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from stages.formats.reports import REPORTS, Report
+from stages.formats.reports import REPORTS, Report, write_json
 
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
@@ -92,3 +92,46 @@ class Execution(Report, extra="ignore"):
     """In order; only where they were looked for."""
     checkpoints: dict[int, str]
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
+
+
+class Compared(BaseModel, frozen=True):
+    """A hash on record, and the one that was found."""
+
+    what: str
+    """`checkpoint of step 500`, or `weights`."""
+    recorded: str
+    found: str
+
+
+class Difference(BaseModel, frozen=True):
+    """A fact of the recorded execution that this one does not share."""
+
+    fact: str
+    """A field of `Session`, or one of its libraries as `versions.torch`."""
+    recorded: str
+    here: str
+
+
+class SegmentReport(BaseModel, frozen=True):
+    """The verdict on a segment of a run, the steps between two of its checkpoints, that was computed again."""
+
+    verdict: Literal["equal", "different", "cannot"]
+    reason: str
+    """In a sentence."""
+    from_step: int
+    to_step: int
+    compared: list[Compared] = []
+    """In the order of steps, up to the first one that differs."""
+    differences: list[Difference] = []
+    seconds: float
+    """Of the command, after its imports."""
+
+
+def write_segment_report(path: Path, report: SegmentReport) -> None:
+    """Write it as JSON."""
+    write_json(path, report.model_dump(mode="json"))
+
+
+def read_segment_report(path: Path) -> SegmentReport:
+    """Read it."""
+    return SegmentReport.model_validate_json(path.read_bytes())

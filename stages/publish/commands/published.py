@@ -9,23 +9,22 @@ A revision is named by its first digits, as in git, or `main`. The folder is tha
 """
 
 import argparse
-import json
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.consistency import unmade, without_code
 from stages.formats.revision.layout import EVALUATION, PROVENANCE
 from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import Provenance
-from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
-from stages.formats.revision.verify import verify_files
-from stages.publish.folder import before_main
+from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
+from stages.publish.folder import before_main, only_writer, read_moves
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
-from stages.publish.registry import Folder, described, listed, printed_list, printed_revision, size
+from stages.publish.registry import Folder, Listed, described, listed, printed_list, printed_revision
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -108,9 +107,9 @@ def unrecorded(folder: Path) -> str:
 
 def rollback(registry: Folder, _: argparse.Namespace) -> None:
     """Lead main to where it led before. No gate: an earlier model may be worse, and is wanted."""
-    with registry.changing():
+    with only_writer(registry.path):
         current = registry.main_revision()
-        target = before_main(registry.moves(), set(registry.names()))
+        target = before_main(read_moves(registry.path, current), set(registry.names()))
         if target is None:
             raise UserError(
                 f"{registry.location}: no revision that main led to before {current} is recorded and kept; "
@@ -122,7 +121,7 @@ def rollback(registry: Folder, _: argparse.Namespace) -> None:
 
 def promote(registry: Folder, arguments: argparse.Namespace) -> None:
     """Move main to a revision if the gate passes."""
-    with registry.changing():
+    with only_writer(registry.path):
         name, current = registry.full_name(arguments.revision), registry.main()
         if name != current:
             registry.move_main(name, "promoted", gate_of(registry, name, arguments.allow_worse))
@@ -146,7 +145,7 @@ def gate_of(registry: Folder, name: str, allow_worse: bool) -> Gate:
 
 def remove(registry: Folder, arguments: argparse.Namespace) -> None:
     """Remove a revision. Raises UserError if main leads to it."""
-    with registry.changing():
+    with only_writer(registry.path):
         name = registry.full_name(arguments.revision)
         if name == registry.main():
             raise UserError(
@@ -155,14 +154,12 @@ def remove(registry: Folder, arguments: argparse.Namespace) -> None:
             )
         freed = registry.freed_by_removing(name)
         registry.remove(name)
-    print(f"removed {name}: {size(freed)} are free now")
+    print(f"removed {name}: {decimal(freed)} are free now")
 
 
-def as_json(found: BaseModel | Sequence[BaseModel]) -> str:
+def as_json(found: BaseModel | list[Listed]) -> str:
     """For other programs."""
-    if isinstance(found, BaseModel):
-        return found.model_dump_json(indent=1)
-    return json.dumps([row.model_dump(mode="json") for row in found], indent=1)
+    return TypeAdapter(Any).dump_json(found, indent=1).decode()
 
 
 def parse_arguments() -> argparse.Namespace:

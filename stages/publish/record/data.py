@@ -4,16 +4,16 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser, Error
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.lock import Stages, folder_md5
+from stages.formats.revision.lock import Stages, file_md5, folder_md5
 from stages.formats.revision.provenance import MOST_FILES, Amount, Dependency, InputListing, Place, Source
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import outside_deps, recorded_section
 from stages.publish.record.git import files_of_dvc, printable, public_url
+from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import FOLDER
 
 DVC_CONFIGS = (Path(".dvc/config"), Path(".dvc/config.local"))
@@ -103,7 +103,7 @@ def dependency(dep: Mapping[str, Any], places: Mapping[str, Place], *, inside: b
         path=dep["path"],
         md5=dep.get("md5", ""),
         bytes=dep.get("size", 0),
-        files={} if edited else {printable(str(file)): hashes[file].sha256 for file in list(hashes)[:MOST_FILES]},
+        files={} if edited else {printable(str(file)): file_sha256(file) for file in list(hashes)[:MOST_FILES]},
         not_listed=0 if edited else max(0, len(hashes) - MOST_FILES),
         edited=edited,
         places=[Place(kind="local")] if edited else sorted(known, key=lambda place: place.kind),
@@ -118,27 +118,9 @@ def remote_dependency(dep: Mapping[str, Any]) -> Dependency:
     return Dependency(path=url, md5=name, bytes=dep.get("size", 0), files={}, not_listed=0, places=[place])
 
 
-@dataclass(frozen=True, slots=True)
-class Hashes:
-    """Of one file."""
-
-    md5: str
-    sha256: str
-
-
-def both_hashes(path: Path) -> Hashes:
-    """Both hashes, with one reading of the file."""
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            md5.update(block)
-            sha256.update(block)
-    return Hashes(md5.hexdigest(), sha256.hexdigest())
-
-
-def hashes_of(path: Path) -> dict[Path, Hashes]:
-    """File -> its hashes, sorted, of a file or a folder."""
-    return {file: both_hashes(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
+def hashes_of(path: Path) -> dict[Path, str]:
+    """File -> its md5, sorted, of a file or a folder."""
+    return {file: file_md5(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
 
 
 def md5_of_dvc(path: Path) -> str:
@@ -146,14 +128,14 @@ def md5_of_dvc(path: Path) -> str:
     return name_of(path, hashes_of(path))
 
 
-def name_of(path: Path, hashes: Mapping[Path, Hashes]) -> str:
+def name_of(path: Path, hashes: Mapping[Path, str]) -> str:
     """Of a file its md5, of a folder that of its listing."""
-    return hashes[path].md5 if path in hashes else folder_md5(listing_of(path, hashes))
+    return hashes[path] if path in hashes else folder_md5(listing_of(path, hashes))
 
 
-def listing_of(folder: Path, hashes: Mapping[Path, Hashes]) -> dict[str, str]:
+def listing_of(folder: Path, hashes: Mapping[Path, str]) -> dict[str, str]:
     """File of a folder -> its md5, by its path there."""
-    return {file.relative_to(folder).as_posix(): found.md5 for file, found in hashes.items()}
+    return {file.relative_to(folder).as_posix(): md5 for file, md5 in hashes.items()}
 
 
 def dvc_remote() -> str | None:

@@ -24,15 +24,22 @@ from stages.formats.revision.layout import (
 )
 from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import GitState, InputListing, Place, Provenance
-from stages.formats.revision.signature import SIGNING_KEY, sign
+from stages.formats.revision.verify import SIGNING_KEY, sign
 from stages.publish import inputs
-from stages.publish.lock import LOCK, ancestors, not_in_lock, output_paths, read_lock, recorded_versions
+from stages.publish.lock import (
+    LOCK,
+    ancestors,
+    not_in_lock,
+    output_paths,
+    read_lock,
+    recorded_versions,
+    settings,
+    stages_of_another_pipeline,
+)
 from stages.publish.params import PublishParams
 from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
-from stages.publish.record.secrets import find_secret
-from stages.publish.record.settings import settings, stages_of_another_pipeline
-from stages.publish.record.source import CodeArchive, archive_source, has_private_name
+from stages.publish.record.source import CodeArchive, archive_source, find_secret, has_private_name
 from stages.publish.revision import Revision
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256

@@ -7,7 +7,7 @@ import pytest
 from stages.clean.__main__ import main as clean
 from stages.clean.commands import quality, whatif
 from stages.collect.__main__ import main as collect
-from stages.formats.ledger import read_ledger
+from stages.formats.cleaning import read_ledger
 from stages.runtime.entry import UserError
 from tests.clean.labelled import labelled_documents
 from tests.small_project import write_project

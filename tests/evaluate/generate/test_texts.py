@@ -6,11 +6,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import Header
-from stages.evaluate.generate.params import GenerateParams
+from stages.evaluate.generate.params import GenerateParams, Sampling
 from stages.evaluate.generate.texts import Asked, OpenSet, completion, header_sample, problem_requests
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.sampling import Sampling, stop_at
+from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.tokenizer.bpe import train_bpe

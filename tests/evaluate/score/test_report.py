@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.evaluate.score.report import mean_pass_at_k, pass_at_k
+from stages.evaluate.score.scoring import mean_pass_at_k, pass_at_k
 from stages.formats.evaluation.verdicts import PassAtK
 
 

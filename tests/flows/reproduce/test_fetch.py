@@ -11,7 +11,7 @@ from benchmarks.runs.hub_server import WRITER, Hub
 from flows.reproduce.consent import check_signature
 from flows.reproduce.fetch import opened
 from stages.formats.revision.layout import PROVENANCE
-from stages.formats.revision.signature import TRUSTED_KEY
+from stages.formats.revision.verify import TRUSTED_KEY
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT, folder_bytes
 

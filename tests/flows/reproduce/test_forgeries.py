@@ -30,8 +30,7 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
 )
-from stages.formats.revision.signature import sign
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import sign, verify_files
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.forger import Forger, copy_of
 from tests.flows.small_pipeline import environment

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce.segment import DIFFERENT, EQUAL, Segment, judged_segment
-from stages.formats.revision.segment import SegmentReport, write_segment_report
+from stages.formats.revision.execution import SegmentReport, write_segment_report
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 SEGMENT = Segment(3, 6)

@@ -1,6 +1,6 @@
 import pytest
 
-from stages.publish.record.secrets import find_secret
+from stages.publish.record.source import find_secret
 
 GITHUB = "ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8"
 HUB = "hf_" + "AbCdEfGhIj" * 4

@@ -1,15 +1,35 @@
-"""The preview of cleaning: a few examples of what was dropped and masked, cut short, for the page about the corpus.
+"""What cleaning says of its work, besides the documents: the ledger and the preview.
 
-`clean` writes it and `corpus_page` shows it. What it holds comes from the corpus, so nothing of it is markup.
+The ledger has a row for each collected document with its features, `verdict` and `split`. The preview has a few
+examples of what was dropped and masked, cut short, for the page about the corpus. They come from the corpus: none is
+markup.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import pandas as pd
 from pydantic import BaseModel, ValidationError
 
+from stages.formats.documents import read_table
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
+
+LEDGER = Path("data/clean/ledger")
+
+KEPT = "kept"
+"""The verdict on a document that nothing dropped."""
+
+
+def read_ledger(columns: Sequence[str] | None = None, folder: Path = LEDGER) -> pd.DataFrame:
+    """Some or all columns of the ledger of the last run. Raises UserError if there is none."""
+    shards = sorted(folder.glob("b*.parquet"))
+    if not shards:
+        raise UserError(f"{folder}: no ledger; run `dvc repro clean`")
+    ledger: pd.DataFrame = pd.concat([read_table(shard, columns).to_pandas() for shard in shards], ignore_index=True)
+    return ledger
+
 
 PREVIEW = Path("data/clean/preview.json")
 

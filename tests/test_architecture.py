@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from flows.plan.params import section_models
 from flows.reproduce.environment import PIN, groups
-from stages.runtime.code import RUNTIME, import_closure
+from stages.runtime.code import RUNTIME, Sources
 from stages.runtime.section import read_params_file
 from stages.runtime.stage_code import pinned, stage_codes
 
@@ -125,7 +125,7 @@ def test_flows_know_of_a_stage_only_its_params() -> None:
 
 def test_a_training_node_needs_only_the_light_libraries() -> None:
     allowed = TRAINING_NODE | {"stages"} | set(sys.stdlib_module_names)
-    for name in import_closure("stages.train"):
+    for name in Sources().closure_of("stages.train"):
         path = ROOT / name
         assert {found.split(".")[0] for found in imports(path, top_level_only=True)} <= allowed, path
         assert {found.split(".")[0] for found in imports(path)} <= allowed | TRACKERS, path
@@ -284,6 +284,7 @@ WITH_FEW_LINES = {
     "flows/project/yaml_text.py": "a clone imports it without Hydra",
     "stages/evaluate/libraries.py": "is imported first, for its effect",
     "stages/formats/checkpoints.py": CLOSURES,
+    "stages/formats/evaluation/document_losses.py": CLOSURES,
     "stages/formats/plain_head.py": CLOSURES,
     "stages/formats/splits.py": CLOSURES,
     "stages/formats/revision/wheels.py": "is run by interpreters that have only the standard library",
@@ -376,7 +377,7 @@ def test_no_room_of_flows_hides_a_library() -> None:
 def test_every_command_that_runs_a_model_lets_its_threads_sleep_while_they_wait() -> None:
     """Training's launcher sets it for the workers; here the first import does, before torch reads it."""
     commands = [*(ROOT / "stages/evaluate").rglob("__main__.py"), *(ROOT / "stages/evaluate/commands").glob("[!_]*.py")]
-    running = [path for path in commands if "stages/evaluate/model.py" in import_closure(module_of(path), ROOT)]
+    running = [path for path in commands if "stages/evaluate/model.py" in Sources(ROOT).closure_of(module_of(path))]
     assert {path.parent.name for path in running} >= {"evaluate", "generate", "commands"}
     for path in running:
         imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]

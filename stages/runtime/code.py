@@ -113,11 +113,6 @@ class Sources:
         return file if (self.root / file).is_file() else ""
 
 
-def import_closure(module: str, root: Path = ROOT) -> list[str]:
-    """As `Sources.closure_of`."""
-    return Sources(root).closure_of(module)
-
-
 def computing(files: Iterable[str]) -> list[str]:
     """The files without those of `stages/runtime`."""
     return [file for file in files if not file.startswith(RUNTIME)]

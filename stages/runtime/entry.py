@@ -100,19 +100,13 @@ def run_stage(main: Callable[[], None]) -> None:
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
         where = f" while writing {error.filename}" if error.filename else ""
+        intact = f"{where}; previous results are intact"
         if error.errno in (errno.EFBIG, errno.EIO):
-            fail(
-                f"{os.strerror(error.errno)}{where}; previous results are intact: look at the disk and at the limits "
-                "of this shell (`ulimit -a`), then run the same command again",
-                EXIT_USER_ERROR,
-            )
+            remedy = "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again"
+            fail(f"{os.strerror(error.errno)}{intact}: {remedy}", EXIT_USER_ERROR)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        fail(
-            f"no space left on the disk{where}; previous results are intact: "
-            "free some space and run the same command again",
-            EXIT_DISK_FULL,
-        )
+        fail(f"no space left on the disk{intact}: free some space and run the same command again", EXIT_DISK_FULL)
 
 
 def private_state_dir(project: Path = Path()) -> Path:
@@ -137,14 +131,11 @@ def whole_number(variable: str, default: None, minimum: int = 1) -> int | None: 
 def whole_number(variable: str, default: int | None, minimum: int = 1) -> int | None:
     """The value of a variable; `default` where it is unset or empty. Raises UserError where it is anything else."""
     given = os.environ.get(variable)
-    return parsed_whole_number(f"{variable}={given}", given, minimum) if given else default
-
-
-def parsed_whole_number(shown: str, text: str, minimum: int = 1) -> int:
-    """A whole number from `minimum` on. Raises UserError that shows `shown` where the text is anything else."""
-    if not text.strip().isdecimal() or int(text) < minimum:
-        raise UserError(f"{shown}: expected a whole number, {minimum} or more")
-    return int(text)
+    if not given:
+        return default
+    if not given.strip().isdecimal() or int(given) < minimum:
+        raise UserError(f"{variable}={given}: expected a whole number, {minimum} or more")
+    return int(given)
 
 
 def fail(message: str, code: int) -> None:

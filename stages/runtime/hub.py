@@ -105,14 +105,12 @@ def data_set_error(what: str, error: Exception, remedy: str) -> UserError:
 
     `what` says which one and why; `remedy` is what to do where neither a retry nor a token helps.
     """
-    match failure_of(error):
-        case Failure.NO_ANSWER:
-            return UnavailableError(f"{what}; the Hub does not answer: try again")
-        case Failure.REFUSED:
-            return UserError(f"{what}; access denied: correct HF_TOKEN, or ask for access on the data set's page")
-        case Failure.OFFLINE:
-            return UserError(
-                f"{what}; its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run once "
-                f"without it, or {remedy}"
-            )
-    return UserError(f"{what}; {remedy}")
+    failure = failure_of(error)
+    said = {
+        Failure.NO_ANSWER: "the Hub does not answer: try again",
+        Failure.REFUSED: "access denied: correct HF_TOKEN, or ask for access on the data set's page",
+        Failure.OFFLINE: "its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run once "
+        f"without it, or {remedy}",
+    }
+    kind = UnavailableError if failure is Failure.NO_ANSWER else UserError
+    return kind(f"{what}; {said.get(failure, remedy)}")

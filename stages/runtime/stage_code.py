@@ -55,11 +55,11 @@ class StageCode:
 
     def changes_to(self, new: "StageCode") -> list[str]:
         """What differs, in words: files and libraries."""
-        files = file_changes(self, new)
-        return [*(f"{file} {how}" for file, how in files.items()), *self._library_changes(new)]
-
-    def _library_changes(self, new: "StageCode") -> list[str]:
-        return [f"{name} {old or 'nothing'} → {now or 'nothing'}" for name, old, now in library_changes(self, new)]
+        files, libraries = file_changes(self, new), library_changes(self, new)
+        return [
+            *(f"{file} {how}" for file, how in files.items()),
+            *(f"{name} {old or 'nothing'} → {now or 'nothing'}" for name, old, now in libraries),
+        ]
 
 
 def file_changes(old: StageCode, new: StageCode) -> dict[str, str]:

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
 from stages.evaluate.likelihood.score import Scorer
-from stages.formats.evaluation.document_losses import read_document_losses
+from stages.formats.documents import read_table
+from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
@@ -71,7 +72,7 @@ def test_the_report_can_be_recomputed_from_the_files_of_documents_and_positions(
     main()
 
     report = json.loads((project / "reports/evaluate.json").read_text())
-    documents = read_document_losses().to_pandas()
+    documents = read_table(DOCUMENT_LOSSES).to_pandas()
     assert len(documents) == report["documents"]
     assert documents.nats.sum() / documents.tokens.sum() == pytest.approx(report["loss"], rel=1e-5)
     positions = pd.read_csv(project / "reports/loss_by_position/validation.csv")

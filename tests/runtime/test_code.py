@@ -7,7 +7,7 @@ import pytest
 from stages.clean import features, masking, splits, words
 from stages.collect import trie
 from stages.runtime import code
-from stages.runtime.code import code_key, code_sha256, import_closure
+from stages.runtime.code import Sources, code_key, code_sha256
 from stages.runtime.entry import UserError
 from stages.tokenize import encode
 
@@ -35,7 +35,7 @@ def test_the_closure_follows_imports_of_every_form(tmp_path: Path) -> None:
         formats__six="",
     )
 
-    found = import_closure("stages.toy", tmp_path)
+    found = Sources(tmp_path).closure_of("stages.toy")
 
     names = ("__main__", "five", "four", "one", "seven", "three", "two")
     assert found == ["stages/formats/six.py", *(f"stages/toy/{name}.py" for name in names)]
@@ -47,7 +47,7 @@ def test_a_package_counts_where_its_init_holds_code(tmp_path: Path) -> None:
     (tmp_path / "stages/__init__.py").write_text("from stages.base import Y\n")
     (tmp_path / "stages/base.py").write_text("Y = 1\n")
 
-    assert import_closure("stages.toy", tmp_path) == [
+    assert Sources(tmp_path).closure_of("stages.toy") == [
         "stages/__init__.py",
         "stages/base.py",
         "stages/formats/__init__.py",
@@ -63,7 +63,7 @@ def test_modules_whose_names_are_known_only_at_run_time_are_all_of_their_package
     (tmp_path / "stages/toy/parts/one.py").write_text("import stages.toy.parts.two")
     (tmp_path / "stages/toy/parts/two.py").write_text("")
 
-    assert import_closure("stages.toy", tmp_path)[1:] == ["stages/toy/parts/one.py", "stages/toy/parts/two.py"]
+    assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toy/parts/one.py", "stages/toy/parts/two.py"]
 
 
 def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Pa
     (tmp_path / "stages/toy/deep/__main__.py").write_text("import stages.toy.deep.down")
     (tmp_path / "stages/toy/deep/down.py").write_text("")
 
-    assert import_closure("stages.toy", tmp_path)[1:] == ["stages/toy/deep/__main__.py", "stages/toy/deep/down.py"]
+    assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toy/deep/__main__.py", "stages/toy/deep/down.py"]
 
 
 def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_remarks(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_what_a_shard_is_computed_with_changes_its_key(
 def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> None:
     for module in (features, splits, words, trie, encode):
         name = str(module.__name__)
-        assert "stages/formats/documents.py" in import_closure(name), name
+        assert "stages/formats/documents.py" in Sources().closure_of(name), name
 
 
 def test_code_that_is_not_python_is_named_with_its_line(tmp_path: Path) -> None:
     write(tmp_path, toy____main__="import stages.toy.one", toy__one="x = 1\ny = (\n")
 
     with pytest.raises(UserError, match=r"stages/toy/one.py: line 2: '\(' was never closed; correct it first"):
-        import_closure("stages.toy", tmp_path)
+        Sources(tmp_path).closure_of("stages.toy")

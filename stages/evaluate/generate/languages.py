@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from stages.evaluate.generate.params import LanguageName
 from stages.evaluate.rows import End
 from stages.formats.documents import Document
 from stages.formats.evaluation.problems import Kind
@@ -266,7 +265,7 @@ class Language:
     """Strings before which the completion of a problem is cut."""
 
 
-LANGUAGES: dict[LanguageName, Language] = {
+LANGUAGES: dict[str, Language] = {
     "python": Language(
         headers=function_headers,
         header_end=function_end,

@@ -12,7 +12,7 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES, Header
-from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet, LanguageName
+from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.rows import after, stop_at
@@ -35,9 +35,8 @@ class OpenSet:
 
     name: str
     """The file, or the data set and its revision."""
-    language: LanguageName
     stop: tuple[str, ...] | None
-    """None: the language's own."""
+    """None: that of the problems' language."""
     problems: list[Problem]
 
 
@@ -49,7 +48,7 @@ def open_sets(sets: Sequence[FileSet | HubSet]) -> list[OpenSet]:
             name, problems = one.path, read_problems(Path(one.path), one.language)
         else:
             name, problems = f"{one.repository}@{one.revision}", _read_hub(one)
-        opened.append(OpenSet(name, one.language, None if one.stop is None else tuple(one.stop), problems))
+        opened.append(OpenSet(name, None if one.stop is None else tuple(one.stop), problems))
     if opened:
         require_unique([problem for one in opened for problem in one.problems], "generate.problems.sets")
     return opened
@@ -85,16 +84,7 @@ class Text:
     whole: str
     """The function: the last lines of the prompt, or all of it, and the text."""
     ended: Ended
-    language: LanguageName
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One sample of one problem."""
-
-    problem: Problem
-    sample: int
-    language: LanguageName
+    language: str
 
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
@@ -107,16 +97,16 @@ def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[R
 
 def problem_requests(
     sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
-) -> tuple[list[Asked], list[Request]]:
-    """`generate.problems.samples` samples of each problem, and the request for each."""
+) -> tuple[list[tuple[Problem, int]], list[Request]]:
+    """`generate.problems.samples` samples of each problem, by their numbers, and the request for each."""
     asked, requests, sampling = [], [], params.problems
     for one in sets:
         for problem in one.problems:
             prompt = prompt_to_read(problem.prompt, tokenizer)
-            stop = stop_at(one.stop if one.stop is not None else LANGUAGES[one.language].stops[problem.kind])
+            stop = stop_at(one.stop if one.stop is not None else LANGUAGES[problem.language].stops[problem.kind])
             end = after(problem.prompt[len(prompt) :], stop)
             for sample in range(params.problems.samples):
-                asked.append(Asked(problem, sample, one.language))
+                asked.append((problem, sample))
                 requests.append(Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end, sampling))
     return asked, requests
 
@@ -203,18 +193,20 @@ def header_text(sample: Sample, written: Generated, params: GenerateParams) -> T
     return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
 
 
-def completion(asked: Asked, request: Request, written: Generated) -> Completion:
+def completion(asked: tuple[Problem, int], request: Request, written: Generated) -> Completion:
     """The completion of a problem: what follows the whole prompt, so without the white space that ends the prompt."""
+    problem, sample = asked
     return Completion(
-        task_id=asked.problem.task_id,
-        sample=asked.sample,
+        task_id=problem.task_id,
+        sample=sample,
         seed=request.seed,
-        completion=written.text.removeprefix(asked.problem.prompt[len(request.prompt) :]),
+        completion=written.text.removeprefix(problem.prompt[len(request.prompt) :]),
         ended=written.ended,
     )
 
 
-def problem_text(asked: Asked, done: Completion) -> Text:
+def problem_text(asked: tuple[Problem, int], done: Completion) -> Text:
     """A completed problem, as report.py measures it."""
-    prompt, text = asked.problem.prompt, done.completion
-    return Text("problem", done.task_id, done.sample, prompt, text, prompt + text, done.ended, asked.language)
+    (problem, sample), text = asked, done.completion
+    whole = problem.prompt + text
+    return Text("problem", done.task_id, sample, problem.prompt, text, whole, done.ended, problem.language)

@@ -122,7 +122,8 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
     """
     found = [config for _, config in configs(name, manager.task_index)]
     local = all(config.get("dataset_path") in LOCAL_FORMATS for config in found)
-    with fresh_cache() if local else nullcontext(), no_bytecode():
+    sys.dont_write_bytecode = True  # next to a task file DVC would take it for a change of the folder
+    with fresh_cache() if local else nullcontext():
         try:
             tasks = manager.load([name])
         except Exception as error:  # whatever a task's file, its functions and its data lead to
@@ -155,14 +156,3 @@ def fresh_cache() -> Iterator[None]:
             yield
         finally:
             datasets.config.HF_DATASETS_CACHE = before
-
-
-@contextmanager
-def no_bytecode() -> Iterator[None]:
-    """Python files next to a task file are not compiled there: DVC would take that for a change of its folder."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before

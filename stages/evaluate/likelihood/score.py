@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from rich.progress import track
 from torch.nn.functional import cross_entropy
@@ -31,7 +32,7 @@ from stages.evaluate.side_by_side import (
     run_in_processes,
     twin,
 )
-from stages.formats.evaluation.document_losses import DocumentLosses
+from stages.formats.evaluation.document_losses import SCHEMA
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
@@ -115,13 +116,13 @@ class ScoredSet:
         return [(position, count, significant(loss / count)) for position, count, loss in rows if count]
 
     @property
-    def documents(self) -> DocumentLosses:
+    def documents(self) -> pa.Table:
         """A row for each document."""
         facts, scores = self.held_out.facts, self.scores
+        names = [[name] * len(facts.ids) for name in (self.held_out.name, self.model.name)]
         nats = np.array([significant(value) for value in scores.nats.tolist()])
-        return DocumentLosses(
-            self.held_out.name, self.model.name, facts.ids, facts.sources, facts.paths, facts.bytes, scores.tokens, nats
-        )
+        columns = [*names, facts.ids, facts.sources, facts.paths, facts.bytes, scores.tokens, nats]
+        return pa.table(columns, schema=SCHEMA)
 
 
 def score_sets(

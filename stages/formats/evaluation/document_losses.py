@@ -3,15 +3,12 @@
 A row for each set, model and document, in that order; the documents of a set are in the same order for each model.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from stages.formats.documents import read_table, write_table
+from stages.formats.documents import write_table
 
 DOCUMENT_LOSSES = Path("data/document_losses.parquet")
 
@@ -19,45 +16,17 @@ SCHEMA = pa.schema(
     [
         ("set", pa.string()),
         ("model", pa.string()),
-        ("id", pa.string()),
+        ("id", pa.string()),  # sha256 of the text
         ("source", pa.string()),
         ("path", pa.string()),
-        ("bytes", pa.int64()),
-        ("tokens", pa.int64()),
-        ("nats", pa.float64()),
+        ("bytes", pa.int64()),  # of the text in UTF-8
+        ("tokens", pa.int64()),  # of the model's tokenizer, the closing id counted
+        ("nats", pa.float64()),  # negative log-likelihood
     ]
 )
 
 
-@dataclass(frozen=True)
-class DocumentLosses:
-    """One set scored by one model; a column for each field, a row for each document."""
-
-    set: str
-    model: str
-    ids: Sequence[str]
-    """sha256 of the text."""
-    sources: Sequence[str]
-    paths: Sequence[str]
-    bytes: npt.NDArray[np.int64]
-    """Of the text in UTF-8."""
-    tokens: npt.NDArray[np.int64]
-    """Of the model's tokenizer, the closing id counted."""
-    nats: npt.NDArray[np.float64]
-    """Negative log-likelihood."""
-
-
-def write_document_losses(path: Path, scored: Iterable[DocumentLosses]) -> None:
-    """Write all of them as one table."""
-    tables = []
-    for part in scored:
-        count = len(part.ids)
-        columns = [[part.set] * count, [part.model] * count, part.ids, part.sources, part.paths]
-        tables.append(pa.table([*columns, part.bytes, part.tokens, part.nats], schema=SCHEMA))
+def write_document_losses(path: Path, scored: Iterable[pa.Table]) -> None:
+    """Write tables of this schema, one for each set and model, as one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(path, pa.concat_tables(tables).combine_chunks())
-
-
-def read_document_losses(path: Path = DOCUMENT_LOSSES) -> pa.Table:
-    """The table. Raises UserError that names a damaged file."""
-    return read_table(path)
+    write_table(path, pa.concat_tables(scored).combine_chunks())

@@ -117,7 +117,7 @@ def content_that_ran(stages: Stages) -> dict[str, Callable[[bytes], bool]]:
 
 def has_md5(md5: str, content: bytes) -> bool:
     """Whether a content is the one that dvc.lock names."""
-    return md5_of(content) == md5
+    return hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
 
 
 def has_syntax(path: str, sha256: str, content: bytes) -> bool:
@@ -144,11 +144,6 @@ def version_that_ran(path: str, ran: Callable[[bytes], bool] | None) -> bytes | 
         return here
     committed = git.committed(path)
     return committed if committed is not None and ran(committed) else None
-
-
-def md5_of(content: bytes) -> str:
-    """The md5 by which dvc.lock names a file's content."""
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def why_not(path: str, content: bytes) -> str | None:

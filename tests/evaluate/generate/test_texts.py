@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import Header
 from stages.evaluate.generate.params import GenerateParams, Sampling
-from stages.evaluate.generate.texts import Asked, OpenSet, completion, header_sample, problem_requests
+from stages.evaluate.generate.texts import OpenSet, completion, header_sample, problem_requests
 from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import stop_at
@@ -44,10 +44,10 @@ def problem(prompt: str) -> Problem:
     )
 
 
-def ask(one: Problem, tokenizer: PreTrainedTokenizerFast) -> tuple[Asked, Request]:
+def ask(one: Problem, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[Problem, int], Request]:
     """The first sample of a problem, with the stop strings of its language."""
     params = GenerateParams.model_validate(sections("generate")["generate"])
-    asked, requests = problem_requests([OpenSet("set", "python", None, [one])], params, tokenizer)
+    asked, requests = problem_requests([OpenSet("set", None, [one])], params, tokenizer)
     assert {request.prompt for request in requests} == {requests[0].prompt}
     return asked[0], requests[0]
 

@@ -19,7 +19,8 @@ from stages.evaluate.__main__ import main
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
 from stages.evaluate.likelihood.score import require_finite
 from stages.evaluate.likelihood.windows import WindowSizes
-from stages.formats.evaluation.document_losses import read_document_losses
+from stages.formats.documents import read_table
+from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
@@ -61,7 +62,7 @@ def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same
 
     report = evaluated(project, evaluate__baselines=["bytes"])
 
-    table = read_document_losses().to_pandas()
+    table = read_table(DOCUMENT_LOSSES).to_pandas()
     ours, theirs = (table[table.model == name].reset_index() for name in ("model", "bytes"))
     assert list(ours.id) == list(theirs.id)
     assert list(theirs.tokens) == list(theirs.bytes + 1)

@@ -1,6 +1,5 @@
 """The data set and the tokenizer in repositories of their own: `publish.dataset_repository`, `tokenizer_repository`."""
 
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import DatasetCardData, HfApi, ModelCardData
@@ -19,44 +18,31 @@ from stages.publish.revision import Revision, name_revision, tokenizer_files
 TITLES = {TRAIN: "The model is trained on", VALIDATION: "Held out to measure it"}
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """What goes to a repository besides the model."""
-
-    repository: Repository
-    content: Revision
-
-    @property
-    def label(self) -> str:
-        """As the Hub's addresses name it: `datasets/owner/name`, `owner/name`."""
-        return f"{'datasets/' if self.repository.kind == 'dataset' else ''}{self.repository.name}"
-
-    def owns(self, path: str) -> bool:
-        """Whether a file that is there was published from here, so that it goes when the content lacks it: a shard."""
-        return self.repository.kind == "dataset" and any(
-            PurePosixPath(path).match(f"data/{split}/b*.parquet") for split in SPLITS
-        )
-
-
-def offered(params: PublishParams, api: HfApi, folder: Path) -> list[Offered]:
-    """What the parameters ask for; the cards are written to `folder`."""
+def other_repositories(params: PublishParams, api: HfApi) -> list[Repository]:
+    """Those of the data set and of the tokenizer, if the parameters name them."""
     found = []
     if params.dataset_repository is not None:
-        repository = Repository(api, params.dataset_repository, "dataset", "publish.dataset_repository")
-        shards = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
-        card = data_card(params, params.dataset_repository)
-        found.append(Offered(repository, with_card(shards, folder / "data.md", card)))
+        found.append(Repository(api, params.dataset_repository, "dataset", "publish.dataset_repository"))
     if params.tokenizer_repository is not None:
-        repository = Repository(api, params.tokenizer_repository, "model", "publish.tokenizer_repository")
-        card = tokenizer_card(params, params.tokenizer_repository)
-        found.append(Offered(repository, with_card(tokenizer_files(), folder / "tokenizer.md", card)))
+        found.append(Repository(api, params.tokenizer_repository, "model", "publish.tokenizer_repository"))
     return found
 
 
-def with_card(files: dict[str, Path], card: Path, text: str) -> Revision:
-    """The files and their card, named by their content."""
+def content_of(repository: Repository, params: PublishParams, folder: Path) -> Revision:
+    """What goes to one of these, with its card, which is written to `folder`; named by the content."""
+    if repository.kind == "dataset":
+        files = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
+        text = data_card(params, repository.name)
+    else:
+        files, text = tokenizer_files(), tokenizer_card(params, repository.name)
+    card = folder / f"{repository.kind}.md"
     card.write_text(text, encoding="utf-8")
     return name_revision(files | {CARD: card})
+
+
+def is_shard(path: str) -> bool:
+    """Whether a file of a data set was published from here, so that it goes when the content lacks it."""
+    return any(PurePosixPath(path).match(f"data/{split}/b*.parquet") for split in SPLITS)
 
 
 def data_card(params: PublishParams, repository: str) -> str:

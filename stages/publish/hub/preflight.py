@@ -19,6 +19,7 @@ from stages.publish.hub.client import (
     retried,
     within,
 )
+from stages.publish.hub.data import other_repositories
 from stages.publish.hub.repository import Repository
 from stages.publish.params import PublishParams
 from stages.runtime.entry import UnavailableError, UserError, run_stage
@@ -34,11 +35,7 @@ def main() -> None:
         return
     configure_clients()
     api = connect(params.repository)
-    repositories = [Repository(api, params.repository)]
-    if params.dataset_repository is not None:
-        repositories.append(Repository(api, params.dataset_repository, "dataset", "publish.dataset_repository"))
-    if params.tokenizer_repository is not None:
-        repositories.append(Repository(api, params.tokenizer_repository, setting="publish.tokenizer_repository"))
+    repositories = [Repository(api, params.repository), *other_repositories(params, api)]
     try:
         within(LIMIT_SECONDS, lambda: check(repositories, private=params.private))
     except TimeLimitError:

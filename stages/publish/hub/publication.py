@@ -26,7 +26,7 @@ from stages.publish.hub.client import (
     time_limit,
     within,
 )
-from stages.publish.hub.data import Offered, offered
+from stages.publish.hub.data import content_of, is_shard, other_repositories
 from stages.publish.hub.repository import Repository, Tree, differing
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, Step, exported_steps, model_title, run_of_model
@@ -48,7 +48,9 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
     repository = Repository(connect(params.repository), params.repository)
     run, steps = run_of_model(), exported_steps()
     with TemporaryDirectory() as folder:
-        others = offered(params, repository.api, Path(folder))
+        others = {
+            other: content_of(other, params, Path(folder)) for other in other_repositories(params, repository.api)
+        }
         size = sum(content.size for content in [revision, *(step.content for step in steps)])
 
         def prepare() -> None:
@@ -58,8 +60,10 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
         bounded(repository, 0, prepare)
         # Before the model: `main` moves last, when nothing can fail after it.
         commits = {
-            other.label: bounded(other.repository, other.content.size, partial(publish_offered, other, params.private))
-            for other in others
+            f"{'datasets/' if other.kind == 'dataset' else ''}{other.name}": bounded(
+                other, content.size, partial(publish_other, other, content, params.private)
+            )
+            for other, content in others.items()
         }
         receipt = bounded(repository, size, partial(publish_model, repository, revision, run, steps, gate))
     return receipt.model_copy(update={"others": commits})
@@ -165,15 +169,15 @@ def announce(repository: str, present: Tree, published: set[str], wanted: Tree) 
         print(f"{repository}: main had its own {', '.join(replaced)}: replaced, still in the repository's history")
 
 
-def publish_offered(other: Offered, private: bool) -> str:
+def publish_other(repository: Repository, content: Revision, private: bool) -> str:
     """Make main hold the data set or the tokenizer, with its content's name as a tag; the tagged commit."""
-    repository, content = other.repository, other.content
     repository.create(private=private)
 
     def put() -> str:
         head = repository.head(MAIN)
         present = repository.tree(head)
-        stale = sorted(path for path in present if path not in content.files and other.owns(path))
+        owned = filter(is_shard, present) if repository.kind == "dataset" else ()
+        stale = sorted(path for path in owned if path not in content.files)
         if not differing(present, content) and not stale:
             return head
         return repository.commit(MAIN, head, f"Publish {content.name}", content, stale)

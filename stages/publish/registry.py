@@ -81,7 +81,7 @@ class Folder:
         written = folder / PROVENANCE if (folder / PROVENANCE).exists() else folder
         return datetime.fromtimestamp(int(written.stat().st_mtime), UTC)
 
-    def sizes(self, name: str) -> Mapping[str, int]:
+    def sizes(self, name: str) -> dict[str, int]:
         """Of every file below its folder."""
         folder = self.folder(name)
         return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files_below([folder])}
@@ -143,8 +143,8 @@ def files_below(folders: Iterable[Path]) -> Iterator[Path]:
     return (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-class Listed(BaseModel):
-    """A line of `list`."""
+class Described(BaseModel):
+    """What `list` and `show` say of a revision; its parameters, libraries and hardware are in its card and record/."""
 
     revision: str
     main: bool
@@ -164,11 +164,6 @@ class Listed(BaseModel):
     commit: str | None
     dirty: bool | None
     """Whether files differed from the commit; None where no commit is known."""
-
-
-class Shown(Listed):
-    """What `show` says."""
-
     location: str
     files: dict[str, int]
     """File -> bytes."""
@@ -180,49 +175,41 @@ class Shown(Listed):
     """When main began to lead to it, and why."""
 
 
-def listed(registry: Folder, name: str) -> Listed:
-    """A revision in a line."""
-    folder = registry.folder(name)
+def described(registry: Folder, name: str) -> Described:
+    """A revision, as far as its files say something of it."""
+    folder, main, files = registry.folder(name), registry.main(), registry.sizes(name)
     provenance = Provenance.find(folder / PROVENANCE)
     evaluation, git = PublishedEvaluation.find(folder / EVALUATION), provenance.git if provenance else None
     training = folder / record_path(TRAIN_REPORT)
-    return Listed(
+    moves = read_moves(registry.path, main)
+    return Described(
         revision=name,
-        main=name == registry.main(),
+        main=name == main,
         published=registry.published(name),
         bits_per_byte=evaluation.bits_per_byte if evaluation else None,
         interval_95=evaluation.interval_95.bits_per_byte if evaluation else None,
         documents=evaluation.documents if evaluation else 0,
         parameters=read_json(training).get("parameters") if training.is_file() else None,
-        bytes=sum(registry.sizes(name).values()),
+        bytes=sum(files.values()),
         bytes_of_its_own=registry.freed_by_removing(name),
         run=registry.run(name),
         commit=git.commit if git else None,
         dirty=git.dirty if git else None,
-    )
-
-
-def described(registry: Folder, name: str) -> Shown:
-    """A revision in full; its parameters, libraries and hardware are in its card and below record/."""
-    provenance = Provenance.find(registry.folder(name) / PROVENANCE)
-    moves = read_moves(registry.path, registry.main())
-    return Shown(
-        **dict(listed(registry, name)),
-        location=registry.folder(name).as_posix(),
-        files=dict(registry.sizes(name)),
+        location=folder.as_posix(),
+        files=files,
         steps={step: path.as_posix() for step, path in registry.steps(name).items()},
-        origin=provenance.git.origin if provenance and provenance.git else None,
+        origin=git.origin if git else None,
         moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in moves if move.to == name],
     )
 
 
-def printed_list(rows: Sequence[Listed]) -> str:
+def printed_list(rows: Sequence[Described]) -> str:
     """A line for each revision; `*` is the one that main leads to."""
     lines = [("*" if row.main else "", *cells(row)) for row in rows]
     return aligned([HEADING, *lines]) if lines else "nothing is published"
 
 
-def printed_revision(found: Shown) -> str:
+def printed_revision(found: Described) -> str:
     """Everything about a revision, a line for each fact."""
     rows = [
         *zip(HEADING[1:], cells(found), strict=True),
@@ -235,7 +222,7 @@ def printed_revision(found: Shown) -> str:
     return aligned(rows)
 
 
-def cells(row: Listed) -> tuple[str, ...]:
+def cells(row: Described) -> tuple[str, ...]:
     """A revision's cells below the heading, without the first."""
     return (
         row.revision,

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
@@ -24,7 +24,7 @@ from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_sig
 from stages.publish.folder import before_main, only_writer, read_moves
 from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
-from stages.publish.registry import Folder, Listed, described, listed, printed_list, printed_revision
+from stages.publish.registry import Described, Folder, described, printed_list, printed_revision
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -48,7 +48,7 @@ def folder_of_params() -> Path:
 
 def list_revisions(registry: Folder, arguments: argparse.Namespace) -> None:
     """A line for each revision, the newest first."""
-    rows = [listed(registry, name) for name in reversed(registry.names())]
+    rows = [described(registry, name) for name in reversed(registry.names())]
     print(as_json(rows) if arguments.json else printed_list(rows))
 
 
@@ -157,7 +157,7 @@ def remove(registry: Folder, arguments: argparse.Namespace) -> None:
     print(f"removed {name}: {decimal(freed)} are free now")
 
 
-def as_json(found: BaseModel | list[Listed]) -> str:
+def as_json(found: Described | list[Described]) -> str:
     """For other programs."""
     return TypeAdapter(Any).dump_json(found, indent=1).decode()
 

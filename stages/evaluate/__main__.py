@@ -13,11 +13,17 @@ from collections.abc import Sequence
 
 from stages.evaluate.likelihood.documents import named_sets, validation_split
 from stages.evaluate.likelihood.models import baseline_models, previous_model, trained_model
-from stages.evaluate.likelihood.report import Bootstrap, compress, evaluation, evaluation_receipt, held_out_metrics
+from stages.evaluate.likelihood.report import (
+    Bootstrap,
+    compress,
+    evaluation,
+    evaluation_receipt,
+    held_out_metrics,
+    write_document_losses,
+)
 from stages.evaluate.likelihood.score import ScoredSet, score_sets
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
-from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES, write_document_losses
 from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
@@ -40,7 +46,7 @@ def main() -> None:
     ours = scored[: len(sets)]
     evaluation(measured).write()
     evaluation_receipt(ours, models, bootstrap, params.precision).write()
-    write_document_losses(DOCUMENT_LOSSES, (one.documents for one in scored))
+    write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:
             write_loss_by_position(folder, one.held_out.name, one.by_position)

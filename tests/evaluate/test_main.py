@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
+from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import Scorer
 from stages.formats.documents import read_table
-from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections

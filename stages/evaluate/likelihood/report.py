@@ -6,13 +6,16 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from stages.evaluate.bootstrap import Floats, interval_95, resampled_sums
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.score import ScoredSet, Scores
+from stages.formats.documents import write_table
 from stages.formats.evaluation.report import (
     Comparison,
     Evaluation,
@@ -30,6 +33,22 @@ GZIP = 31
 """zlib's `wbits` for a gzip container with the largest window."""
 
 METRICS = ("loss", "perplexity", "bits_per_byte")
+
+DOCUMENT_LOSSES = Path("data/document_losses.parquet")
+"""What every number of the report can be recomputed from: a row for each set, model and document, in that order."""
+
+DOCUMENT_LOSS = pa.schema(
+    [
+        ("set", pa.string()),
+        ("model", pa.string()),
+        ("id", pa.string()),  # sha256 of the text
+        ("source", pa.string()),
+        ("path", pa.string()),
+        ("bytes", pa.int64()),  # of the text in UTF-8
+        ("tokens", pa.int64()),  # of the model's tokenizer, the closing id counted
+        ("nats", pa.float64()),  # negative log-likelihood
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +71,19 @@ class Bootstrap:
     def interval(self, columns: Floats) -> Interval | None:
         """Of the bits per byte alone."""
         return self.intervals(columns)["bits_per_byte"]
+
+
+def write_document_losses(scored: Iterable[ScoredSet]) -> None:
+    """Write the loss of each document. The documents of a set are in the same order for each model."""
+    tables = []
+    for one in scored:
+        facts, scores = one.held_out.facts, one.scores
+        names = [[name] * len(facts.ids) for name in (one.held_out.name, one.model.name)]
+        nats = np.array([significant(value) for value in scores.nats.tolist()])
+        columns = [*names, facts.ids, facts.sources, facts.paths, facts.bytes, scores.tokens, nats]
+        tables.append(pa.table(columns, schema=DOCUMENT_LOSS))
+    DOCUMENT_LOSSES.parent.mkdir(parents=True, exist_ok=True)
+    write_table(DOCUMENT_LOSSES, pa.concat_tables(tables).combine_chunks())
 
 
 def evaluation(measured: Mapping[str, HeldOutMetrics]) -> Evaluation:

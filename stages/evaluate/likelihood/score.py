@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from rich.progress import track
 from torch.nn.functional import cross_entropy
@@ -32,7 +31,6 @@ from stages.evaluate.side_by_side import (
     run_in_processes,
     twin,
 )
-from stages.formats.evaluation.document_losses import SCHEMA
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
@@ -114,15 +112,6 @@ class ScoredSet:
         nats, tokens = self.plan.position_losses(self.losses)
         rows = zip(self.plan.sizes.buckets.tolist(), tokens.tolist(), nats.tolist(), strict=True)
         return [(position, count, significant(loss / count)) for position, count, loss in rows if count]
-
-    @property
-    def documents(self) -> pa.Table:
-        """A row for each document."""
-        facts, scores = self.held_out.facts, self.scores
-        names = [[name] * len(facts.ids) for name in (self.held_out.name, self.model.name)]
-        nats = np.array([significant(value) for value in scores.nats.tolist()])
-        columns = [*names, facts.ids, facts.sources, facts.paths, facts.bytes, scores.tokens, nats]
-        return pa.table(columns, schema=SCHEMA)
 
 
 def score_sets(

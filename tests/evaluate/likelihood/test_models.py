@@ -17,10 +17,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from benchmarks.runs.hub_server import Fault, Hub, Repository
 from stages.evaluate.__main__ import main
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
+from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import require_finite
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.documents import read_table
-from stages.formats.evaluation.document_losses import DOCUMENT_LOSSES
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError

@@ -2,18 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from flows.reproduce.commands import Commands, failed
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, NOT_REPRODUCED
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
 from stages.formats.model_folder import weight_files
-from stages.formats.revision.execution import SegmentReport, read_segment_report
+from stages.formats.revision.execution import SegmentReport
 from stages.formats.revision.layout import EXECUTION, RECORDED_LOCK
 from stages.runtime.entry import STATE_DIR, UserError
 
@@ -111,11 +108,9 @@ def compute_segment(
 def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
     """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
     whose exit code is that of a difference."""
-    if code in (EQUAL, DIFFERENT) and result.is_file():
-        with suppress(ValidationError):
-            report = read_segment_report(result)
-            if (report.verdict, code) in (("equal", EQUAL), ("different", DIFFERENT)):
-                return report
+    report = SegmentReport.find(result)
+    if report and (report.verdict, code) in (("equal", EQUAL), ("different", DIFFERENT)):
+        return report
     raise failed(code)(
         f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "
         "the same command tries it again"

@@ -34,7 +34,6 @@ from stages.formats.revision.execution import (
     Execution,
     SegmentReport,
     Session,
-    write_segment_report,
 )
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
@@ -144,7 +143,7 @@ def main() -> None:
     report = report.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
     print_verdict(report)
     if arguments.report:
-        write_segment_report(arguments.report, report)
+        report.write(arguments.report)
     sys.exit(EXIT_CODES[report.verdict])
 
 

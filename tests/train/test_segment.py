@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, SegmentReport, read_segment_report
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, SegmentReport
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launch.launcher import LAUNCH_SETTINGS, pass_on
@@ -59,7 +59,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
             with pytest.raises(SystemExit) as ended:
                 segment.main()
         assert ended.value.code == code
-        return read_segment_report(report)
+        return SegmentReport.read(report)
 
     return run_check
 

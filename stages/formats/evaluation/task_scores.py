@@ -6,11 +6,11 @@ ends when that is closed: it never outlives the training.
 """
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import BaseModel
 
-from stages.formats.reports import read_json
-from stages.runtime.atomic import atomic_write
+from stages.formats.reports import Report
 
 SCORER = ".".join(("stages", "evaluate", "harness", "scorer"))
 """The module. Not as one string, which would make it code that the weights depend on (`stages.runtime.code`)."""
@@ -30,19 +30,12 @@ class TaskRequest(BaseModel, frozen=True, extra="forbid"):
     """The file that the scores are written to."""
 
 
-class TaskScores(BaseModel, frozen=True, extra="forbid"):
+class TaskScores(Report):
     """The metrics of each task and group."""
+
+    stage: ClassVar[str] = "train"
 
     metrics: dict[str, dict[str, float | None]]
     """Task or group -> metric -> value; null where it is not a number."""
     stderr: dict[str, dict[str, float]]
     """The standard errors that lm-eval computes."""
-
-    def write(self, path: Path) -> None:
-        """Write them whole."""
-        atomic_write(path, self.model_dump_json())
-
-    @classmethod
-    def read(cls, path: Path) -> "TaskScores":
-        """Read what `write` wrote."""
-        return cls.model_validate(read_json(path))

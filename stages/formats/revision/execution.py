@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from stages.formats.reports import REPORTS, Report, write_json
+from stages.formats.reports import REPORTS, Report
 
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
@@ -112,26 +112,18 @@ class Difference(BaseModel, frozen=True):
     here: str
 
 
-class SegmentReport(BaseModel, frozen=True):
+class SegmentReport(Report, extra="ignore"):
     """The verdict on a segment of a run, the steps between two of its checkpoints, that was computed again."""
+
+    stage: ClassVar[str] = "train"
 
     verdict: Literal["equal", "different", "cannot"]
     reason: str
     """In a sentence."""
     from_step: int
     to_step: int
-    compared: list[Compared] = []
+    compared: list[Compared] = Field(default_factory=list)
     """In the order of steps, up to the first one that differs."""
-    differences: list[Difference] = []
+    differences: list[Difference] = Field(default_factory=list)
     seconds: float
     """Of the command, after its imports."""
-
-
-def write_segment_report(path: Path, report: SegmentReport) -> None:
-    """Write it as JSON."""
-    write_json(path, report.model_dump(mode="json"))
-
-
-def read_segment_report(path: Path) -> SegmentReport:
-    """Read it."""
-    return SegmentReport.model_validate_json(path.read_bytes())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce.segment import DIFFERENT, EQUAL, Segment, judged_segment
-from stages.formats.revision.execution import SegmentReport, write_segment_report
+from stages.formats.revision.execution import SegmentReport
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 SEGMENT = Segment(3, 6)
@@ -22,7 +22,7 @@ def test_a_module_that_crashed_is_no_difference(tmp_path: Path, content: str | N
 
 def test_the_verdict_is_that_of_the_report(tmp_path: Path) -> None:
     report = SegmentReport(verdict="different", reason="why", from_step=4, to_step=6, seconds=1.0)
-    write_segment_report(tmp_path / "report.json", report)
+    report.write(tmp_path / "report.json")
 
     assert judged_segment(DIFFERENT, tmp_path / "report.json", SEGMENT) == report
     with pytest.raises(UserError, match="could not be computed"):

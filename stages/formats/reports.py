@@ -151,6 +151,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def read_rows(path: Path, model: type[Model], remedy: str) -> list[Model]:
+    """A file with a line of JSON for each value. Raises UserError that names the first line that is wrong."""
+    return [parse(line, model, f"{path}: line {number}", remedy) for number, line in read_lines(path, f"; {remedy}")]
+
+
 def read_lines(path: Path, remedy: str = "") -> list[tuple[int, str]]:
     """The lines of a file, also gzipped (`.gz`), that are not blank, with their numbers from 1.
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report, parse, read_json, read_lines, receipt_path, write_json
+from stages.formats.reports import Report, read_json, read_rows, receipt_path, write_json
 from stages.runtime.atomic import atomic_write
 
 GENERATE_REPORT = Path("reports/generate.json")
@@ -99,9 +99,7 @@ def write_completions(completions: Iterable[Completion], path: Path = COMPLETION
 
 def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
     """Read the file. Raises UserError that names the first line that is not a completion."""
-    remedy = "run `dvc repro generate`"
-    lines = read_lines(path, f"; {remedy}")
-    return [parse(line, Completion, f"{path}: line {number}", remedy) for number, line in lines]
+    return read_rows(path, Completion, "run `dvc repro generate`")
 
 
 class SampleCounts(BaseModel, frozen=True, extra="forbid"):

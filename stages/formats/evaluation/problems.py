@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
 
-from stages.formats.reports import first_fault, parse, parse_json, read_lines
+from stages.formats.reports import first_fault, parse_json, read_lines, read_rows
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -176,10 +176,7 @@ def _text(problems: Iterable[Problem]) -> str:
 
 def read_written_problems() -> list[Problem]:
     """Read `data/problems.jsonl`. Raises UserError if it is missing or damaged."""
-    return [
-        parse(line, Problem, f"{PROBLEMS}: line {number}", "run `dvc repro generate`")
-        for number, line in read_lines(PROBLEMS)
-    ]
+    return read_rows(PROBLEMS, Problem, "run `dvc repro generate`")
 
 
 def _json(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -105,17 +105,19 @@ def files_of_dvc(folder: Path) -> list[Path]:
 
 def committed(path: str) -> bytes | None:
     """A file's content in the commit; None where it has none."""
-    try:
-        return subprocess.run(["git", "show", f"HEAD:./{path}"], capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    return git_output("show", f"HEAD:./{path}")
 
 
 def run_git(*arguments: str) -> str | None:
+    """What git prints, as text; None if it fails or is not installed."""
+    output = git_output(*arguments)
+    return None if output is None else output.decode("utf-8", "surrogateescape")
+
+
+def git_output(*arguments: str) -> bytes | None:
     """What git prints; None if it fails or is not installed."""
     try:
         # Without optional locks: looking at the project writes nothing, and disturbs no git command beside it.
-        result = subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True)
+        return subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-    return result.stdout.decode("utf-8", "surrogateescape")

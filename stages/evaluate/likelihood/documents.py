@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerFast
@@ -42,33 +42,19 @@ class HeldOutSet:
 
     def require_text(self) -> None:
         """Raise UserError if there is no text at all."""
-        if not self.facts.ids:
+        if self.facts.empty:
             raise UserError(f"{self.path}: holds no text; give `{self.name}` documents or remove it from evaluate.sets")
 
     @cached_property
-    def facts(self) -> "DocumentFacts":
-        """What is kept of each document, without its text."""
+    def facts(self) -> pd.DataFrame:
+        """A row for each document, without its text: `id` (sha256 of the text), `source`, `path`, `bytes` in UTF-8."""
         rows = [(document.id, document.source, document.path, document.size) for document in self.read()]
-        ids, sources, paths, sizes = zip(*rows, strict=True) if rows else ((), (), (), ())
-        return DocumentFacts(list(ids), list(sources), list(paths), np.array(sizes, dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class DocumentFacts:
-    """A column for each fact, a row for each document."""
-
-    ids: list[str]
-    """sha256 of the text."""
-    sources: list[str]
-    """The package, repository or data set."""
-    paths: list[str]
-    bytes: npt.NDArray[np.int64]
-    """UTF-8 bytes of the text; shape (documents,)."""
+        return pd.DataFrame(rows, columns=["id", "source", "path", "bytes"])
 
     @property
     def sha256(self) -> str:
         """Identifies the texts and their order: the sha256 of the documents' ids, a line each."""
-        return hashlib.sha256("".join(f"{name}\n" for name in self.ids).encode()).hexdigest()
+        return hashlib.sha256("".join(f"{name}\n" for name in self.facts["id"]).encode()).hexdigest()
 
 
 def validation_split(folder: Path) -> HeldOutSet:

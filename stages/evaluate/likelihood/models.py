@@ -70,7 +70,7 @@ class ScoredModel:
                 f"{MODEL} has a vocabulary of {self.vocabulary} tokens, {HELD_OUT_TOKENS} of "
                 f"{store.manifest.vocab_size}: they were made with different tokenizers; run `dvc repro`"
             )
-        if [info["id"] for info in store.document_infos()] != held_out.facts.ids:
+        if [info["id"] for info in store.document_infos()] != held_out.facts["id"].tolist():
             raise UserError(f"{HELD_OUT_TOKENS}: holds other documents than {held_out.path}; run `dvc repro`")
         return stored_tokens(store)
 

@@ -77,11 +77,9 @@ def write_document_losses(scored: Iterable[ScoredSet]) -> None:
     """Write the loss of each document. The documents of a set are in the same order for each model."""
     tables = []
     for one in scored:
-        facts, scores = one.held_out.facts, one.scores
-        names = [[name] * len(facts.ids) for name in (one.held_out.name, one.model.name)]
-        nats = np.array([significant(value) for value in scores.nats.tolist()])
-        columns = [*names, facts.ids, facts.sources, facts.paths, facts.bytes, scores.tokens, nats]
-        tables.append(pa.table(columns, schema=DOCUMENT_LOSS))
+        losses = {"tokens": one.scores.tokens, "nats": [significant(value) for value in one.scores.nats.tolist()]}
+        frame = one.held_out.facts.assign(set=one.held_out.name, model=one.model.name, **losses)
+        tables.append(pa.Table.from_pandas(frame, DOCUMENT_LOSS, preserve_index=False).replace_schema_metadata())
     DOCUMENT_LOSSES.parent.mkdir(parents=True, exist_ok=True)
     write_table(DOCUMENT_LOSSES, pa.concat_tables(tables).combine_chunks())
 
@@ -179,7 +177,7 @@ def evaluation_receipt(
     sets = {
         one.held_out.name: SetReceipt(
             path=one.held_out.path.as_posix(),
-            documents_sha256=one.held_out.facts.sha256,
+            documents_sha256=one.held_out.sha256,
             documents_per_source=dict(Counter(one.scores.sources)),
             documents_per_length=dict(Counter(one.scores.lengths)),
         )

@@ -104,7 +104,7 @@ class ScoredSet:
         nats = self.plan.document_nats(self.losses)
         require_finite(nats, self.model)
         facts = self.held_out.facts
-        return Scores(nats=nats, tokens=self.plan.tokens.lengths, bytes=facts.bytes, sources=facts.sources)
+        return Scores(nats, self.plan.tokens.lengths, facts["bytes"].to_numpy(), facts["source"].tolist())
 
     @property
     def by_position(self) -> list[tuple[int, int, float]]:

@@ -42,11 +42,11 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
     table = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": ["é", "x"]}), table)
 
-    first, second = (named_set("s", path).facts for path in (rows, table))
+    first, second = (named_set("s", path) for path in (rows, table))
 
     assert first.sha256 == second.sha256
-    assert first.ids == [document_id("é"), document_id("x")]
-    assert first.bytes.tolist() == [2, 1]
+    assert first.facts["id"].tolist() == [document_id("é"), document_id("x")]
+    assert first.facts["bytes"].tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(

@@ -43,19 +43,17 @@ def open_config(folder: Path) -> PreTrainedConfig:
     return config
 
 
-def open_model(folder: Path, device: str | None = None) -> PreTrainedModel:
-    """The model in float32 for inference, on `device`; None: on a GPU where there is one.
+def open_model(folder: Path) -> PreTrainedModel:
+    """The model in float32 for inference, on a GPU where there is one.
 
     Code in the folder is never executed. Raises UserError if the folder holds no model that transformers can load.
     """
     weight_files(folder)
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
-            device_map=device,
+            device_map="cuda" if torch.cuda.is_available() else "cpu",
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,

@@ -22,11 +22,11 @@ KEPT = "kept"
 """The verdict on a document that nothing dropped."""
 
 
-def read_ledger(columns: Sequence[str] | None = None, folder: Path = LEDGER) -> pd.DataFrame:
+def read_ledger(columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Some or all columns of the ledger of the last run. Raises UserError if there is none."""
-    shards = sorted(folder.glob("b*.parquet"))
+    shards = sorted(LEDGER.glob("b*.parquet"))
     if not shards:
-        raise UserError(f"{folder}: no ledger; run `dvc repro clean`")
+        raise UserError(f"{LEDGER}: no ledger; run `dvc repro clean`")
     ledger: pd.DataFrame = pd.concat([read_table(shard, columns).to_pandas() for shard in shards], ignore_index=True)
     return ledger
 

@@ -91,9 +91,9 @@ def model_title(run: str, revision: Revision) -> str:
     return f"model of run {run}: {revision.name}"
 
 
-def exported_steps(model: Path = MODEL) -> list[Step]:
-    """The steps in a model folder, in order."""
-    found = ((STEP.fullmatch(folder.name), folder) for folder in model.glob("step-*"))
+def exported_steps() -> list[Step]:
+    """The steps in the model folder, in order."""
+    found = ((STEP.fullmatch(folder.name), folder) for folder in MODEL.glob("step-*"))
     return sorted((read_step(int(name[1]), folder) for name, folder in found if name), key=lambda step: step.number)
 
 

@@ -138,21 +138,18 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
     return outcome.result()
 
 
-def connect(repository: str, setting: str = SETTING) -> HfApi:
-    """The Hub's client with the token from the environment; a token that is stored on this machine is not used.
-
-    `setting` is the parameter that names the repository, for messages.
-    """
+def connect(repository: str) -> HfApi:
+    """The Hub's client with the token from the environment; a token that is stored on this machine is not used."""
     if constants.HF_HUB_OFFLINE:
         raise UserError(
-            f"{setting} = {repository}: HF_HUB_OFFLINE is set, so nothing can be published to the Hub; unset "
-            f"it, or set {setting} to null"
+            f"{SETTING} = {repository}: HF_HUB_OFFLINE is set, so nothing can be published to the Hub; unset "
+            f"it, or set {SETTING} to null"
         )
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
         raise UserError(
-            f"{setting} = {repository}: no token; put one with write access to it in {TOKEN_VARIABLE} "
-            f"({constants.ENDPOINT}/settings/tokens), or set {setting} to null"
+            f"{SETTING} = {repository}: no token; put one with write access to it in {TOKEN_VARIABLE} "
+            f"({constants.ENDPOINT}/settings/tokens), or set {SETTING} to null"
         )
     return HfApi(token=token)
 

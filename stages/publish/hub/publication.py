@@ -98,7 +98,7 @@ def publish_model(
         if tag not in tags:
             repository.tag_once(tag, commit)
         commits.append(commit)
-    move_main_branch(repository, commits[-1], f"Publish {revision.name}", gate, revision)
+    move_main_branch(repository, commits[-1], revision, gate)
     return Receipt(
         destination="hub",
         location=repository.name,
@@ -125,13 +125,11 @@ def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate
             gate.check_not_worse(PublishedEvaluation.find(folder / EVALUATION), repository.name)
 
 
-def move_main_branch(
-    repository: Repository, commit: str, title: str, gate: Gate | None, local: Revision | None = None
-) -> None:
-    """Make main hold what a commit holds, instead of the revision before, by a commit with this title.
+def move_main_branch(repository: Repository, commit: str, revision: Revision, gate: Gate) -> None:
+    """Make main hold what a commit holds, which is the revision, instead of the one before, by a commit on it.
 
-    Files of others are kept. Main has the record of the revision's first publication too. Small files come from
-    `local` where it has them. Raises RefusedError where a gate is given and main holds a better model.
+    Files of others are kept. Main has the record of the revision's first publication too. Raises RefusedError where
+    main holds a better model.
     """
     wanted = retried(lambda: repository.tree(commit))
 
@@ -144,11 +142,11 @@ def move_main_branch(
         changed, stale = changes(present, wanted), sorted((published & set(present)) - set(wanted))
         if not changed and not stale:
             return head
-        if gate is not None and not all(map(is_observed, changed)):
+        if not all(map(is_observed, changed)):
             check_not_worse(repository, head, present, gate)
         announce(repository.name, present, published, wanted)
-        copies = repository.copies(commit, wanted, changed, local)
-        return repository.send(MAIN, head, title, [*copies, *map(CommitOperationDelete, stale)])
+        copies = repository.copies(commit, wanted, changed, revision)
+        return repository.send(MAIN, head, f"Publish {revision.name}", [*copies, *map(CommitOperationDelete, stale)])
 
     main = retried(move)
     if wrong := changes(retried(lambda: repository.tree(main)), wanted):

@@ -140,7 +140,7 @@ class Repository:
         return str(done.oid)
 
     def copies(
-        self, commit: str, tree: Tree, paths: Iterable[str], local: Revision | None = None
+        self, commit: str, tree: Tree, paths: Iterable[str], local: Revision
     ) -> list[CommitOperationAdd | CommitOperationCopy]:
         """What puts files of a commit, of which `tree` are all, on another branch. Large files are copied on the Hub.
 
@@ -154,9 +154,9 @@ class Repository:
             for path in paths
         ]
 
-    def small_file(self, commit: str, file: RepoFile, local: Revision | None) -> bytes:
+    def small_file(self, commit: str, file: RepoFile, local: Revision) -> bytes:
         """The content of a file that git keeps. Raises ConnectionError where it does not arrive whole."""
-        if local is not None and file.path in local.files:
+        if file.path in local.files:
             data = local.files[file.path].read_bytes()
             if blob_id(data) == file.blob_id:
                 return data

@@ -77,8 +77,8 @@ def write_document_losses(scored: Iterable[ScoredSet]) -> None:
     """Write the loss of each document. The documents of a set are in the same order for each model."""
     tables = []
     for one in scored:
-        losses = {"tokens": one.scores.tokens, "nats": [significant(value) for value in one.scores.nats.tolist()]}
-        frame = one.held_out.facts.assign(set=one.held_out.name, model=one.model.name, **losses)
+        frame = one.held_out.facts.assign(set=one.held_out.name, model=one.model.name, tokens=one.scores.tokens)
+        frame["nats"] = [significant(value) for value in one.scores.nats.tolist()]
         tables.append(pa.Table.from_pandas(frame, DOCUMENT_LOSS, preserve_index=False).replace_schema_metadata())
     DOCUMENT_LOSSES.parent.mkdir(parents=True, exist_ok=True)
     write_table(DOCUMENT_LOSSES, pa.concat_tables(tables).combine_chunks())

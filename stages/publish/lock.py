@@ -25,17 +25,22 @@ from stages.formats.revision.layout import (
 from stages.formats.revision.lock import Stages, hash_of, maker_of, makers_of, outs_of, overlaps
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
-from stages.runtime.section import value_at
-from stages.runtime.stage_code import FOLDER, StageCode, normalised, pinned, read_stage_code
+from stages.runtime.section import PARAMS_FILE, value_at
+from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, StageCode, normalised, pinned, read_stage_code
 
-LOCK = Path("dvc.lock")
+LOCK, ACCEPTED = Path("dvc.lock"), Path("accepted.yaml")
+
+COPIED = {path.as_posix() for path in (PARAMS_FILE, DVC_FILE, REQUIREMENTS_LOCK, ACCEPTED, LOCK)}
+"""The files of the project that a record always has, so that no source archive needs them."""
+
+NULL = "tag:yaml.org,2002:null"
 
 EXPERIMENTS = (".dvc", "tmp", "exps")
 """Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
 def read_lock(path: Path = LOCK) -> Stages:
-    """The stages of dvc.lock; empty where nothing is locked yet."""
+    """The stages of dvc.lock, or of dvc.yaml; empty where there is no such file."""
     if not path.exists():
         return {}
     # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
@@ -81,10 +86,12 @@ def recorded_versions(stages: Stages) -> dict[str, str]:
 
 def publish_deps() -> list[str] | None:
     """What dvc.yaml lists for publish; None without dvc.yaml: where reproduce lays out what publish saw."""
-    if not DVC_FILE.is_file():
-        return None
-    publish = YAML(typ="safe").load(DVC_FILE).get("stages", {}).get("publish", {})
-    return [dep if isinstance(dep, str) else next(iter(dep)) for dep in publish.get("deps") or []]
+    return deps_of(read_lock(DVC_FILE).get("publish", {})) if DVC_FILE.is_file() else None
+
+
+def deps_of(defined: Mapping[str, Any]) -> list[str]:
+    """The paths that a stage of dvc.yaml lists."""
+    return [dep if isinstance(dep, str) else next(iter(dep)) for dep in defined.get("deps") or []]
 
 
 def maker(stages: Stages, output: Path) -> Stages:
@@ -141,24 +148,15 @@ def in_temporary_workspace(folder: Path) -> bool:
     return any(parts[start : start + len(EXPERIMENTS)] == EXPERIMENTS for start in range(len(parts)))
 
 
-PARAMS, PIPELINE = Path("params.yaml"), Path("dvc.yaml")
-REQUIREMENTS, ACCEPTED = Path("requirements.lock"), Path("accepted.yaml")
-
-COPIED = {path.as_posix() for path in (PARAMS, PIPELINE, REQUIREMENTS, ACCEPTED, LOCK)}
-"""The files of the project that a record always has, so that no source archive needs them."""
-
-NULL = "tag:yaml.org,2002:null"
-
-
 def settings(stages: Stages) -> dict[str, bytes]:
     """Path in the revision -> content, of the files that say what the stages ran with. Those that are not there lack.
 
     `stages` are the entries of dvc.lock that led to the revision. Raises UserError where they contradict each other.
     """
     contents = {
-        RECORDED_PARAMS: with_values(PARAMS, edited(stages)),
-        RECORDED_REQUIREMENTS: with_pins(REQUIREMENTS, recorded_versions(stages)),
-        RECORDED_PIPELINE: read(PIPELINE),
+        RECORDED_PARAMS: with_values(PARAMS_FILE, edited(stages)),
+        RECORDED_REQUIREMENTS: with_pins(REQUIREMENTS_LOCK, recorded_versions(stages)),
+        RECORDED_PIPELINE: read(DVC_FILE),
         RECORDED_ACCEPTED: read(ACCEPTED),
         RECORDED_LOCK: lock_of(stages),
     }
@@ -178,26 +176,25 @@ def edited(stages: Stages) -> dict[str, Any]:
     """
     recorded: dict[str, Any] = {}
     for name, stage in stages.items():
-        for key, value in stage.get("params", {}).get(PARAMS.as_posix(), {}).items():
+        for key, value in stage.get("params", {}).get(PARAMS_FILE.as_posix(), {}).items():
             if recorded.setdefault(key, value) != value:
                 raise UserError(
                     f"{LOCK}: {name} ran with {key} = {value}, another stage with {recorded[key]}: no one "
                     "state of the project made this model; run `dvc repro`"
                 )
-    now = YAML(typ="safe").load(PARAMS) if PARAMS.is_file() else {}
+    now = YAML(typ="safe").load(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
     return {key: value for key, value in recorded.items() if value_at(now, key) != value}
 
 
 def stages_of_another_pipeline(stages: Stages) -> list[str]:
     """The stages whose command or dependencies in dvc.yaml are not those that ran. Templates are not compared."""
-    defined = YAML(typ="safe").load(PIPELINE).get("stages", {}) if PIPELINE.is_file() else {}
+    defined = read_lock(DVC_FILE)
     return [name for name, stage in stages.items() if name in defined and is_edited(defined[name], stage)]
 
 
 def is_edited(defined: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
     """Whether a stage of dvc.yaml is not the one of an entry of dvc.lock."""
-    command = defined.get("cmd", "${")
-    deps = {dep if isinstance(dep, str) else next(iter(dep)) for dep in defined.get("deps") or []}
+    command, deps = defined.get("cmd", "${"), set(deps_of(defined))
     if any("${" in text for text in (*deps, str(command))):
         return False
     return bool(command != ran["cmd"] or deps != {dep["path"] for dep in ran.get("deps", [])})

@@ -5,7 +5,7 @@ depends on. Where it cannot (no repository, or a commit that is on no remote), i
 
 The code that is kept is the code that ran: a file that was edited after its stage ran is taken from the commit, if that
 has the version which ran, or else left out and named. Comments and docstrings are no edits.
-What git ignores stays out, and what holds a credential.
+What git ignores stays out, and what holds a credential: it is looked for in all that is about to be published.
 """
 
 import gzip

@@ -15,6 +15,7 @@ import cyclopts
 
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce.request import Request
+from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
     from flows.show.artifacts import Artifact
-    from flows.sweep.standing import Standing
+    from flows.sweep.run_cells import Standing
 
 app = cyclopts.App(
     name="parrotflow",
@@ -39,44 +40,24 @@ app.command(data)
 
 @app.command
 def run(
-    *targets: str,
-    force: bool = False,
-    downstream: bool = False,
-    keep_going: bool = False,
-    pull: bool = False,
-    wait: bool = False,
-    dry: bool = False,
+    options: Annotated[RunOptions, cyclopts.Parameter(name="*", negative="")] = RunOptions(),  # noqa: B008
+    *,
+    dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:
     """Bring the pipeline, or the targets with what they need, up to date.
 
     Parameters
     ----------
-    targets
-        Stages of dvc.yaml; all of them when none is named.
-    force
-        Run them even if they are up to date.
-    downstream
-        Run the targets and everything that depends on them, instead of what they need.
-    keep_going
-        After a failure, keep running stages that do not depend on it.
-    pull
-        Fetch missing results from the DVC remote.
-    wait
-        Wait for another run in this folder instead of refusing.
     dry
         Only show what would run, and why.
     """
     if dry:
-        why(*targets, force=force, downstream=downstream)
+        why(*options.targets, force=options.force, downstream=options.downstream)
         return
     from flows.pipeline_run import run_pipeline
-    from flows.run.outcome import RunOptions
 
-    options = RunOptions(targets, force, downstream, keep_going, pull, wait)
-    if run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options), is_all=True)).state in (
-        "Failed",
-        "Cancelled",
-    ):
+    result = run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options), is_all=True))
+    if result.state in ("Failed", "Cancelled"):
         raise SystemExit(1)
 
 
@@ -113,7 +94,7 @@ def why(
     downstream
         Run the targets and everything that depends on them, instead of what they need.
     read_all
-        Read every file, also those whose size and time are unchanged, and name those whose content differs.
+        Read every file, also those whose size and time are unchanged.
     as_json
         Print a JSON list, for other programs.
     """
@@ -130,8 +111,6 @@ def why(
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
-    for path in plan.unnoticed:
-        console.print(f"{path}: changed, with its size and time as before", style="yellow", markup=False)
     for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:

@@ -54,7 +54,9 @@ def pipeline(
 ) -> State[Any]:
     """Bring the stages of dvc.yaml up to date; the parameters are those of `parrotflow run`."""
     prepare_environment()
-    options = RunOptions(tuple(targets or ()), force, downstream, keep_going, pull, wait)
+    options = RunOptions(
+        tuple(targets or ()), force=force, downstream=downstream, keep_going=keep_going, pull=pull, wait=wait
+    )
     state = state_of(run_pipeline(options, name=flow_run.name or "pipeline", carry_out=chain))
     bound_the_end_of_a_deployment(failed=not state.is_completed())
     return state

@@ -10,7 +10,6 @@ not know. So the cost follows the size of the restored outputs, which DVC copies
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dvc.exceptions import DvcException
@@ -69,9 +68,8 @@ def to_restore(stage: PipelineStage) -> list[Output]:
     return [out for out in source.outs if out.hash_info] if source else []
 
 
-@contextmanager
-def results_checked() -> Iterator[None]:
-    """Within this context, damaged cache files under the hash of a new result are dropped.
+def check_results() -> None:
+    """Let damaged cache files under the hash of a new result be dropped.
 
     DVC does not check what its cache has under a hash, and would replace the result with it.
     """
@@ -85,10 +83,6 @@ def results_checked() -> Iterator[None]:
                 _drop_files(out, [out.hash_info.value, *names])
 
     Stage.save_outs = checking_save_outs
-    try:
-        yield
-    finally:
-        Stage.save_outs = save_outs
 
 
 def push_results(targets: Collection[str] = ()) -> None:

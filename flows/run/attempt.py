@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from flows.run import gate
 from flows.run.outcome import Event, Lines, Progress, RunOptions, RunResult, StageEnded, StageOutcome, StageStarted
-from flows.run.process import Request, StageRunner
+from flows.run.process import StageRequest, StageRunner
 from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
@@ -180,7 +180,7 @@ class Attempts:
                 reported = time.monotonic()
                 self.on_event(Progress(stage.name, *count))
 
-        request = Request(
+        request = StageRequest(
             stage.name,
             force=self.options.force,
             pull=self.options.pull,

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,7 +27,8 @@ class RunOptions:
     """What a user asks of a run."""
 
     targets: tuple[str, ...] = ()
-    """Stages with what they need; all stages when none is named."""
+    """Stages of dvc.yaml, with what they need; all stages when none is named."""
+    _: KW_ONLY
     force: bool = False
     """Run them even if they are up to date."""
     downstream: bool = False

@@ -41,7 +41,7 @@ END = "\0end "
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StageRequest:
     """Bring one stage up to date."""
 
     stage: str
@@ -119,7 +119,7 @@ class StageRunner:
 
     def run(
         self,
-        request: Request,
+        request: StageRequest,
         on_lines: Callable[[list[str]], None],
         timeout_seconds: float | None = None,
         give_up: Callable[[], str] = lambda: "",

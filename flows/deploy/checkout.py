@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
-from flows.sweep.committed import git
+from flows.sweep.committed import git, give_identity
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
@@ -36,9 +36,6 @@ NOBODYS = {STATE_DIR.name, "lost+found"}
 MERGED = f"{EXPERIMENTS}/*/*/** merge=ours\n{EXPERIMENTS}/*/*/{RECORD} merge=union\n"
 """Of an experiment's results that two sides have changed: the lines of both records, and whole files of our own, which
 the next sweep makes again from the record."""
-
-COMMITTER = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhost")
-"""Where git has no identity on this machine."""
 
 
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
@@ -75,7 +72,7 @@ def commit_what_was_broken_off(folder: Path) -> None:
     left = [path for path in _changed(folder) if path.startswith(f"{EXPERIMENTS}/") and path.count("/") > 2]
     if left:
         git(folder, "add", "--all", "--", *left)
-        git(folder, *_committer(folder), "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left)
+        git(folder, "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left)
 
 
 def bring_to_commit(folder: Path, source: str, commit: str) -> None:
@@ -99,6 +96,7 @@ def _fetch(folder: Path, source: str) -> None:
     # A killed git leaves its locks; no other process uses the checkout.
     for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
         lock.unlink()
+    give_identity(folder)
     commit_what_was_broken_off(folder)
     git(folder, "remote", "set-url", "origin", source)
     git(folder, "fetch", "--quiet", "--prune", "origin", error=UnavailableError)
@@ -138,7 +136,7 @@ def merge(folder: Path, other: str) -> None:
     atomic_write(folder / ".git/info/attributes", MERGED)
     ours = ("-c", "merge.ours.driver=true")
     try:
-        git(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
+        git(folder, *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
     except UserError:
         # Over conflicts git waits for us; else it did not begin.
         if not (folder / MERGING).exists():
@@ -153,7 +151,7 @@ def merge(folder: Path, other: str) -> None:
     if unmerged:
         git(folder, "merge", "--abort")
         raise UserError(f"{other} cannot be merged: conflicts in {', '.join(unmerged[:5])}; merge them by hand once")
-    git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
+    git(folder, "commit", "--quiet", "-m", f"Take {other} in")
 
 
 def _remove_what_is_in_the_way(folder: Path, other: str) -> None:
@@ -181,7 +179,7 @@ def commit_results(folder: Path, message: str, others: Sequence[str] = ()) -> st
     if not changed:
         return None
     git(folder, "add", "--all", "--", *changed)
-    git(folder, *_committer(folder), "commit", "--quiet", "-m", message)
+    git(folder, "commit", "--quiet", "-m", message)
     return head(folder)
 
 
@@ -277,8 +275,3 @@ def _exists(folder: Path, name: str) -> bool:
 
 def _succeeds(folder: Path, *arguments: str) -> bool:
     return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).returncode == 0
-
-
-def _committer(folder: Path) -> Sequence[str]:
-    found = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False)
-    return () if found.stdout.strip() else COMMITTER

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from flows.dvc_repo.reach import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.fetch import unpack
 from flows.reproduce.revision import Revision, changed_code
@@ -111,7 +111,7 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
             raise UserError(f"{revision.asked}: `{value}` is no {name} that git could fetch")
     looked: list[str] = []
     for place in [source] if source else [str(Path.cwd()), git.origin]:
-        if place is None or (place == str(Path.cwd()) and not has_commit(Path(place), git.commit)):
+        if place is None or (place == str(Path.cwd()) and not has_commit(git.commit, Path(place))):
             looked += [place] if place else []
             continue
         own = own_access() if place == source or place in remotes_of_this_project() else without_secrets()
@@ -136,18 +136,13 @@ def own_access() -> dict[str, str]:
 
 def remotes_of_this_project() -> set[str]:
     """The URLs of the remotes of the repository around this folder, without credentials, as a record has them."""
-    said = _try_git(Path.cwd(), "config", "--get-regexp", r"^remote\..*\.url$").stdout
+    said = run_quietly(["git", "config", "--get-regexp", r"^remote\..*\.url$"], Path.cwd()).stdout
     return {without_credentials(line.partition(" ")[2]) for line in said.splitlines()}
 
 
 def address(place: str) -> str:
     """A place as git fetches from it in another folder."""
     return str(Path(place).absolute()) if Path(place).exists() else place
-
-
-def has_commit(project: Path, commit: str) -> bool:
-    """Whether the repository around a folder has a commit."""
-    return _try_git(project, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
 def lay_over(revision: Revision, checkout: Path) -> None:
@@ -269,7 +264,3 @@ def dvc_status(checkout: Path, stages: list[str]) -> dict[str, Any]:
 
 def _git(folder: Path, *arguments: str) -> str:
     return output(["git", *arguments], folder)
-
-
-def _try_git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run_quietly(["git", *arguments], folder)

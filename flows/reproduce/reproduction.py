@@ -20,11 +20,10 @@ from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import Commands, failed, only_reproduction_in
 from flows.reproduce.compare.card import compared_card, rendered_card
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, Verdict, judge
-from flows.reproduce.consent import check_signature, require_consent
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.execution import environment_of
-from flows.reproduce.fetch import keep, opened, work_folder
+from flows.reproduce.fetch import check_signature, keep, opened, require_consent, work_folder
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
 from flows.reproduce.segment import compute_segment, find_segment, segment_lines

@@ -42,14 +42,16 @@ NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, 
 
 Weight = Literal["rounding", "versions", "content"]
 
-Kind = Literal["publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
+CauseKind = Literal[
+    "publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Something that was not as recorded and can explain a difference."""
 
-    kind: Kind
+    kind: CauseKind
     fact: str
 
 
@@ -297,7 +299,7 @@ def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found:
             changes = changed_code(revision, checkout, path)
             yield from (Cause(kind, f"{name}: {how}") for kind, name, how in changes)
         elif not revision.is_made(path):
-            kind: Kind = "code" if path.endswith(".py") else "data"
+            kind: CauseKind = "code" if path.endswith(".py") else "data"
             yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")
 
 

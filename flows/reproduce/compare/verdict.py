@@ -10,9 +10,9 @@ from flows.reproduce.compare.files import (
     CARD_STAGE,
     ROUNDING,
     Cause,
+    CauseKind,
     ComparedStage,
     FileDifference,
-    Kind,
     compare_stages,
     same_weights,
 )
@@ -31,7 +31,7 @@ from stages.runtime.entry import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
-OF_A_KIND: dict[Kind, tuple[str, ...]] = {
+OF_A_KIND: dict[CauseKind, tuple[str, ...]] = {
     "hardware": ("device", "device_type", "cpu_flags", "cpu_capability", "isa_limits", "precision"),
     "threads": (
         *("processes", "machines", "threads_per_process", "distributed"),

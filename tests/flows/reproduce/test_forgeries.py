@@ -16,7 +16,7 @@ import pytest
 
 from flows.reproduce.compare.card import compared_card, rendered_card
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
-from flows.reproduce.consent import check_signature
+from flows.reproduce.fetch import check_signature
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import Request
 from flows.reproduce.revision import read_revision

@@ -20,6 +20,7 @@ from prefect.states import Pending, Running, Scheduled
 
 from flows.dvc_repo.reach import experiment_ref
 from flows.experiments.cells import Cell
+from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.outcome import StoppedError
 from flows.sweep import clone
@@ -227,7 +228,8 @@ def on_pool(flow_runs: FlowRuns) -> OnPool:
     head, cells = git(Path(), "rev-parse", "HEAD").strip(), {CELL.id: CELL}
     jobs = jobs_of({CELL.id: {"train": "content"}}, {CELL.id: CELL.name}, ["train"], head)
     live = Live("sweep toy", cells, [], 0)
-    return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), RECORD, {"scores.json"}, (), live)
+    batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), RECORD)
+    return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), batch, live)
 
 
 def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_also_from_a_server_that_sorts_keys(

@@ -3,8 +3,10 @@
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -19,13 +21,14 @@ from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flows.experiments.cells import Cell
     from flows.experiments.runs import RunCells
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
     from flows.show.artifacts import Artifact
+    from flows.show.server import Server
     from flows.sweep.run_cells import Standing
 
 app = cyclopts.App(
@@ -94,7 +97,7 @@ def why(
     downstream
         Run the targets and everything that depends on them, instead of what they need.
     read_all
-        Read every file, also those whose size and time are unchanged.
+        Read every file, also those whose size and time are unchanged, and name those whose content differs.
     as_json
         Print a JSON list, for other programs.
     """
@@ -111,6 +114,8 @@ def why(
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
+    for path in plan.unnoticed:
+        console.print(f"{path}: changed, with its size and time as before", style="yellow", markup=False)
     for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:
@@ -458,18 +463,10 @@ def serve(*, port: int = 4200) -> None:
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    import signal
-
     from flows.deploy.deployments import serve_deployments
-    from flows.show.server import server
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with server(port) as address:
-            print_address(address.pages, address.auth)
-            serve_deployments(own_server=bool(address.pid))
-    except KeyboardInterrupt:
-        pass
+    with suppress(KeyboardInterrupt), prefects_pages(port) as server:
+        serve_deployments(own_server=bool(server.pid))
 
 
 @app.command
@@ -481,29 +478,27 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    import signal
-
     from flows.run.run_lock import killed_run
+
+    with suppress(KeyboardInterrupt), prefects_pages(port):
+        if killed := killed_run():
+            from flows.show.pages import end_killed_runs
+
+            end_killed_runs([killed])
+        signal.pause()
+
+
+@contextmanager
+def prefects_pages(port: int) -> "Iterator[Server]":
+    """A server with pages. Says where they are, and the password that a browser asks for. A SIGTERM is as Ctrl-C."""
     from flows.show.server import server
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with server(port) as address:
-            print_address(address.pages, address.auth)
-            if killed := killed_run():
-                from flows.show.pages import end_killed_runs
-
-                end_killed_runs([killed])
-            signal.pause()
-    except KeyboardInterrupt:
-        pass
-
-
-def print_address(pages: str, auth: str) -> None:
-    """Say where the pages are, and the password that they ask for, once in each browser."""
-    print(f"Prefect's pages: {pages} (Ctrl-C ends)", flush=True)
-    if auth:
-        print(f"Password: {auth}", flush=True)
+    with server(port) as started:
+        print(f"Prefect's pages: {started.pages} (Ctrl-C ends)", flush=True)
+        if started.auth:
+            print(f"Password: {started.auth}", flush=True)
+        yield started
 
 
 @app.command

@@ -152,7 +152,7 @@ def in_flow_run(
         nonlocal shown
         watch_for_cancellation(UUID(flow_run.id), run.stop)
         if server.has_pages:
-            shown = f"In Prefect's pages: {server.page_of(flow_run.id)}"
+            shown = f"In Prefect's pages: {server.pages}/runs/flow-run/{flow_run.id}"
             say(shown)
         try:
             chain(run, finish, in_terminal=sys.stdin.isatty() or not server.has_pages)

@@ -29,7 +29,7 @@ from flows.deploy.deployments import (
     source_address,
 )
 from flows.dvc_repo.cache import push_results
-from flows.dvc_repo.reach import experiment_ref
+from flows.dvc_repo.reach import experiment_ref, has_commit
 from flows.environment import prepare_environment
 from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute, summary, write_results
@@ -100,10 +100,6 @@ def sweep(
     They go to `results_branch`, or `experiments/NAME`. Failed if a cell has no result; the others are kept.
     """
 
-    def push_more(remote: bool) -> bool:
-        send = as_task("push experiments", push_experiments, retry_delays_seconds)
-        return succeeds(send, experiment, size, remote)
-
     def work(remote: bool) -> Done:
         check_params()
 
@@ -116,7 +112,8 @@ def sweep(
         tables = (results_folder(experiment, size).as_posix(),)
         lines = missing or summary(results)
         state: State[Any] = (Failed if missing else Completed)(message="\n".join(lines))
-        return Done(state, tables=tables, push=lambda: push_more(remote))
+        send = as_task("push experiments", push_experiments, retry_delays_seconds)
+        return Done(state, tables=tables, push=lambda: succeeds(send, experiment, size, remote))
 
     kept = results_branch or f"experiments/{experiment}"
     return unattended(branch, kept, [experiment], push, retry_delays_seconds, work)
@@ -210,6 +207,6 @@ def push_experiments(experiment: str, size: str, remote: bool) -> None:
     runs = recorded_runs(results_folder(experiment, size) / RECORD)
     # By their whole names: one cell may have experiments of several commits.
     named = dict.fromkeys(experiment_ref(run.baseline, run.experiment) for run in runs if run.experiment)
-    here = [name for name in named if checkout.has_ref(Path(), name)]
+    here = [name for name in named if has_commit(name)]
     if here:
         dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *here)

@@ -40,7 +40,7 @@ from flows.sweep import clone
 from flows.sweep.committed import git
 from flows.sweep.plan import working_in
 from flows.sweep.run_cells import run_cells
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UnavailableError, UserError
 
 
 @flow(name="sweep-cell", persist_result=False)
@@ -100,4 +100,5 @@ def push(made: Path, targets: list[str], name: str | None) -> None:
         push_results(targets)
     if name:
         clone.save_experiment(folder, name, targets)
-        checkout.push_ref(Path(), experiment_ref(checkout.head(Path()), name))
+        ref = experiment_ref(checkout.head(Path()), name)
+        git(Path(), "push", "--quiet", "--force", "origin", f"{ref}:{ref}", error=UnavailableError)

@@ -15,6 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from flows.dvc_repo.reach import has_commit
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
 from flows.sweep.committed import git, give_identity
@@ -45,10 +46,10 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     UserError where a branch is missing or cannot be merged.
     """
     _fetch(folder, source)
-    if not _exists(folder, f"origin/{branch}"):
+    if not has_commit(f"origin/{branch}", folder):
         raise UserError(f"{shown(source)}: no branch `{branch}`; name one that exists")
-    pushed = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
-    if _exists(folder, f"refs/heads/{results_branch}"):
+    pushed = f"origin/{results_branch}" if has_commit(f"origin/{results_branch}", folder) else f"origin/{branch}"
+    if has_commit(f"refs/heads/{results_branch}", folder):
         git(folder, "checkout", "--quiet", "--force", results_branch)
         merge(folder, pushed)
     else:
@@ -81,7 +82,7 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
     Raises UnavailableError where `source` does not answer, UserError where no branch of it has the commit.
     """
     _fetch(folder, source)
-    if not _exists(folder, f"{commit}^{{commit}}"):
+    if not has_commit(commit, folder):
         raise UserError(
             f"{shown(source)}: no branch has the commit {commit[:12]}; push it there, or name another repository"
         )
@@ -190,18 +191,13 @@ def push_commits(folder: Path, results_branch: str) -> None:
     """
     remote = f"origin/{results_branch}"
     git(folder, "fetch", "--quiet", "--prune", "origin", error=UnavailableError)
-    if _exists(folder, remote):
+    if has_commit(remote, folder):
         if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", remote):
             return
         merge(folder, remote)
-    elif not _changed_since_the_start(folder):
-        return
+    elif not git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"):
+        return  # no commit that the remote lacks
     git(folder, "push", "--quiet", "origin", f"HEAD:refs/heads/{results_branch}", error=UnavailableError)
-
-
-def _changed_since_the_start(folder: Path) -> bool:
-    """Whether HEAD has commits that no branch of the remote has."""
-    return bool(git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"))
 
 
 def uncached_outs(folder: Path) -> tuple[str, ...]:
@@ -249,16 +245,6 @@ def require_branch_name(name: str) -> None:
         raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
 
 
-def push_ref(folder: Path, name: str) -> None:
-    """Push a reference that no branch is, in place of one of this name. Raises UnavailableError."""
-    git(folder, "push", "--quiet", "--force", "origin", f"{name}:{name}", error=UnavailableError)
-
-
-def has_ref(folder: Path, name: str) -> bool:
-    """Whether git has a reference of this whole name."""
-    return _exists(folder, name)
-
-
 def head(folder: Path) -> str:
     """The commit that is checked out."""
     return git(folder, "rev-parse", "HEAD")
@@ -267,10 +253,6 @@ def head(folder: Path) -> str:
 def _changed(folder: Path) -> list[str]:
     entries = git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     return [entry[3:] for entry in entries if entry]
-
-
-def _exists(folder: Path, name: str) -> bool:
-    return _succeeds(folder, "rev-parse", "--quiet", "--verify", name)
 
 
 def _succeeds(folder: Path, *arguments: str) -> bool:

@@ -6,11 +6,12 @@ underscore of Repo, Stage and Output.
 
 import errno
 import io
+import json
 import logging
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
@@ -48,16 +49,10 @@ def open_repo() -> Repo:
 
 
 @contextmanager
-def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
-    """DVC's repository, its lock held; with `read_all` without what DVC knows of files, so that each is read again.
-
-    DVC does not read a file whose inode, size and mtime are those of its entry in the table of hashes, so a change that
-    restores them goes unnoticed. The table is then corrected for all later commands.
-    """
+def locked_repo() -> Iterator[Repo]:
+    """DVC's repository, its lock held."""
     try:
         with open_repo() as repo, repo.lock:
-            if read_all:
-                repo.state.hashes.clear()
             yield repo
     except sqlite3.OperationalError as error:
         # DVC's table of hashes is SQLite's, which has errors of its own.
@@ -65,6 +60,24 @@ def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
         if number is None:
             raise
         raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
+
+
+def forget_hashes(repo: Repo) -> dict[str, str]:
+    """Empty DVC's table of the hashes of files, and return its entries by path; each file is then read again.
+
+    DVC does not read a file whose inode, size and mtime are those of its entry, so a change that restores them goes
+    unnoticed. What is read corrects the table for all later commands.
+    """
+    known = {path: repo.state.hashes[path] for path in repo.state.hashes}
+    repo.state.hashes.clear()
+    return known
+
+
+def changed_unnoticed(repo: Repo, known: Mapping[str, str]) -> list[str]:
+    """The files, relative to the root, that have another hash than the one that they were known by."""
+    pairs = {path: (json.loads(old), json.loads(repo.state.hashes.get(path) or "{}")) for path, old in known.items()}
+    wrong = (path for path, (old, new) in pairs.items() if old != new and old["checksum"] == new.get("checksum"))
+    return sorted(os.path.relpath(path, repo.root_dir) for path in wrong)
 
 
 @contextmanager
@@ -137,9 +150,18 @@ def drop_damaged_trees(outs: Iterable[Output]) -> None:
     """Remove lists of folders' files from DVC's cache that are damaged: DVC ends in a traceback over most of them."""
     for out in outs:
         if out.hash_info and out.hash_info.isdir:
-            path = Path(out.cache.oid_to_path(out.hash_info.value))
-            if path.is_file() and file_md5(path) != out.hash_info.value.removesuffix(".dir"):
-                path.unlink()
+            drop_damaged_files(out, [out.hash_info.value])
+
+
+def drop_damaged_files(out: Output, names: Iterable[str]) -> bool:
+    """Remove those of an output's files in DVC's cache, by their names there, that are damaged; whether any was."""
+    damaged = False
+    for name in names:
+        path = Path(out.cache.oid_to_path(name))
+        if path.is_file() and file_md5(path) != name.removesuffix(".dir"):
+            path.unlink()
+            damaged = True
+    return damaged
 
 
 def file_md5(path: Path) -> str:

@@ -5,10 +5,8 @@ an incomplete last line is ignored. A cell that ran again has several lines: of 
 the last one counts.
 """
 
-import csv
 import fcntl
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict
 
+from flows.run.outcome import curve_points
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -181,23 +180,11 @@ def line_of(path: Path, commit: str) -> int:
 def reports_and_curves(
     texts: Mapping[str, str], reports: Collection[str], curves: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
-    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them.
-
-    A row of a curve is left out where its first column or the curve's own is empty or no number.
-    """
+    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them."""
     values: dict[str, Any] = {}
     for file in reports:
         with suppress(KeyError, ValueError):
             values[file] = json.loads(texts[file])
-    return values, {location: list(_points(texts, location)) for location in curves}
-
-
-def _points(texts: Mapping[str, str], location: str) -> Iterator[tuple[float, float]]:
-    file, _, column = location.partition(":")
-    rows: Iterable[dict[str, str]] = csv.DictReader(
-        io.StringIO(texts.get(file, "")), delimiter="\t" if file.endswith(".tsv") else ","
-    )
-    with suppress(csv.Error):
-        for row in rows:
-            with suppress(TypeError, ValueError):
-                yield float(next(iter(row.values()))), float(row.get(column) or "")
+    return values, {
+        location: list(curve_points(texts.get(location.partition(":")[0], ""), location)) for location in curves
+    }

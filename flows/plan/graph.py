@@ -22,7 +22,9 @@ from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import (
     active_graph,
+    changed_unnoticed,
     drop_damaged_trees,
+    forget_hashes,
     in_order_of_repro,
     is_restorable,
     locked_repo,
@@ -86,6 +88,8 @@ class Plan:
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
     secrets: frozenset[str] = frozenset()
     """The variables that some stage of the repository names as secrets, also one that is not in the plan."""
+    unnoticed: tuple[str, ...] = ()
+    """With `read_all`: files whose content changed although their size and mtime did not."""
 
     def __iter__(self) -> Iterator[PlannedStage]:
         return iter(self.stages)
@@ -123,11 +127,12 @@ def make_plan(
     """
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
-        with locked_repo(read_all=read_all) as repo:
+        with locked_repo() as repo:
+            known = forget_hashes(repo) if read_all else {}
             stages = _wanted(repo, targets, downstream)
             check_deps(repo, stages)
             secrets = frozenset(name for stage in repo.index.stages for name in _policy(stage).all_secrets)
-            return Plan(tuple(_plan(repo, stages, force)), secrets)
+            return Plan(tuple(_plan(repo, stages, force)), secrets, tuple(changed_unnoticed(repo, known)))
     except DvcException as error:
         damaged = f"{LOCK_FILE}'" in str(error)
         remedy = (

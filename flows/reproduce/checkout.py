@@ -114,7 +114,9 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
         if place is None or (place == str(Path.cwd()) and not has_commit(git.commit, Path(place))):
             looked += [place] if place else []
             continue
-        own = own_access() if place == source or place in remotes_of_this_project() else without_secrets()
+        # At a place that is the user's own git has the keys of the SSH agent, which no other gets.
+        is_own = place == source or place in remotes_of_this_project()
+        own = without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND") if is_own else ())
         fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit]
         done = run_quietly(fetch, checkout, own)
         if done.returncode == 0:
@@ -127,11 +129,6 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
         f"{revision.asked}: commit {git.commit} was not found in {without_credentials(places)}{pushed}; "
         "name a clone or a URL that has it with --source"
     )
-
-
-def own_access() -> dict[str, str]:
-    """The variables of git at a place that is the user's own: with the keys of the SSH agent, which no other gets."""
-    return without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND"))
 
 
 def remotes_of_this_project() -> set[str]:

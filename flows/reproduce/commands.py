@@ -15,7 +15,7 @@ from typing import Any
 from stages.runtime.credentials import credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
 
-LOCK = "parrotflow-reproduce.lock"
+WORK_LOCK = "parrotflow-reproduce.lock"
 """Its name is no common one: a folder that has it is one of a reproduction."""
 
 KEPT = re.compile(
@@ -123,13 +123,13 @@ def only_reproduction_in(work: Path) -> Iterator[Commands]:
 
     Raises UserError where the folder holds something else.
     """
-    if work.exists() and not (work / LOCK).exists() and (not work.is_dir() or any(work.iterdir())):
+    if work.exists() and not (work / WORK_LOCK).exists() and (not work.is_dir() or any(work.iterdir())):
         raise UserError(
             f"{work}: is there, and is no folder of a reproduction; choose a new or an empty one with --folder"
         )
     private_state_dir()  # in which DVC keeps what it knows of the checkout's files
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(work / WORK_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ from stages.runtime.entry import STATE_DIR, UserError
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
 
-EQUAL, DIFFERENT = 0, 1
+EXIT_EQUAL, EXIT_DIFFERENT = 0, 1
 """Exit codes of the training's module."""
 
 
@@ -111,10 +111,10 @@ def compute_segment(
 def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
     """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
     whose exit code is that of a difference."""
-    if code in (EQUAL, DIFFERENT) and result.is_file():
+    if code in (EXIT_EQUAL, EXIT_DIFFERENT) and result.is_file():
         with suppress(ValidationError):
             report = read_segment_report(result)
-            if (report.verdict, code) in (("equal", EQUAL), ("different", DIFFERENT)):
+            if (report.verdict, code) in (("equal", EXIT_EQUAL), ("different", EXIT_DIFFERENT)):
                 return report
     raise failed(code)(
         f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "

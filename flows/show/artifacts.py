@@ -4,7 +4,6 @@ All of it is data; what it looks like is the business of who shows it. Numbers, 
 write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.run.outcome import outcome_rows, shown_metrics, up_to_date
+from flows.run.outcome import curve_points, outcome_rows, shown_metrics, up_to_date
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_key
 
@@ -154,14 +153,7 @@ def read_curves(figures: Iterable["Curves"]) -> list[dict[str, Any]]:
 
 
 def _points(location: str) -> list[tuple[float, float]]:
-    file, _, column = location.partition(":")
-    if not Path(file).is_file():
-        return []
-    with Path(file).open(encoding="utf-8", newline="") as table:
-        rows = list(csv.DictReader(table, delimiter="\t" if file.endswith(".tsv") else ","))
-    if not rows or column not in rows[0]:
-        return []
-    first = next(iter(rows[0]))
-    step = -(-len(rows) // MOST_POINTS)
-    kept = [*rows[: len(rows) - 1 : step], rows[-1]]
-    return [(float(row[first]), float(row[column])) for row in kept if row[column]]
+    file = Path(location.partition(":")[0])
+    points = list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
+    step = max(1, -(-len(points) // MOST_POINTS))
+    return [*points[:-1:step], *points[-1:]]

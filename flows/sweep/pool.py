@@ -175,7 +175,7 @@ class OnPool:
         busy = {*self._waiting, *(job.key for job, _ in self._watched.values())}
         for job in [job for job in self._waiting.values() if not busy & set(job.waits_for)]:
             attempts = self.flow_runs.of_job(job.key)
-            if attempts and type_of(attempts[-1]) == StateType.CANCELLING:
+            if attempts and attempts[-1].state_type == StateType.CANCELLING:
                 self._give_up_if_silent(attempts[-1])
                 continue
             if not (attempts and self._counts(job, attempts[-1])):
@@ -186,7 +186,7 @@ class OnPool:
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
-        match type_of(newest):
+        match newest.state_type:
             case StateType.COMPLETED:
                 return job.shared or bool(self._ref_at_origin(job))
             case StateType.FAILED:
@@ -265,7 +265,7 @@ class OnPool:
         return git(Path(), "ls-remote", "origin", ref)
 
     def _note(self) -> None:
-        at_work = sum(type_of(run) == StateType.RUNNING for _, run in self._watched.values())
+        at_work = sum(run.state_type == StateType.RUNNING for _, run in self._watched.values())
         self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
     def _give_up_if_silent(self, run: FlowRun) -> None:
@@ -280,8 +280,3 @@ class OnPool:
             f"stopped; {len(self.runs)} of {len(self.cells)} cells are done, {len(self._watched)} flow runs are "
             "cancelled; the same command continues"
         )
-
-
-def type_of(run: FlowRun) -> StateType | None:
-    """Of a flow run's state."""
-    return run.state.type if run.state else None

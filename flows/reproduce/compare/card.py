@@ -90,7 +90,7 @@ def compare_card(revision: Revision, rendered: Path, *, same_weights: bool) -> C
         *picture_differences(revision.folder / CURVES, rendered / CURVES),
         *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
     ]
-    return ComparedStage(CARD_STAGE, "different" if differences else "identical", 3, [], differences)
+    return ComparedStage(CARD_STAGE, "different" if differences else "identical", [], differences)
 
 
 def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> Iterator[FileDifference]:

@@ -92,8 +92,6 @@ class ComparedStage:
     name: str
     state: Literal["identical", "restored", "different", "not run"]
     """restored: not computed here, its recorded outputs were pulled."""
-    outputs: int
-    """How many outputs were compared."""
     different_inputs: list[Cause]
     """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
     differences: list[FileDifference]
@@ -248,7 +246,7 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
     recorded = revision.stages[stage]
     outs = recorded.get("outs", [])
     if found is None:
-        return ComparedStage(stage, "not run", 0, [], [])
+        return ComparedStage(stage, "not run", [], [])
     differences = list(different_files(revision, checkout, stage))
     named = [difference.file for difference in differences]
     new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
@@ -263,7 +261,6 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
     return ComparedStage(
         stage,
         "different" if differences else state,
-        len(outs),
         inputs,
         differences,
         [file for file in named if any(overlaps(path, file) for path in as_recorded)],

@@ -27,7 +27,7 @@ from flows.sweep import clone
 from flows.sweep.flow_runs import FLOW, FlowRuns
 from flows.sweep.live import Live
 from flows.sweep.plan import jobs_of
-from flows.sweep.pool import OnPool, require_reachable, type_of
+from flows.sweep.pool import OnPool, require_reachable
 from flows.sweep_cell import sweep_cell
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
@@ -209,7 +209,7 @@ def test_a_job_of_another_pool_is_not_taken_over_and_a_deleted_flow_run_is_known
     gone, kept = here.read([first.id, other.id])
     assert gone == (first.id, None)
     assert kept[1] is not None
-    assert type_of(kept[1]) == StateType.SCHEDULED
+    assert kept[1].state_type == StateType.SCHEDULED
 
 
 def on_a_pool(server: Operated, pool: str) -> FlowRuns:

@@ -40,6 +40,7 @@ from flows.sweep import clone
 from flows.sweep.committed import git
 from flows.sweep.plan import working_in
 from flows.sweep.run_cells import run_cells
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UnavailableError, UserError
 
 
@@ -66,9 +67,8 @@ def sweep_cell(
             as_task("checkout", checkout.bring_to_commit, retry_delays_seconds)(folder, source, commit)
             os.chdir(folder)
             if not has_remote():
-                raise UserError(
-                    f"{checkout.shown(source)}: this commit names no default DVC remote, by which results are shared"
-                )
+                shown = without_credentials(source)
+                raise UserError(f"{shown}: this commit names no default DVC remote, by which results are shared")
             with tempfile.TemporaryDirectory() as record:
                 alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, (), (), Path(record) / RECORD)
                 (run,) = run_cells(alone, carry_out=chain, on_worker=True, wait=True)

@@ -5,7 +5,6 @@ killed run left in tracked files is undone: DVC's run-cache and the checkpoints,
 Only results of experiments are committed, since nothing else holds a record of runs.
 """
 
-import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
 from flows.sweep.committed import git, give_identity
 from stages.runtime.atomic import atomic_write
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
 
@@ -47,7 +47,7 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     """
     _fetch(folder, source)
     if not has_commit(f"origin/{branch}", folder):
-        raise UserError(f"{shown(source)}: no branch `{branch}`; name one that exists")
+        raise UserError(f"{without_credentials(source)}: no branch `{branch}`; name one that exists")
     pushed = f"origin/{results_branch}" if has_commit(f"origin/{results_branch}", folder) else f"origin/{branch}"
     if has_commit(f"refs/heads/{results_branch}", folder):
         git(folder, "checkout", "--quiet", "--force", results_branch)
@@ -56,11 +56,6 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
         git(folder, "checkout", "--quiet", "--force", "-B", results_branch, pushed)
     merge(folder, f"origin/{branch}")
     return head(folder)
-
-
-def shown(source: str) -> str:
-    """An address as messages name it, which Prefect and records keep: without a token, as git's own messages."""
-    return re.sub(r"//[^/]*@", "//", source)
 
 
 def commit_what_was_broken_off(folder: Path) -> None:
@@ -84,7 +79,8 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
     _fetch(folder, source)
     if not has_commit(commit, folder):
         raise UserError(
-            f"{shown(source)}: no branch has the commit {commit[:12]}; push it there, or name another repository"
+            f"{without_credentials(source)}: no branch has the commit {commit[:12]}; push it there, or name another "
+            "repository"
         )
     git(folder, "checkout", "--quiet", "--force", "--detach", commit)
 

@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
 
+from stages.formats.revision.lock import file_md5
 from stages.runtime.atomic import atomic_write
 
 DVC_TMP = Path(".dvc/tmp")
@@ -162,12 +162,6 @@ def drop_damaged_files(out: Output, names: Iterable[str]) -> bool:
             path.unlink()
             damaged = True
     return damaged
-
-
-def file_md5(path: Path) -> str:
-    """As DVC names its cache's files."""
-    with path.open("rb") as file:
-        return file_digest(file, "md5").hexdigest()
 
 
 def verify_downloads() -> None:

@@ -59,7 +59,7 @@ def check_out(revision: Revision, source: str | None) -> Path:
     folder = git.folder if git is not None and not (archive and archive.whole) else ""
     if not checkout.exists():
         with atomic_folder(checkout) as partial:
-            _git(partial, "init", "--quiet")
+            output(["git", "init", "--quiet"], partial)
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
             project = inside(partial, folder)
@@ -120,7 +120,7 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
         fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit]
         done = run_quietly(fetch, checkout, own)
         if done.returncode == 0:
-            _git(checkout, "checkout", "--quiet", "--detach", git.commit)
+            output(["git", "checkout", "--quiet", "--detach", git.commit], checkout)
             return
         looked.append(f"{place} ({(done.stderr.strip() or 'no answer').splitlines()[-1]})")
     places = ", ".join(looked) or "no place is recorded"
@@ -257,7 +257,3 @@ def dvc_status(checkout: Path, stages: list[str]) -> dict[str, Any]:
     except DvcException as error:
         raise UserError(f"{checkout}: {first_line(error)}") from None
     return result
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return output(["git", *arguments], folder)

@@ -174,13 +174,18 @@ def run_preflight(
         raise UserError(f"dvc.yaml: {stage}.meta.flow.preflight: `{program.command}`: {error}") from None
     except UnavailableError as error:
         return [f"warning: {error}; {later}"]
-    errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-    message = "\n".join(lines[errors[-1] :] if errors else lines[-1:]).removeprefix("error: ")
+    message = last_error(lines).removeprefix("error: ")
     if code == EXIT_UNAVAILABLE:
         return [f"warning: {message}; {later}"]
     if code:
         raise UserError(f"{message or f'`{program.command}` exited with {code}'}; nothing was started")
     return lines
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """A program's last line `error: ...` with the lines after it, else its last line."""
+    errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    return "\n".join(lines[errors[-1] :] if errors else lines[-1:])
 
 
 def asked(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flows.run.outcome import curve_points, outcome_rows, shown_metrics, up_to_date
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_key
+from stages.runtime.section import flatten, read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
@@ -104,18 +104,13 @@ def all_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
                 values = json.loads(Path(file).read_text(encoding="utf-8"))
             except ValueError as error:
                 raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
-            metrics |= _numbers(values, f"{Path(file).stem}.")
+            leaves = flatten(values, f"{Path(file).stem}.") if isinstance(values, dict) else {}
+            metrics |= {
+                name: value
+                for name, value in leaves.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
     return metrics
-
-
-def _numbers(values: Any, prefix: str) -> dict[str, float]:
-    numbers: dict[str, float] = {}
-    for key, value in values.items() if isinstance(values, dict) else ():
-        if isinstance(value, dict):
-            numbers |= _numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers[f"{prefix}{key}"] = value
-    return numbers
 
 
 def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
-from flows.reproduce.commands import WORK_LOCK, only_reproduction_in, output
+from flows.reproduce.commands import MARK, only_reproduction_in, output
 from flows.reproduce.compare.files import Cause, ComparedStage, FieldDifference, FileDifference, Weight
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, of_one_alone, pairs, unexplained
 from flows.reproduce.data import copied, pull
@@ -134,7 +134,7 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
         pass
     for _ in range(2):
         with only_reproduction_in(tmp_path / "new"):
-            assert (tmp_path / "new" / WORK_LOCK).exists()
+            assert (tmp_path / "new" / MARK).exists()
 
 
 @pytest.mark.parametrize(("weight", "count"), [("content", 1), ("versions", 1), ("rounding", 0)])

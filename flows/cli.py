@@ -43,7 +43,7 @@ app.command(data)
 
 @app.command
 def run(
-    options: Annotated[RunOptions, cyclopts.Parameter(name="*", negative="")] = RunOptions(),  # noqa: B008
+    options: Annotated[RunOptions, cyclopts.Parameter(name="*", negative="", show_default=False)] = RunOptions(),  # noqa: B008
     *,
     dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:

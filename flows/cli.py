@@ -3,8 +3,10 @@
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -15,17 +17,19 @@ import cyclopts
 
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce.request import Request
+from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flows.experiments.cells import Cell
     from flows.experiments.runs import RunCells
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
     from flows.show.artifacts import Artifact
-    from flows.sweep.standing import Standing
+    from flows.show.server import Server
+    from flows.sweep.run_cells import Standing
 
 app = cyclopts.App(
     name="parrotflow",
@@ -39,44 +43,24 @@ app.command(data)
 
 @app.command
 def run(
-    *targets: str,
-    force: bool = False,
-    downstream: bool = False,
-    keep_going: bool = False,
-    pull: bool = False,
-    wait: bool = False,
-    dry: bool = False,
+    options: Annotated[RunOptions, cyclopts.Parameter(name="*", negative="", show_default=False)] = RunOptions(),  # noqa: B008
+    *,
+    dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
 ) -> None:
     """Bring the pipeline, or the targets with what they need, up to date.
 
     Parameters
     ----------
-    targets
-        Stages of dvc.yaml; all of them when none is named.
-    force
-        Run them even if they are up to date.
-    downstream
-        Run the targets and everything that depends on them, instead of what they need.
-    keep_going
-        After a failure, keep running stages that do not depend on it.
-    pull
-        Fetch missing results from the DVC remote.
-    wait
-        Wait for another run in this folder instead of refusing.
     dry
         Only show what would run, and why.
     """
     if dry:
-        why(*targets, force=force, downstream=downstream)
+        why(*options.targets, force=options.force, downstream=options.downstream)
         return
     from flows.pipeline_run import run_pipeline
-    from flows.run.outcome import RunOptions
 
-    options = RunOptions(targets, force, downstream, keep_going, pull, wait)
-    if run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options), is_all=True)).state in (
-        "Failed",
-        "Cancelled",
-    ):
+    result = run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options), is_all=True))
+    if result.state in ("Failed", "Cancelled"):
         raise SystemExit(1)
 
 
@@ -479,18 +463,10 @@ def serve(*, port: int = 4200) -> None:
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    import signal
-
     from flows.deploy.deployments import serve_deployments
-    from flows.show.server import server
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with server(port) as address:
-            print_address(address.pages, address.auth)
-            serve_deployments(own_server=bool(address.pid))
-    except KeyboardInterrupt:
-        pass
+    with suppress(KeyboardInterrupt), prefects_pages(port) as server:
+        serve_deployments(own_server=bool(server.pid))
 
 
 @app.command
@@ -502,29 +478,27 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    import signal
-
     from flows.run.run_lock import killed_run
+
+    with suppress(KeyboardInterrupt), prefects_pages(port):
+        if killed := killed_run():
+            from flows.show.pages import end_killed_runs
+
+            end_killed_runs([killed])
+        signal.pause()
+
+
+@contextmanager
+def prefects_pages(port: int) -> "Iterator[Server]":
+    """A server with pages. Says where they are, and the password that a browser asks for. A SIGTERM is as Ctrl-C."""
     from flows.show.server import server
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with server(port) as address:
-            print_address(address.pages, address.auth)
-            if killed := killed_run():
-                from flows.show.pages import end_killed_runs
-
-                end_killed_runs([killed])
-            signal.pause()
-    except KeyboardInterrupt:
-        pass
-
-
-def print_address(pages: str, auth: str) -> None:
-    """Say where the pages are, and the password that they ask for, once in each browser."""
-    print(f"Prefect's pages: {pages} (Ctrl-C ends)", flush=True)
-    if auth:
-        print(f"Password: {auth}", flush=True)
+    with server(port) as started:
+        print(f"Prefect's pages: {started.pages} (Ctrl-C ends)", flush=True)
+        if started.auth:
+            print(f"Password: {started.auth}", flush=True)
+        yield started
 
 
 @app.command

@@ -54,7 +54,9 @@ def pipeline(
 ) -> State[Any]:
     """Bring the stages of dvc.yaml up to date; the parameters are those of `parrotflow run`."""
     prepare_environment()
-    options = RunOptions(tuple(targets or ()), force, downstream, keep_going, pull, wait)
+    options = RunOptions(
+        tuple(targets or ()), force=force, downstream=downstream, keep_going=keep_going, pull=pull, wait=wait
+    )
     state = state_of(run_pipeline(options, name=flow_run.name or "pipeline", carry_out=chain))
     bound_the_end_of_a_deployment(failed=not state.is_completed())
     return state
@@ -150,7 +152,7 @@ def in_flow_run(
         nonlocal shown
         watch_for_cancellation(UUID(flow_run.id), run.stop)
         if server.has_pages:
-            shown = f"In Prefect's pages: {server.page_of(flow_run.id)}"
+            shown = f"In Prefect's pages: {server.pages}/runs/flow-run/{flow_run.id}"
             say(shown)
         try:
             chain(run, finish, in_terminal=sys.stdin.isatty() or not server.has_pages)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from prefect import flow, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.exceptions import CancelledRun, FailedRun
 from prefect.runtime import flow_run
@@ -22,15 +21,15 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.deploy import checkout
 from flows.deploy.deployments import (
     RETRY_DELAYS_SECONDS,
+    as_task,
     checkout_folder,
     dvc,
     has_remote,
     require_names,
     source_address,
-    with_retries,
 )
 from flows.dvc_repo.cache import push_results
-from flows.dvc_repo.reach import experiment_ref
+from flows.dvc_repo.reach import experiment_ref, has_commit
 from flows.environment import prepare_environment
 from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute, summary, write_results
@@ -70,7 +69,8 @@ def scheduled(
         if overrides:
             write_params(composed_text(overrides))
         check_params()
-        pulled = pull and remote and succeeds(with_retries(pull_task, retry_delays_seconds), targets)
+        fetch = as_task("pull", dvc, retry_delays_seconds)
+        pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *(targets or ()))
         stages = wanted(targets, publish)
         if stages is not None and not stages:
             message = "every stage that was asked for is behind a gate, and publish is off"
@@ -100,9 +100,6 @@ def sweep(
     They go to `results_branch`, or `experiments/NAME`. Failed if a cell has no result; the others are kept.
     """
 
-    def push_experiments(remote: bool) -> bool:
-        return succeeds(with_retries(push_experiments_task, retry_delays_seconds), experiment, size, remote)
-
     def work(remote: bool) -> Done:
         check_params()
 
@@ -115,7 +112,8 @@ def sweep(
         tables = (results_folder(experiment, size).as_posix(),)
         lines = missing or summary(results)
         state: State[Any] = (Failed if missing else Completed)(message="\n".join(lines))
-        return Done(state, tables=tables, push=lambda: push_experiments(remote))
+        send = as_task("push experiments", push_experiments, retry_delays_seconds)
+        return Done(state, tables=tables, push=lambda: succeeds(send, experiment, size, remote))
 
     kept = results_branch or f"experiments/{experiment}"
     return unattended(branch, kept, [experiment], push, retry_delays_seconds, work)
@@ -152,16 +150,16 @@ def unattended(
         require_names(branch, kept, *names)
         checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder, say=logger.info):
-            with_retries(checkout_task, delays_seconds)(folder, address, branch, kept)
+            as_task("checkout", checkout.bring_up_to_date, delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
             remote = has_remote()
             done = work(remote)
             if not done.keep:
                 return done.state
-            pushed = not (push and remote) or succeeds(with_retries(push_task, delays_seconds))
-            commit = commit_task(folder, f"Results of {name}", done.tables)
+            pushed = not (push and remote) or succeeds(as_task("push", push_results, delays_seconds))
+            commit = as_task("commit", checkout.commit_results)(folder, f"Results of {name}", done.tables)
             pushed &= not push or done.push()
-            if not succeeds(with_retries(push_commits_task, delays_seconds), folder, kept):
+            if not succeeds(as_task("git push", checkout.push_commits, delays_seconds), folder, kept):
                 return Failed(
                     message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
                 )
@@ -204,42 +202,11 @@ def wanted(targets: Sequence[str] | None, publish: bool) -> list[str] | None:
     return [stage.name for stage in plan if stage.name not in guarded]
 
 
-@task(name="checkout", cache_policy=NO_CACHE, persist_result=False)
-def checkout_task(folder: Path, source: str, branch: str, results_branch: str) -> str:
-    """Clone or update the checkout."""
-    return checkout.bring_up_to_date(folder, source, branch, results_branch)
-
-
-@task(name="pull", cache_policy=NO_CACHE, persist_result=False)
-def pull_task(targets: list[str] | None) -> None:
-    """Fetch the results that dvc.lock names, and the run-cache, from the DVC remote."""
-    dvc("pull", "--run-cache", "--allow-missing", *(targets or ()))
-
-
-@task(name="push", cache_policy=NO_CACHE, persist_result=False)
-def push_task() -> None:
-    """Bring every result and the run-cache to the DVC remote."""
-    push_results()
-
-
-@task(name="commit", cache_policy=NO_CACHE, persist_result=False)
-def commit_task(folder: Path, message: str, tables: Sequence[str] = ()) -> str | None:
-    """Commit dvc.lock and reports, and an experiment's tables, to the branch of results, in the checkout."""
-    return checkout.commit_results(folder, message, tables)
-
-
-@task(name="push experiments", cache_policy=NO_CACHE, persist_result=False)
-def push_experiments_task(experiment: str, size: str, remote: bool) -> None:
+def push_experiments(experiment: str, size: str, remote: bool) -> None:
     """Bring the cells' DVC experiments to git's remote, and their results to the DVC remote if there is one."""
     runs = recorded_runs(results_folder(experiment, size) / RECORD)
     # By their whole names: one cell may have experiments of several commits.
     named = dict.fromkeys(experiment_ref(run.baseline, run.experiment) for run in runs if run.experiment)
-    here = [name for name in named if checkout.has_ref(Path(), name)]
+    here = [name for name in named if has_commit(name)]
     if here:
         dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *here)
-
-
-@task(name="git push", cache_policy=NO_CACHE, persist_result=False)
-def push_commits_task(folder: Path, results_branch: str) -> None:
-    """Bring the commits of this run, and of earlier ones that failed to, to git's remote."""
-    checkout.push_commits(folder, results_branch)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dvc.exceptions import DvcException
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Crashed, Failed
@@ -23,16 +22,17 @@ from flows.deploy import checkout
 from flows.deploy.deployments import (
     RETRY_DELAYS_SECONDS,
     SOURCE_VARIABLE,
+    as_task,
     checkout_folder,
     has_remote,
     require_names,
     source_address,
-    with_retries,
 )
 from flows.dvc_repo.cache import push_results
 from flows.dvc_repo.reach import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
+from flows.experiments.runs import RECORD, Batch
 from flows.pipeline import chain
 from flows.run.outcome import StoppedError
 from flows.run.run_lock import run_lock
@@ -40,7 +40,8 @@ from flows.sweep import clone
 from flows.sweep.committed import git
 from flows.sweep.plan import working_in
 from flows.sweep.run_cells import run_cells
-from stages.runtime.entry import UserError
+from stages.runtime.credentials import without_credentials
+from stages.runtime.entry import UnavailableError, UserError
 
 
 @flow(name="sweep-cell", persist_result=False)
@@ -63,28 +64,18 @@ def sweep_cell(
         require_names(*targets, cell.name)
         source, folder = source_address(default_source()), checkout_folder()
         with run_lock(flow_run.name or cell.name, wait=True, folder=folder):
-            with_retries(checkout_task, retry_delays_seconds)(folder, source, commit)
+            as_task("checkout", checkout.bring_to_commit, retry_delays_seconds)(folder, source, commit)
             os.chdir(folder)
             if not has_remote():
-                raise UserError(
-                    f"{checkout.shown(source)}: this commit names no default DVC remote, by which results are shared"
-                )
+                shown = without_credentials(source)
+                raise UserError(f"{shown}: this commit names no default DVC remote, by which results are shared")
             with tempfile.TemporaryDirectory() as record:
-                (run,) = run_cells(
-                    [cell],
-                    title=f"sweep-cell {flow_run.name}",
-                    targets=targets,
-                    reports=(),
-                    curves=(),
-                    record=Path(record) / "runs.jsonl",
-                    carry_out=chain,
-                    on_worker=True,
-                    wait=True,
-                )
+                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, (), (), Path(record) / RECORD)
+                (run,) = run_cells(alone, carry_out=chain, on_worker=True, wait=True)
             if run.state != "finished":
                 return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)
             made = clone.CLONES.absolute() / cell.id
-            with_retries(push_task, retry_delays_seconds)(made, targets, None if shared else cell.name)
+            as_task("push", push, retry_delays_seconds)(made, targets, None if shared else cell.name)
             clone.discard(made)
     except StoppedError as error:
         return Cancelled(message=str(error))
@@ -102,18 +93,12 @@ def default_source() -> str:
     return address
 
 
-@task(name="checkout", cache_policy=NO_CACHE, persist_result=False)
-def checkout_task(folder: Path, source: str, commit: str) -> None:
-    """Clone or update the checkout."""
-    checkout.bring_to_commit(folder, source, commit)
-
-
-@task(name="push", cache_policy=NO_CACHE, persist_result=False)
-def push_task(made: Path, targets: list[str], name: str | None) -> None:
+def push(made: Path, targets: list[str], name: str | None) -> None:
     """Bring a clone's results to the DVC remote and its DVC experiment, if it is to be one, to git's remote."""
     folder = made / git(Path(), "rev-parse", "--show-prefix")
     with working_in(folder):
         push_results(targets)
     if name:
         clone.save_experiment(folder, name, targets)
-        checkout.push_ref(Path(), experiment_ref(checkout.head(Path()), name))
+        ref = experiment_ref(checkout.head(Path()), name)
+        git(Path(), "push", "--quiet", "--force", "origin", f"{ref}:{ref}", error=UnavailableError)

@@ -5,7 +5,6 @@ killed run left in tracked files is undone: DVC's run-cache and the checkpoints,
 Only results of experiments are committed, since nothing else holds a record of runs.
 """
 
-import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -15,10 +14,12 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from flows.dvc_repo.reach import has_commit
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
-from flows.sweep.committed import git
+from flows.sweep.committed import git, give_identity
 from stages.runtime.atomic import atomic_write
+from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
 
@@ -37,9 +38,6 @@ MERGED = f"{EXPERIMENTS}/*/*/** merge=ours\n{EXPERIMENTS}/*/*/{RECORD} merge=uni
 """Of an experiment's results that two sides have changed: the lines of both records, and whole files of our own, which
 the next sweep makes again from the record."""
 
-COMMITTER = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhost")
-"""Where git has no identity on this machine."""
-
 
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
     """Clone or update; afterwards HEAD is `results_branch` with `branch` merged into it. Returns HEAD's commit.
@@ -48,21 +46,16 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     UserError where a branch is missing or cannot be merged.
     """
     _fetch(folder, source)
-    if not _exists(folder, f"origin/{branch}"):
-        raise UserError(f"{shown(source)}: no branch `{branch}`; name one that exists")
-    pushed = f"origin/{results_branch}" if _exists(folder, f"origin/{results_branch}") else f"origin/{branch}"
-    if _exists(folder, f"refs/heads/{results_branch}"):
+    if not has_commit(f"origin/{branch}", folder):
+        raise UserError(f"{without_credentials(source)}: no branch `{branch}`; name one that exists")
+    pushed = f"origin/{results_branch}" if has_commit(f"origin/{results_branch}", folder) else f"origin/{branch}"
+    if has_commit(f"refs/heads/{results_branch}", folder):
         git(folder, "checkout", "--quiet", "--force", results_branch)
         merge(folder, pushed)
     else:
         git(folder, "checkout", "--quiet", "--force", "-B", results_branch, pushed)
     merge(folder, f"origin/{branch}")
     return head(folder)
-
-
-def shown(source: str) -> str:
-    """An address as messages name it, which Prefect and records keep: without a token, as git's own messages."""
-    return re.sub(r"//[^/]*@", "//", source)
 
 
 def commit_what_was_broken_off(folder: Path) -> None:
@@ -75,7 +68,7 @@ def commit_what_was_broken_off(folder: Path) -> None:
     left = [path for path in _changed(folder) if path.startswith(f"{EXPERIMENTS}/") and path.count("/") > 2]
     if left:
         git(folder, "add", "--all", "--", *left)
-        git(folder, *_committer(folder), "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left)
+        git(folder, "commit", "--quiet", "-m", "Results of a run that was broken off", "--", *left)
 
 
 def bring_to_commit(folder: Path, source: str, commit: str) -> None:
@@ -84,9 +77,10 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
     Raises UnavailableError where `source` does not answer, UserError where no branch of it has the commit.
     """
     _fetch(folder, source)
-    if not _exists(folder, f"{commit}^{{commit}}"):
+    if not has_commit(commit, folder):
         raise UserError(
-            f"{shown(source)}: no branch has the commit {commit[:12]}; push it there, or name another repository"
+            f"{without_credentials(source)}: no branch has the commit {commit[:12]}; push it there, or name another "
+            "repository"
         )
     git(folder, "checkout", "--quiet", "--force", "--detach", commit)
 
@@ -99,6 +93,7 @@ def _fetch(folder: Path, source: str) -> None:
     # A killed git leaves its locks; no other process uses the checkout.
     for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
         lock.unlink()
+    give_identity(folder)
     commit_what_was_broken_off(folder)
     git(folder, "remote", "set-url", "origin", source)
     git(folder, "fetch", "--quiet", "--prune", "origin", error=UnavailableError)
@@ -138,7 +133,7 @@ def merge(folder: Path, other: str) -> None:
     atomic_write(folder / ".git/info/attributes", MERGED)
     ours = ("-c", "merge.ours.driver=true")
     try:
-        git(folder, *_committer(folder), *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
+        git(folder, *ours, "merge", "--quiet", "--no-commit", "--no-ff", other)
     except UserError:
         # Over conflicts git waits for us; else it did not begin.
         if not (folder / MERGING).exists():
@@ -153,7 +148,7 @@ def merge(folder: Path, other: str) -> None:
     if unmerged:
         git(folder, "merge", "--abort")
         raise UserError(f"{other} cannot be merged: conflicts in {', '.join(unmerged[:5])}; merge them by hand once")
-    git(folder, *_committer(folder), "commit", "--quiet", "-m", f"Take {other} in")
+    git(folder, "commit", "--quiet", "-m", f"Take {other} in")
 
 
 def _remove_what_is_in_the_way(folder: Path, other: str) -> None:
@@ -181,7 +176,7 @@ def commit_results(folder: Path, message: str, others: Sequence[str] = ()) -> st
     if not changed:
         return None
     git(folder, "add", "--all", "--", *changed)
-    git(folder, *_committer(folder), "commit", "--quiet", "-m", message)
+    git(folder, "commit", "--quiet", "-m", message)
     return head(folder)
 
 
@@ -192,18 +187,13 @@ def push_commits(folder: Path, results_branch: str) -> None:
     """
     remote = f"origin/{results_branch}"
     git(folder, "fetch", "--quiet", "--prune", "origin", error=UnavailableError)
-    if _exists(folder, remote):
+    if has_commit(remote, folder):
         if _succeeds(folder, "merge-base", "--is-ancestor", "HEAD", remote):
             return
         merge(folder, remote)
-    elif not _changed_since_the_start(folder):
-        return
+    elif not git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"):
+        return  # no commit that the remote lacks
     git(folder, "push", "--quiet", "origin", f"HEAD:refs/heads/{results_branch}", error=UnavailableError)
-
-
-def _changed_since_the_start(folder: Path) -> bool:
-    """Whether HEAD has commits that no branch of the remote has."""
-    return bool(git(folder, "rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin"))
 
 
 def uncached_outs(folder: Path) -> tuple[str, ...]:
@@ -251,16 +241,6 @@ def require_branch_name(name: str) -> None:
         raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
 
 
-def push_ref(folder: Path, name: str) -> None:
-    """Push a reference that no branch is, in place of one of this name. Raises UnavailableError."""
-    git(folder, "push", "--quiet", "--force", "origin", f"{name}:{name}", error=UnavailableError)
-
-
-def has_ref(folder: Path, name: str) -> bool:
-    """Whether git has a reference of this whole name."""
-    return _exists(folder, name)
-
-
 def head(folder: Path) -> str:
     """The commit that is checked out."""
     return git(folder, "rev-parse", "HEAD")
@@ -271,14 +251,5 @@ def _changed(folder: Path) -> list[str]:
     return [entry[3:] for entry in entries if entry]
 
 
-def _exists(folder: Path, name: str) -> bool:
-    return _succeeds(folder, "rev-parse", "--quiet", "--verify", name)
-
-
 def _succeeds(folder: Path, *arguments: str) -> bool:
     return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).returncode == 0
-
-
-def _committer(folder: Path) -> Sequence[str]:
-    found = subprocess.run(["git", "config", "user.email"], cwd=folder, capture_output=True, check=False)
-    return () if found.stdout.strip() else COMMITTER

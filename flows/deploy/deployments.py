@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -167,11 +167,20 @@ def require_names(*names: str) -> None:
             raise UserError(f"`{name}`: not the name of a branch or a stage")
 
 
-def with_retries(work: Any, delays_seconds: Sequence[float]) -> Any:
-    """A task that Prefect tries again after each delay, where the failure is transient."""
-    return work.with_options(
-        retries=len(delays_seconds), retry_delay_seconds=list(delays_seconds), retry_condition_fn=is_transient
+def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:
+    """A function as a task of Prefect, which is tried again after each delay where a remote did not answer."""
+    from prefect import task
+    from prefect.cache_policies import NO_CACHE
+
+    decorated = task(
+        name=name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=len(delays_seconds),
+        retry_delay_seconds=list(delays_seconds),
+        retry_condition_fn=is_transient,
     )
+    return decorated(work)
 
 
 def is_transient(work: Any, task_run: Any, state: "State[Any]") -> bool:

@@ -10,14 +10,13 @@ not know. So the cost follows the size of the restored outputs, which DVC copies
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dvc.exceptions import DvcException
 from dvc.output import Output
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.internals import file_md5, locked_repo, open_repo, run_cache_entry
+from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, run_cache_entry
 from flows.dvc_repo.lock_file import recorded_all
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
@@ -52,7 +51,12 @@ def low_space(stages: Iterable[str]) -> list[str]:
 def drop_damaged(stage_name: str) -> list[str]:
     """Remove the damaged cache entries of what DVC would restore for a stage now; the paths of those outputs."""
     with locked_repo() as repo:
-        damaged = {str(out) for stage in repo.stage.collect(stage_name) for out in to_restore(stage) if _drop(out)}
+        damaged = {
+            str(out)
+            for stage in repo.stage.collect(stage_name)
+            for out in to_restore(stage)
+            if drop_damaged_files(out, _entries(out))
+        }
     return sorted(damaged)
 
 
@@ -69,9 +73,8 @@ def to_restore(stage: PipelineStage) -> list[Output]:
     return [out for out in source.outs if out.hash_info] if source else []
 
 
-@contextmanager
-def results_checked() -> Iterator[None]:
-    """Within this context, damaged cache files under the hash of a new result are dropped.
+def check_results() -> None:
+    """Let damaged cache files under the hash of a new result be dropped.
 
     DVC does not check what its cache has under a hash, and would replace the result with it.
     """
@@ -82,13 +85,9 @@ def results_checked() -> Iterator[None]:
         for out in stage.outs:
             if out.hash_info:
                 names = [entry.value for _, _, entry in out.obj or ()] if out.hash_info.isdir else []
-                _drop_files(out, [out.hash_info.value, *names])
+                drop_damaged_files(out, [out.hash_info.value, *names])
 
     Stage.save_outs = checking_save_outs
-    try:
-        yield
-    finally:
-        Stage.save_outs = save_outs
 
 
 def push_results(targets: Collection[str] = ()) -> None:
@@ -124,22 +123,6 @@ def require_remote_answers() -> None:
                 f"the DVC remote {repo.config['core'].get('remote')} cannot be read from here, and the results come "
                 f"back by it: {problem}"
             ) from None
-
-
-def _drop(out: Output) -> bool:
-    """Remove those of an output's cache files that are damaged; whether there were any."""
-    return _drop_files(out, _entries(out))
-
-
-def _drop_files(out: Output, names: Iterable[str]) -> bool:
-    damaged = False
-    for name in names:
-        path = Path(out.cache.oid_to_path(name))
-        if path.is_file() and file_md5(path) != name.removesuffix(".dir"):
-            path.chmod(0o644)
-            path.unlink()
-            damaged = True
-    return damaged
 
 
 def _entries(out: Output) -> Iterator[str]:

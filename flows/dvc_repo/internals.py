@@ -6,19 +6,18 @@ underscore of Repo, Stage and Output.
 
 import errno
 import io
+import json
 import logging
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 import dvc.lock
 import dvc.stage.run
-from dvc.cachemgr import CacheManager
 from dvc.data_cloud import DataCloud
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
@@ -32,9 +31,8 @@ from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
-from dvc_data.hashfile.hash_info import HashInfo
-from dvc_data.hashfile.state import State
 
+from stages.formats.revision.lock import file_md5
 from stages.runtime.atomic import atomic_write
 
 DVC_TMP = Path(".dvc/tmp")
@@ -51,14 +49,10 @@ def open_repo() -> Repo:
 
 
 @contextmanager
-def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
-    """DVC's repository, its lock held; with `read_all` every file is read, whatever DVC knows about it."""
+def locked_repo() -> Iterator[Repo]:
+    """DVC's repository, its lock held."""
     try:
         with open_repo() as repo, repo.lock:
-            if read_all:
-                repo.state.close()
-                repo.state = ReadingState(repo.root_dir, repo.site_cache_dir, repo.dvcignore)
-                repo.cache = CacheManager(repo)
             yield repo
     except sqlite3.OperationalError as error:
         # DVC's table of hashes is SQLite's, which has errors of its own.
@@ -68,48 +62,22 @@ def locked_repo(*, read_all: bool = False) -> Iterator[Repo]:
         raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
 
 
-class ReadingState(State):
-    """DVC's table of the hashes of files, of which an entry counts only after its file has been read.
+def forget_hashes(repo: Repo) -> dict[str, str]:
+    """Empty DVC's table of the hashes of files, and return its entries by path; each file is then read again.
 
     DVC does not read a file whose inode, size and mtime are those of its entry, so a change that restores them goes
-    unnoticed. What is read here corrects the table for all later commands.
+    unnoticed. What is read corrects the table for all later commands.
     """
+    known = {path: repo.state.hashes[path] for path in repo.state.hashes}
+    repo.state.hashes.clear()
+    return known
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._unread: dict[str, HashInfo | None] = {}
-        self._read: set[str] = set()
-        self.wrong: list[str] = []
-        """Files whose content was not what the table said."""
 
-    def get(self, path: str, fs: Any, info: Any = None) -> Any:
-        """The entry of a file; none before it has been read."""
-        return self._if_read(path, *super().get(path, fs, info=info))
-
-    def get_many(self, items: Iterable[str], fs: Any, infos: Any) -> Iterator[Any]:
-        """As `get`, for many files."""
-        for path, *entry in super().get_many(items, fs, infos):
-            yield path, *self._if_read(path, *entry)
-
-    def save(self, path: str, fs: Any, hash_info: HashInfo, info: Any = None) -> None:
-        """Keep the hash of a file that was read."""
-        self.save_many([(path, hash_info, info)], fs)
-
-    def save_many(self, items: Iterable[Any], fs: Any) -> None:
-        """As `save`, for many files."""
-        read = list(items)
-        for path, found, _ in read:
-            known = self._unread.pop(path, None)
-            if known is not None and known.name == found.name and known != found:
-                self.wrong.append(path)
-            self._read.add(path)
-        super().save_many(read, fs)
-
-    def _if_read(self, path: str, meta: Any, known: HashInfo | None) -> tuple[Any, Any]:
-        if path in self._read:
-            return meta, known
-        self._unread[path] = known
-        return None, None
+def changed_unnoticed(repo: Repo, known: Mapping[str, str]) -> list[str]:
+    """The files, relative to the root, that have another hash than the one that they were known by."""
+    pairs = {path: (json.loads(old), json.loads(repo.state.hashes.get(path) or "{}")) for path, old in known.items()}
+    wrong = (path for path, (old, new) in pairs.items() if old != new and old["checksum"] == new.get("checksum"))
+    return sorted(os.path.relpath(path, repo.root_dir) for path in wrong)
 
 
 @contextmanager
@@ -182,15 +150,18 @@ def drop_damaged_trees(outs: Iterable[Output]) -> None:
     """Remove lists of folders' files from DVC's cache that are damaged: DVC ends in a traceback over most of them."""
     for out in outs:
         if out.hash_info and out.hash_info.isdir:
-            path = Path(out.cache.oid_to_path(out.hash_info.value))
-            if path.is_file() and file_md5(path) != out.hash_info.value.removesuffix(".dir"):
-                path.unlink()
+            drop_damaged_files(out, [out.hash_info.value])
 
 
-def file_md5(path: Path) -> str:
-    """As DVC names its cache's files."""
-    with path.open("rb") as file:
-        return file_digest(file, "md5").hexdigest()
+def drop_damaged_files(out: Output, names: Iterable[str]) -> bool:
+    """Remove those of an output's files in DVC's cache, by their names there, that are damaged; whether any was."""
+    damaged = False
+    for name in names:
+        path = Path(out.cache.oid_to_path(name))
+        if path.is_file() and file_md5(path) != name.removesuffix(".dir"):
+            path.unlink()
+            damaged = True
+    return damaged
 
 
 def verify_downloads() -> None:
@@ -228,21 +199,18 @@ def poll_lock_every(seconds: float) -> None:
     dvc.lock.DEFAULT_TIMEOUT = 6 * seconds
 
 
-@contextmanager
-def dvc_prints_to(stream: object) -> Iterator[None]:
-    """While within, DVC's own messages go to `stream`, uncoloured."""
+def dvc_prints_to(stream: object) -> None:
+    """Let DVC's own messages go to `stream`, uncoloured."""
     for name in ("dvc", "dvc_objects", "dvc_data"):
         logging.getLogger(name).setLevel(logging.INFO)
         for handler in logging.getLogger(name).handlers:
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(stream)
                 handler.formatter.log_colors = False  # type: ignore[union-attr]
-    yield
 
 
-@contextmanager
-def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
-    """While within, the commands of stages print to `output`, not where DVC prints, and inherit the locks.
+def commands_get(output: int, locks: Sequence[int]) -> None:
+    """Let the commands of stages print to `output`, not where DVC prints, and inherit the locks.
 
     DVC has no setting for either: it passes to `subprocess.Popen` what `dvc.stage.run.prepare_kwargs` returns.
     """
@@ -253,10 +221,6 @@ def commands_get(output: int, locks: Sequence[int]) -> Iterator[None]:
         return {**original(*arguments, **options), **redirected}
 
     dvc.stage.run.prepare_kwargs = prepare_kwargs
-    try:
-        yield
-    finally:
-        dvc.stage.run.prepare_kwargs = original
 
 
 @contextmanager
@@ -281,9 +245,8 @@ def lock_file_written_whole(place: Callable[[Path, Any], object] | None = None) 
         serialization._dump_data = original
 
 
-@contextmanager
-def inputs_compared() -> Iterator[None]:
-    """Within this context, DVC records no stage whose dependencies changed after its command started.
+def compare_inputs() -> None:
+    """Let DVC record no stage whose dependencies changed after its command started.
 
     DVC reads them after the command has ended (treeverse/dvc #11058). A stage compares them itself until its end
     (stages/runtime/inputs.py); an edit between the two would be recorded, and its result restored for it.
@@ -306,7 +269,3 @@ def inputs_compared() -> Iterator[None]:
             )
 
     dvc.stage.run.prepare_kwargs, Stage.save_deps = noting_prepare_kwargs, comparing_save_deps
-    try:
-        yield
-    finally:
-        dvc.stage.run.prepare_kwargs, Stage.save_deps = prepare_kwargs, save_deps

@@ -34,10 +34,10 @@ def experiment_ref(baseline: str, name: str) -> str:
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
 
 
-def has_commit(commit: str) -> bool:
-    """Whether git has a commit here. A clone has no DVC experiment before `dvc exp pull`."""
+def has_commit(commit: str, folder: Path = Path()) -> bool:
+    """Whether git has a commit in a folder's repository. A clone has no DVC experiment before `dvc exp pull`."""
     command = ["git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:

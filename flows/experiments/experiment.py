@@ -93,7 +93,7 @@ class Comparison(Section):
     """Compared numbers."""
 
 
-class Table(Section):
+class TableSpec(Section):
     """Means over seeds: a row for each combination of levels, a column for each metric."""
 
     caption: str
@@ -108,24 +108,27 @@ class Table(Section):
     """Also the runs' own intervals of the metrics that have one."""
 
 
-class CurvesFigure(Section):
-    """Curves of the mean over seeds, with a band from the lowest to the highest: one for each combination of levels."""
+class Drawn(Section):
+    """What all figures have."""
 
-    kind: Literal["curves"]
     caption: str
     """What the figure shows."""
-    curve: Name
-    """One of `curves`."""
     log: list[Literal["x", "y"]] = Field(default_factory=list)
     """Logarithmic axes."""
 
 
-class PointsFigure(Section):
+class CurvesFigure(Drawn):
+    """Curves of the mean over seeds, with a band from the lowest to the highest: one for each combination of levels."""
+
+    kind: Literal["curves"]
+    curve: Name
+    """One of `curves`."""
+
+
+class PointsFigure(Drawn):
     """A point for each run: one metric against another, such as the loss against compute."""
 
     kind: Literal["points"]
-    caption: str
-    """What the figure shows."""
     x: Name
     """A metric."""
     y: Name
@@ -134,19 +137,15 @@ class PointsFigure(Section):
     """A marker for each level."""
     fit: Name | None = None
     """One of `fits`, drawn with its 95 % band."""
-    log: list[Literal["x", "y"]] = Field(default_factory=list)
-    """Logarithmic axes."""
 
 
-class LevelsFigure(Section):
+class LevelsFigure(Drawn):
     """A line for each combination of levels: its runs, and where it has several their mean with its 95 % t interval."""
 
     kind: Literal["levels"]
-    caption: str
-    """What the figure shows."""
     x: Name
     """A metric."""
-    log: list[Literal["x"]] = Field(default_factory=list)
+    log: list[Literal["x"]] = Field(default_factory=list)  # type: ignore[assignment]  # the other axis has names
     """Logarithmic axes."""
 
 
@@ -199,7 +198,7 @@ class Experiment(Section):
     """Power laws."""
     comparisons: dict[Name, Comparison] = Field(default_factory=dict)
     """Paired differences."""
-    tables: dict[Name, Table] = Field(default_factory=dict)
+    tables: dict[Name, TableSpec] = Field(default_factory=dict)
     """Means over seeds."""
     figures: dict[Name, Figure] = Field(default_factory=dict)
     """Plots."""

@@ -24,7 +24,7 @@ from flows.experiments.experiment import (
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
-from flows.experiments.runs import RECORD, Run, line_of, recorded_runs
+from flows.experiments.runs import RECORD, Run, line_of, runs_that_count
 from flows.experiments.statistics import SIGNIFICANT, PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
 from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
@@ -56,15 +56,7 @@ def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> 
     reached, values = reach(experiment.targets), read_params_file()
     require_written(name, experiment, reached)
     if runs is None:
-        of_cell: dict[str, list[Run]] = {}
-        for run in recorded_runs(results_folder(name, size) / RECORD):
-            of_cell.setdefault(run.cell, []).insert(0, run)
-        # One that was made with today's params counts before all others, then the newest.
-        runs = [
-            min(of_cell[cell.id], key=lambda run: bool(cell.moved(run.params, values, reached.params)))
-            for cell in cells
-            if cell.id in of_cell
-        ]
+        runs = runs_that_count(results_folder(name, size) / RECORD, cells, values, reached.params).values()
     return _results(tidy((bare_name(name), size), experiment, cells, runs, values, reached.params), name)
 
 

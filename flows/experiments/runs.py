@@ -5,20 +5,20 @@ an incomplete last line is ignored. A cell that ran again has several lines: of 
 the last one counts.
 """
 
-import csv
 import fcntl
 import hashlib
-import io
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict
 
+from flows.run.outcome import curve_points
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RECORD = "runs.jsonl"
 """In the folder of an experiment's results."""
 
-State = Literal["finished", "failed", "cancelled"]
+RunState = Literal["finished", "failed", "cancelled"]
 
 
 class Run(Section):
@@ -38,7 +38,7 @@ class Run(Section):
 
     cell: str
     """The cell's id."""
-    state: State
+    state: RunState
     """Only finished and failed runs are recorded."""
     experiment: str
     """The name of the DVC experiment; empty where a run failed."""
@@ -63,8 +63,61 @@ class Run(Section):
         return hashlib.sha256(json.dumps(self.params, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Cells that are to have runs; what of a run is recorded, and where."""
+
+    title: str
+    """Of what runs them, for people."""
+    cells: Sequence["Cell"]
+    targets: Sequence[str]
+    """The stages at which a run ends."""
+    reports: Collection[str]
+    """JSON files."""
+    curves: Collection[str]
+    """FILE:COLUMN."""
+    record: Path
+
+    @property
+    def files(self) -> set[str]:
+        """Those that the reports and curves are read from."""
+        return {*self.reports, *(location.partition(":")[0] for location in self.curves)}
+
+    def end(
+        self,
+        cell: "Cell",
+        state: RunState,
+        baseline: str,
+        params: dict[str, Any],
+        *,
+        commit: str = "",
+        texts: Mapping[str, str] | None = None,
+        message: str = "",
+    ) -> Run:
+        """The run of a cell that has ended, added to the record unless it was cancelled.
+
+        `texts` are those of the files that hold the reports and curves.
+        """
+        values, points = reports_and_curves(texts or {}, self.reports, self.curves)
+        run = Run(
+            cell=cell.id,
+            state=state,
+            experiment=cell.name if commit else "",
+            commit=commit,
+            baseline=baseline,
+            params=params,
+            reports=values,
+            curves=points,
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            message=message,
+        )
+        if state != "cancelled":
+            append_run(self.record, run)
+        return run
+
+
 RunCells = Callable[..., list[Run]]
-"""What runs cells and records them: here, or on a pool (flows/sweep/run_cells.py, pool.py), or one with arguments."""
+"""What runs the cells of a batch and records them: here, or on a pool (flows/sweep/run_cells.py, pool.py)."""
 
 
 def append_run(path: Path, run: Run) -> None:
@@ -80,41 +133,6 @@ def append_run(path: Path, run: Run) -> None:
         file.write(run.model_dump_json().encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def end_run(
-    path: Path,
-    cell: "Cell",
-    state: State,
-    baseline: str,
-    params: dict[str, Any],
-    reports: Collection[str],
-    curves: Collection[str],
-    *,
-    commit: str = "",
-    texts: Mapping[str, str] | None = None,
-    message: str = "",
-) -> Run:
-    """The run of a cell that has ended, added to the record unless it was cancelled.
-
-    `texts` are those of the files that hold the wanted reports and curves.
-    """
-    values, points = reports_and_curves(texts or {}, reports, curves)
-    run = Run(
-        cell=cell.id,
-        state=state,
-        experiment=cell.name if commit else "",
-        commit=commit,
-        baseline=baseline,
-        params=params,
-        reports=values,
-        curves=points,
-        ended=datetime.now(UTC).isoformat(timespec="seconds"),
-        message=message,
-    )
-    if state != "cancelled":
-        append_run(path, run)
-    return run
 
 
 def recorded_runs(path: Path) -> list[Run]:
@@ -137,6 +155,23 @@ def last_runs(path: Path) -> dict[str, Run]:
     return {run.cell: run for run in recorded_runs(path)}
 
 
+def runs_that_count(
+    path: Path, cells: Iterable["Cell"], values: Mapping[str, Any], read: Collection[str]
+) -> dict[str, Run]:
+    """Of each cell that has runs, by its id: the newest that was made with today's params.yaml, else the newest.
+
+    `values` are those of params.yaml, `read` the dotted keys that the runs' stages read.
+    """
+    of_cell: dict[str, list[Run]] = {}
+    for run in recorded_runs(path):
+        of_cell.setdefault(run.cell, []).insert(0, run)
+    return {
+        cell.id: min(of_cell[cell.id], key=lambda run: bool(cell.moved(run.params, values, read)))
+        for cell in cells
+        if cell.id in of_cell
+    }
+
+
 def line_of(path: Path, commit: str) -> int:
     """The number, from 1, of the line with the run whose DVC experiment is this commit; 0 for none."""
     return next((number for number, run in _lines(path) if run.commit == commit), 0)
@@ -145,23 +180,11 @@ def line_of(path: Path, commit: str) -> int:
 def reports_and_curves(
     texts: Mapping[str, str], reports: Collection[str], curves: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
-    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them.
-
-    A row of a curve is left out where its first column or the curve's own is empty or no number.
-    """
+    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them."""
     values: dict[str, Any] = {}
     for file in reports:
         with suppress(KeyError, ValueError):
             values[file] = json.loads(texts[file])
-    return values, {location: list(_points(texts, location)) for location in curves}
-
-
-def _points(texts: Mapping[str, str], location: str) -> Iterator[tuple[float, float]]:
-    file, _, column = location.partition(":")
-    rows: Iterable[dict[str, str]] = csv.DictReader(
-        io.StringIO(texts.get(file, "")), delimiter="\t" if file.endswith(".tsv") else ","
-    )
-    with suppress(csv.Error):
-        for row in rows:
-            with suppress(TypeError, ValueError):
-                yield float(next(iter(row.values()))), float(row.get(column) or "")
+    return values, {
+        location: list(curve_points(texts.get(location.partition(":")[0], ""), location)) for location in curves
+    }

@@ -13,7 +13,7 @@ from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, 
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import Table as TableSpec
+    from flows.experiments.experiment import TableSpec
 
 
 MOST_DECIMALS = 12

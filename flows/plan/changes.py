@@ -19,7 +19,9 @@ from stages.runtime.stage_code import file_changes, library_changes
 if TYPE_CHECKING:
     from flows.plan.stage_code import CodeFolder
 
-Kind = Literal["parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"]
+ReasonKind = Literal[
+    "parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"
+]
 
 FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
 
@@ -30,7 +32,7 @@ NAMED_AT_MOST = 10
 class Reason:
     """One thing that makes a stage run."""
 
-    kind: Kind
+    kind: ReasonKind
     what: str
     """The parameter, library, file or stage."""
     old: Any = None

@@ -21,15 +21,16 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import (
-    ReadingState,
     active_graph,
+    changed_unnoticed,
     drop_damaged_trees,
+    forget_hashes,
     in_order_of_repro,
     is_restorable,
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import LOCK_FILE, located
+from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.plan.changes import Reason, check_deps, reasons_to_run
 from flows.plan.policy import Policy, read_policy
 from flows.plan.stage_code import code_folders, unnoticed_code, writes_code
@@ -85,10 +86,10 @@ class Plan:
     """Every stage, upstreams first."""
 
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
-    unnoticed: tuple[str, ...] = ()
-    """With `read_all`: files whose content changed although their size and mtime did not."""
     secrets: frozenset[str] = frozenset()
     """The variables that some stage of the repository names as secrets, also one that is not in the plan."""
+    unnoticed: tuple[str, ...] = ()
+    """With `read_all`: files whose content changed although their size and mtime did not."""
 
     def __iter__(self) -> Iterator[PlannedStage]:
         return iter(self.stages)
@@ -108,11 +109,6 @@ class Plan:
         """What the stages that are to run are expected to take together, as far as that is known."""
         return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
 
-    @property
-    def dvc_files(self) -> list[str]:
-        """The dvc.yaml files that the stages are in."""
-        return sorted({str(located(stage.name)[0]) for stage in self.stages})
-
     def to_dict(self) -> list[dict[str, Any]]:
         """The plan as plain values, for JSON."""
         return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
@@ -131,16 +127,12 @@ def make_plan(
     """
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
-        with locked_repo(read_all=read_all) as repo:
+        with locked_repo() as repo:
+            known = forget_hashes(repo) if read_all else {}
             stages = _wanted(repo, targets, downstream)
             check_deps(repo, stages)
-            planned = tuple(_plan(repo, stages, force))
-            wrong = repo.state.wrong if isinstance(repo.state, ReadingState) else []
-            return Plan(
-                planned,
-                tuple(sorted(os.path.relpath(path, repo.root_dir) for path in wrong)),
-                frozenset(name for stage in repo.index.stages for name in _policy(stage).all_secrets),
-            )
+            secrets = frozenset(name for stage in repo.index.stages for name in _policy(stage).all_secrets)
+            return Plan(tuple(_plan(repo, stages, force)), secrets, tuple(changed_unnoticed(repo, known)))
     except DvcException as error:
         damaged = f"{LOCK_FILE}'" in str(error)
         remedy = (

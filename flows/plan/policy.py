@@ -15,10 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from stages.runtime.entry import UserError
 
 
-class Check(BaseModel):
-    """One condition of a gate on one metric."""
+class FlowSetting(BaseModel):
+    """What dvc.yaml says of a stage; a key that there is not is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Check(FlowSetting):
+    """One condition of a gate on one metric."""
 
     metric: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
     """FILE:KEY, e.g. `reports/evaluate.json:bits_per_byte`; a dotted key reaches inside."""
@@ -26,10 +30,8 @@ class Check(BaseModel):
     """The condition: the value may not be above this. Null: it only has to be a number."""
 
 
-class Curves(BaseModel):
+class Curves(FlowSetting):
     """A figure of curves that a stage writes while it works."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     title: str
     """Of the figure."""
@@ -39,10 +41,8 @@ class Curves(BaseModel):
     """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column."""
 
 
-class Show(BaseModel):
+class Show(FlowSetting):
     """What a run shows of a stage, once it is up to date. Where a file or a key does not exist, nothing is shown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
@@ -56,10 +56,8 @@ class Show(BaseModel):
     """A line for the end of a successful run: what to try next."""
 
 
-class Program(BaseModel):
+class Program(FlowSetting):
     """A program that belongs to a stage and is not its command. No shell runs it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     command: Annotated[str, Field(min_length=1)]
     """The program and its arguments."""
@@ -69,10 +67,8 @@ class Program(BaseModel):
     """Environment variables for this program, as for a stage."""
 
 
-class Policy(BaseModel):
+class Policy(FlowSetting):
     """Timeout, retries, resources, gate and pages of one stage."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Then the stage and all that it started are ended, and it has failed."""

@@ -30,7 +30,7 @@ from stages.runtime.stage_code import (
     stage_modules,
 )
 
-Value = TypeVar("Value")
+Found = TypeVar("Found")
 
 
 class ExpectedDependency(Dependency):  # type: ignore[misc]
@@ -74,7 +74,7 @@ class CodeFolder:
         paths = ((dep, Path(dep.fs_path)) for dep in stage.deps if dep.protocol == "local")
         return [dep for dep, path in paths if path.is_relative_to(self.path) or self.path.is_relative_to(path)]
 
-    def read_by(self, stages: Iterable[Stage], files: Mapping[Path, Value]) -> dict[Path, Value]:
+    def read_by(self, stages: Iterable[Stage], files: Mapping[Path, Found]) -> dict[Path, Found]:
         """Of files, relative to the root, those that stages depend on."""
         read = {Path(dep.fs_path) for stage in stages for dep in self.files_of(stage)}
         whole = not read.isdisjoint((self.path, *self.path.parents))

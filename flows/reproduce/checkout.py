@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from flows.dvc_repo.reach import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.fetch import unpack
 from flows.reproduce.revision import Revision, changed_code
@@ -59,7 +59,7 @@ def check_out(revision: Revision, source: str | None) -> Path:
     folder = git.folder if git is not None and not (archive and archive.whole) else ""
     if not checkout.exists():
         with atomic_folder(checkout) as partial:
-            _git(partial, "init", "--quiet")
+            output(["git", "init", "--quiet"], partial)
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
             project = inside(partial, folder)
@@ -111,14 +111,16 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
             raise UserError(f"{revision.asked}: `{value}` is no {name} that git could fetch")
     looked: list[str] = []
     for place in [source] if source else [str(Path.cwd()), git.origin]:
-        if place is None or (place == str(Path.cwd()) and not has_commit(Path(place), git.commit)):
+        if place is None or (place == str(Path.cwd()) and not has_commit(git.commit, Path(place))):
             looked += [place] if place else []
             continue
-        own = own_access() if place == source or place in remotes_of_this_project() else without_secrets()
+        # At a place that is the user's own git has the keys of the SSH agent, which no other gets.
+        is_own = place == source or place in remotes_of_this_project()
+        own = without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND") if is_own else ())
         fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit]
         done = run_quietly(fetch, checkout, own)
         if done.returncode == 0:
-            _git(checkout, "checkout", "--quiet", "--detach", git.commit)
+            output(["git", "checkout", "--quiet", "--detach", git.commit], checkout)
             return
         looked.append(f"{place} ({(done.stderr.strip() or 'no answer').splitlines()[-1]})")
     places = ", ".join(looked) or "no place is recorded"
@@ -129,25 +131,15 @@ def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None
     )
 
 
-def own_access() -> dict[str, str]:
-    """The variables of git at a place that is the user's own: with the keys of the SSH agent, which no other gets."""
-    return without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND"))
-
-
 def remotes_of_this_project() -> set[str]:
     """The URLs of the remotes of the repository around this folder, without credentials, as a record has them."""
-    said = _try_git(Path.cwd(), "config", "--get-regexp", r"^remote\..*\.url$").stdout
+    said = run_quietly(["git", "config", "--get-regexp", r"^remote\..*\.url$"], Path.cwd()).stdout
     return {without_credentials(line.partition(" ")[2]) for line in said.splitlines()}
 
 
 def address(place: str) -> str:
     """A place as git fetches from it in another folder."""
     return str(Path(place).absolute()) if Path(place).exists() else place
-
-
-def has_commit(project: Path, commit: str) -> bool:
-    """Whether the repository around a folder has a commit."""
-    return _try_git(project, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
 def lay_over(revision: Revision, checkout: Path) -> None:
@@ -265,11 +257,3 @@ def dvc_status(checkout: Path, stages: list[str]) -> dict[str, Any]:
     except DvcException as error:
         raise UserError(f"{checkout}: {first_line(error)}") from None
     return result
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return output(["git", *arguments], folder)
-
-
-def _try_git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run_quietly(["git", *arguments], folder)

@@ -1,6 +1,5 @@
-"""Programs that a reproduction starts, and the lock on its folder, which they hold as long as they live."""
+"""Programs that a reproduction starts, and the right to its folder, which they hold as long as they live."""
 
-import fcntl
 import os
 import re
 import shlex
@@ -8,15 +7,15 @@ import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.run.run_lock import held_locks, run_lock
 from stages.runtime.credentials import credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
 
-LOCK = "parrotflow-reproduce.lock"
-"""Its name is no common one: a folder that has it is one of a reproduction."""
+MARK = "parrotflow-reproduce"
+"""An empty file; a folder that has it is one of a reproduction."""
 
 KEPT = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|TERM|COLUMNS|LINES|NO_COLOR|TMPDIR|TEMP|TMP|"
@@ -39,47 +38,36 @@ SHOWN_LINES = 20
 """Of what a program that failed has printed."""
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Starts programs one at a time."""
+def run_python(python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Run a program of Python to its end, with its output in this terminal; its exit code.
 
-    lock: int
-    """A descriptor: whoever has it open keeps another reproduction out of the folder."""
+    A signal that asks to end is passed on, and the program's end is waited for: it saves what it has.
+    """
+    process = subprocess.Popen(
+        [str(python), *arguments],
+        cwd=folder,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        pass_fds=held_locks(),
+    )
+    asked_to_end = False
 
-    def run_python(self, python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
-        """Run a program of Python to its end, with its output in this terminal; its exit code.
+    def pass_on(number: int, frame: Any) -> None:
+        nonlocal asked_to_end
+        asked_to_end = True
+        process.send_signal(number)
 
-        A signal that asks to end is passed on, and the program's end is waited for: it saves what it has.
-        """
-        process = subprocess.Popen(
-            [str(python), *arguments],
-            cwd=folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            pass_fds=[self.lock],
-        )
-        asked_to_end = False
-
-        def pass_on(number: int, frame: Any) -> None:
-            nonlocal asked_to_end
-            asked_to_end = True
-            process.send_signal(number)
-
-        before = signal.signal(signal.SIGTERM, pass_on)
-        try:
-            while True:
-                try:
-                    code = process.wait()
-                    break
-                except KeyboardInterrupt:
-                    # The terminal has sent it to the program too.
-                    process.wait()
-                    raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        if asked_to_end:
-            raise SystemExit(EXIT_TERMINATED)
-        return code
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # the terminal has sent it to the program too
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if asked_to_end:
+        raise SystemExit(EXIT_TERMINATED)
+    return code
 
 
 def output(
@@ -118,27 +106,20 @@ def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, 
 
 
 @contextmanager
-def only_reproduction_in(work: Path) -> Iterator[Commands]:
+def only_reproduction_in(work: Path) -> Iterator[None]:
     """The right to work in a folder. Waits while another one, or what a killed one left running, has it.
 
     Raises UserError where the folder holds something else.
     """
-    if work.exists() and not (work / LOCK).exists() and (not work.is_dir() or any(work.iterdir())):
+    if work.exists() and not (work / MARK).exists() and (not work.is_dir() or any(work.iterdir())):
         raise UserError(
             f"{work}: is there, and is no folder of a reproduction; choose a new or an empty one with --folder"
         )
     private_state_dir()  # in which DVC keeps what it knows of the checkout's files
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting: a reproduction, or what a killed one left running, still works in {work}", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Commands(lock)
-    finally:
-        os.close(lock)
+    (work / MARK).touch()
+    with run_lock("`parrotflow reproduce`", wait=True, folder=work):
+        yield
 
 
 def failed(code: int) -> type[UserError]:

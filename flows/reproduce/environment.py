@@ -1,6 +1,5 @@
 """The interpreter that computes: this one if it has the locked versions, else a virtual environment made from them."""
 
-import json
 import re
 import shutil
 import sys
@@ -133,8 +132,7 @@ def probe(python: Path) -> Machine:
     if python == Path(sys.executable):
         return Machine.model_validate(probed())
     try:
-        text = output([str(python), "-I", str(PROBE)], Path.cwd())
-        return Machine.model_validate(json.loads(text))
+        return Machine.model_validate_json(output([str(python), "-I", str(PROBE)], Path.cwd()))
     except (OSError, ValueError, UserError) as error:
         raise UserError(f"{python}: no interpreter of Python 3.11 or newer ({first_line(error)})") from None
 

@@ -17,14 +17,13 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.checkout import check_code, check_out, write_back
-from flows.reproduce.commands import Commands, failed, only_reproduction_in
-from flows.reproduce.compare.card import compared_card, rendered_card
+from flows.reproduce.commands import failed, only_reproduction_in, run_python
+from flows.reproduce.compare.card import compared_card
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, Verdict, judge
-from flows.reproduce.consent import check_signature, require_consent
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.execution import environment_of
-from flows.reproduce.fetch import keep, opened, work_folder
+from flows.reproduce.fetch import check_signature, keep, opened, require_consent, work_folder
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
 from flows.reproduce.segment import compute_segment, find_segment, segment_lines
@@ -65,7 +64,7 @@ def reproduce(request: Request) -> int:
     with ExitStack() as held:
         with opened(request.revision) as found:
             work = work_folder(request.revision, found, request.folder)
-            commands = held.enter_context(only_reproduction_in(work))
+            held.enter_context(only_reproduction_in(work))
             revision = keep(request.revision, found, work)
         say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
@@ -78,16 +77,15 @@ def reproduce(request: Request) -> int:
         environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)
         say("execution", describe_execution(revision))
         for note in notes:
-            say_note(note)
+            say("", f"note: {note}")
 
         if segment is not None:
-            run_stages(revision.data_stages, checkout, interpreter, environment, commands)
-            steps = compute_segment(segment, revision, interpreter.python, checkout, environment, request, commands)
+            run_stages(revision.data_stages, checkout, interpreter, environment)
+            steps = compute_segment(segment, revision, interpreter.python, checkout, environment, request)
             print("\n".join(segment_lines(revision, segment, steps)), flush=True)
             return int(steps.verdict != "equal")
-        run_stages(list(revision.stages), checkout, interpreter, environment, commands)
-        rendered = rendered_card(revision, checkout, interpreter.python, environment)
-        card = compared_card(revision, checkout, rendered)
+        run_stages(list(revision.stages), checkout, interpreter, environment)
+        card = compared_card(revision, checkout, interpreter.python, environment)
         verdict = judge(revision, checkout, restored, interpreter.different, notes, card)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == NOT_REPRODUCED)
@@ -96,11 +94,6 @@ def reproduce(request: Request) -> int:
 def say(step: str, text: str) -> None:
     """A step that is done."""
     print(f"{step:<{WIDTH}} {text}", flush=True)
-
-
-def say_note(text: str) -> None:
-    """Something that is not as recorded, before anything is computed."""
-    say("", f"note: {text}")
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
@@ -131,7 +124,8 @@ def prepare(request: Request, revision: Revision, checkout: Path, signature: str
 
     What the first start has checked and asked is not checked and asked again.
     """
-    before = read_prepared(revision)
+    earlier = revision.work / PREPARED
+    before = Prepared.model_validate_json(earlier.read_bytes()) if earlier.exists() else None
     wanted = dict[str, list[str]]()
     if before is None:  # afterwards dvc.lock is that of this reproduction, which does not say what the code was
         write_back(revision, checkout)
@@ -150,12 +144,6 @@ def prepare(request: Request, revision: Revision, checkout: Path, signature: str
     return interpreter, restored
 
 
-def read_prepared(revision: Revision) -> Prepared | None:
-    """What an earlier start of the same command prepared; None the first time."""
-    file = revision.work / PREPARED
-    return Prepared.model_validate_json(file.read_bytes()) if file.exists() else None
-
-
 def prepare_data(request: Request, revision: Revision, checkout: Path, wanted: Mapping[str, list[str]]) -> list[str]:
     """Bring the data that can be pulled into the checkout, and of the `wanted` inputs those that are still needed.
 
@@ -165,7 +153,7 @@ def prepare_data(request: Request, revision: Revision, checkout: Path, wanted: M
     computed = {revision.training, *revision.data_stages} if request.segment else set(revision.stages)
     needed = [path for path, readers in wanted.items() if computed.intersection(readers).difference(restored)]
     for line in supply_inputs(revision, checkout, needed, request.data, request.token):
-        say_note(line)
+        say("", f"note: {line}")
     lacking = {stage for path, readers in wanted.items() if path not in needed for stage in readers}
     keep_restored(revision, checkout, restored, lacking.intersection(restored))
     return restored
@@ -194,9 +182,7 @@ def remember(
     atomic_write(revision.work / PREPARED, now.model_dump_json(indent=2) + "\n")
 
 
-def run_stages(
-    stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str], commands: Commands
-) -> None:
+def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str]) -> None:
     """Run stages, if there are any, with the checkout's own command. Raises UserError where one fails."""
     if not stages:
         return
@@ -206,7 +192,7 @@ def run_stages(
         arguments = ["-m", "dvc", "repro", *stages]
         for repaired in repair_after_kill(checkout):
             print(repaired, flush=True)
-    code = commands.run_python(interpreter.python, arguments, checkout, environment)
+    code = run_python(interpreter.python, arguments, checkout, environment)
     if code:
         raise failed(code)(
             f"the stages did not all run (exit code {code}, see above); the same command continues there"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.reproduce.commands import Commands, failed
+from flows.reproduce.commands import failed, run_python
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, NOT_REPRODUCED
 from flows.reproduce.request import Request
 from flows.reproduce.revision import Revision
@@ -16,7 +16,7 @@ from stages.runtime.entry import STATE_DIR, UserError
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
 
-EQUAL, DIFFERENT = 0, 1
+EXIT_EQUAL, EXIT_DIFFERENT = 0, 1
 """Exit codes of the training's module."""
 
 
@@ -95,14 +95,13 @@ def compute_segment(
     checkout: Path,
     environment: Mapping[str, str],
     request: Request,
-    commands: Commands,
 ) -> SegmentReport:
     """Compute one segment of the training again, by the checkout's code. Raises UserError where it cannot be."""
     result = revision.work / f"segment-{segment.first}-{segment.last}.json"
     result.unlink(missing_ok=True)
     checkpoints = checkpoint_folder(revision, request.checkpoints)
     command = segment_command(revision, segment, checkpoints, request.settings, result)
-    return judged_segment(commands.run_python(python, command, checkout, environment), result, segment)
+    return judged_segment(run_python(python, command, checkout, environment), result, segment)
 
 
 def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:

@@ -10,19 +10,20 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from flows.run import gate
 from flows.run.outcome import Event, Lines, Progress, RunOptions, RunResult, StageEnded, StageOutcome, StageStarted
-from flows.run.process import Request, StageRunner
+from flows.run.process import StageRequest, StageRunner
 from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
 from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
+    from flows.show.pages import StagePages
 
 PROGRESS_SECONDS = 5.0
 """Between two reports of a stage's progress."""
@@ -30,19 +31,6 @@ PROGRESS_SECONDS = 5.0
 LONGEST_LINE = 10_000
 
 _COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
-
-
-class Pages(Protocol):
-    """What shows one stage's part of a run, and asks for it; each call comes from a thread of the stage."""
-
-    def lines(self, texts: Sequence[str]) -> None:
-        """Show what the stage prints; never waits."""
-
-    def gate(self, table: str) -> None:
-        """Show how a gate was judged, in Markdown; never waits."""
-
-    def approves(self, given_up: Callable[[], bool]) -> str:
-        """Ask a person, until `given_up()`; why the stage may not run, or nothing for a yes."""
 
 
 @dataclass
@@ -91,7 +79,7 @@ class Attempts:
         """Whether a stage that has failed is to be attempted once more."""
         return name in self._tried
 
-    def attempt(self, name: str, number: int, before: Sequence[StageOutcome], pages: Pages) -> StageOutcome:
+    def attempt(self, name: str, number: int, before: Sequence[StageOutcome], pages: "StagePages") -> StageOutcome:
         """The `number`-th attempt at a stage, after the outcomes `before`. A fault of this program ends the run."""
         try:
             outcome = self._attempt(self.stages[name], number, before, pages)
@@ -117,7 +105,7 @@ class Attempts:
         return outcome
 
     def _attempt(
-        self, stage: "PlannedStage", number: int, before: Sequence[StageOutcome], pages: Pages
+        self, stage: "PlannedStage", number: int, before: Sequence[StageOutcome], pages: "StagePages"
     ) -> StageOutcome:
         name, resources = stage.name, stage.policy.resources
         instead = StageOutcome(name, "stopped", message="not started", begun=False)
@@ -141,7 +129,7 @@ class Attempts:
         while (left := end - time.monotonic()) > 0 and not self.given_up:
             self.runner.stopping.wait(min(left, 0.5))
 
-    def _refusal(self, stage: "PlannedStage", pages: Pages) -> str:
+    def _refusal(self, stage: "PlannedStage", pages: "StagePages") -> str:
         """Why a stage may not run: the table of its gate, or that a person said no. Empty where it may.
 
         A stage that turns out to be up to date is not judged, and one whose result is only restored needs no approval.
@@ -166,7 +154,7 @@ class Attempts:
             return pages.approves(lambda: self.given_up)
         return ""
 
-    def _run(self, stage: "PlannedStage", pages: Pages) -> StageOutcome:
+    def _run(self, stage: "PlannedStage", pages: "StagePages") -> StageOutcome:
         reported = time.monotonic()
 
         def take(lines: list[str]) -> None:
@@ -176,11 +164,11 @@ class Attempts:
                 return
             pages.lines(texts)
             self.on_event(Lines(stage.name, texts))
-            if time.monotonic() - reported >= PROGRESS_SECONDS and (count := last_count(texts)):
+            if time.monotonic() - reported >= PROGRESS_SECONDS and (count := read_count(texts)):
                 reported = time.monotonic()
                 self.on_event(Progress(stage.name, *count))
 
-        request = Request(
+        request = StageRequest(
             stage.name,
             force=self.options.force,
             pull=self.options.pull,
@@ -210,15 +198,10 @@ def run_result(run: Attempts) -> RunResult:
     return RunResult("Completed", f"{len(run.plan.to_do)} of {len(run.plan.stages)} stages were not up to date")
 
 
-def last_count(lines: Collection[str]) -> tuple[int, int] | None:
-    """The count of the last line that has one."""
-    return next((count for line in reversed([*lines]) if (count := read_count(line))), None)
-
-
-def read_count(line: str) -> tuple[int, int] | None:
-    """The done and the total of a line with `120/500` or `120 of 500`; None where there is none."""
-    found = _COUNT.search(line)
-    if not found:
-        return None
-    done, total = (int(number.replace(",", "")) for number in found.groups())
-    return (done, total) if total > 0 and done <= total else None
+def read_count(lines: Sequence[str]) -> tuple[int, int] | None:
+    """The done and the total of the last line with `120/500` or `120 of 500`; None where there is none."""
+    for found in filter(None, map(_COUNT.search, reversed(lines))):
+        done, total = (int(number.replace(",", "")) for number in found.groups())
+        if 0 < total >= done:
+            return done, total
+    return None

@@ -21,18 +21,18 @@ from dataclasses import asdict
 # Imported before the fork, so that no stage has to.
 from dvc.cli import main as dvc_main
 
-from flows.dvc_repo.cache import drop_damaged, results_checked
+from flows.dvc_repo.cache import check_results, drop_damaged
 from flows.dvc_repo.internals import (
     commands_get,
+    compare_inputs,
     dvc_prints_to,
-    inputs_compared,
     lacks_outputs,
     lock_file_written_whole,
     poll_lock_every,
     verify_downloads,
 )
 from flows.dvc_repo.lock_file import place_new
-from flows.run.process import END, Request, StageProcess
+from flows.run.process import END, StageProcess, StageRequest
 from flows.run.run_lock import held_locks
 from stages.runtime.entry import UserError
 
@@ -51,7 +51,7 @@ class DvcServer:
             command = [sys.executable, "-m", "flows.run.dvc_server"]
             self._process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
 
-    def start(self, request: Request) -> StageProcess:
+    def start(self, request: StageRequest) -> StageProcess:
         """Have a stage brought up to date in a new process. Raises UserError if the server is dead."""
         output, to_output = os.pipe()
         messages, to_messages = os.pipe()
@@ -88,13 +88,13 @@ def serve(requests: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             requests.close()
-            _bring_up_to_date_and_exit(Request(**json.loads(line)), *descriptors)
+            _reproduce_and_exit(StageRequest(**json.loads(line)), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         requests.sendall(f"{pid}".encode())
 
 
-def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *locks: int) -> None:
+def _reproduce_and_exit(request: StageRequest, output: int, messages: int, *locks: int) -> None:
     code = 1
     try:
         os.setsid()
@@ -108,27 +108,26 @@ def _bring_up_to_date_and_exit(request: Request, output: int, messages: int, *lo
                 os.environ[name] = value
         if request.folder:
             os.chdir(request.folder)
-        with (
-            dvc_prints_to(sys.stdout),
-            commands_get(output, locks),
-            inputs_compared(),
-            results_checked(),
-            lock_file_written_whole(place_new),
-        ):
-            code = bring_up_to_date(request)
+        # DVC is patched for good: this process is for one stage.
+        dvc_prints_to(sys.stdout)
+        commands_get(output, locks)
+        compare_inputs()
+        check_results()
+        poll_lock_every(LOCK_POLL_SECONDS)
+        verify_downloads()
+        with lock_file_written_whole(place_new):
+            code = reproduce_stage(request)
         print(f"{END}{code}", flush=True)
     finally:
         os._exit(code)
 
 
-def bring_up_to_date(request: Request) -> int:
+def reproduce_stage(request: StageRequest) -> int:
     """`dvc repro --single-item STAGE`; its exit code."""
     if request.check_cache and (damaged := drop_damaged(request.stage)):
         print(f"WARNING: damaged in DVC's cache, dropped there: {', '.join(damaged)}")
     # Other stages may work in the same repository, so DVC waits for its lock.
     arguments = ["--wait-for-lock", "repro", "--single-item", request.stage, *(["--force"] if request.force else [])]
-    poll_lock_every(LOCK_POLL_SECONDS)
-    verify_downloads()
     code = int(dvc_main([*arguments, *(["--pull"] if request.pull else [])]))
     if code == 0 and request.pull and lacks_outputs(request.stage):
         # With --pull DVC takes a stage for up to date whose outputs that are not cached are missing.

@@ -22,7 +22,7 @@ POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckedMetric:
     """One condition and how it came out."""
 
     metric: str
@@ -32,10 +32,10 @@ class Verdict:
     holds: bool
 
 
-def judge(checks: Sequence["Check"]) -> list[Verdict]:
+def judge(checks: Sequence["Check"]) -> list[CheckedMetric]:
     """Each check that has a bound. Raises UserError where a metric's file or key does not exist, or is no number."""
     return [
-        Verdict(check.metric.partition(":")[2], value, f"at most {check.at_most:g}", value <= check.at_most)
+        CheckedMetric(check.metric.partition(":")[2], value, f"at most {check.at_most:g}", value <= check.at_most)
         for check in checks
         for value in [read_value(check.metric)]
         if check.at_most is not None
@@ -53,7 +53,7 @@ def read_value(location: str) -> float:
     return float(value)
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
+def table(verdicts: Sequence[CheckedMetric]) -> str:
     """The verdicts in Markdown."""
     lines = ["| metric | value | condition | |", "|---|--:|---|---|"]
     for verdict in verdicts:

@@ -1,8 +1,11 @@
 """What a run is asked, what happens in it, and how its stages and it end: values that everything else passes on."""
 
+import csv
+import io
 import signal
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,7 +30,8 @@ class RunOptions:
     """What a user asks of a run."""
 
     targets: tuple[str, ...] = ()
-    """Stages with what they need; all stages when none is named."""
+    """Stages of dvc.yaml, with what they need; all stages when none is named."""
+    _: KW_ONLY
     force: bool = False
     """Run them even if they are up to date."""
     downstream: bool = False
@@ -147,3 +151,15 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
             if value := read_key(Path(file), key):
                 metrics[label] = value
     return metrics
+
+
+def curve_points(text: str, location: str) -> Iterator[tuple[float, float]]:
+    """The points of a curve, FILE:COLUMN, in its file's text, of which the first column is the horizontal axis.
+
+    A row is left out where one of the two is empty or no number.
+    """
+    file, _, column = location.partition(":")
+    with suppress(csv.Error):
+        for row in csv.DictReader(io.StringIO(text), delimiter="\t" if file.endswith(".tsv") else ","):
+            with suppress(TypeError, ValueError):
+                yield float(next(iter(row.values()))), float(row.get(column) or "")

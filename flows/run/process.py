@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flows.run.outcome import StageOutcome
-from flows.run.programs import group_lives, signal_group
+from flows.run.programs import group_lives, last_error, signal_group
 from stages.runtime.entry import EXIT_REFUSED
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ END = "\0end "
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StageRequest:
     """Bring one stage up to date."""
 
     stage: str
@@ -119,7 +119,7 @@ class StageRunner:
 
     def run(
         self,
-        request: Request,
+        request: StageRequest,
         on_lines: Callable[[list[str]], None],
         timeout_seconds: float | None = None,
         give_up: Callable[[], str] = lambda: "",
@@ -233,10 +233,7 @@ def describe_kill(for_memory: bool) -> str:
 
 
 def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], seconds: float) -> StageOutcome:
-    """What became of a stage, from DVC's messages; of a failure the stage's own last error, else DVC's.
-
-    An error of a stage is a line `error: ...` with the lines after it.
-    """
+    """What became of a stage, from DVC's messages; of a failure the stage's own last error, else DVC's."""
     if not messages or not messages[-1].startswith(END):
         return StageOutcome(name, "failed", seconds, describe_kill(False), -signal.SIGKILL)
     code = int(messages[-1].removeprefix(END))
@@ -245,8 +242,7 @@ def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], secon
         first = next((number for number, message in enumerate(messages) if message.startswith("ERROR: ")), 0)
         failure = "\n".join(message for message in messages[first:-1])
         found = _EXIT.search(failure)
-        errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-        own = "\n".join(lines[errors[-1] :] if errors else lines[-1:])
+        own = last_error(lines)
         message = own if found and own else failure
         exit_code = int(found.group(1)) if found else code
         return StageOutcome(name, "refused" if exit_code == EXIT_REFUSED else "failed", seconds, message, exit_code)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -28,7 +28,6 @@ GRACE_SECONDS = 10.0
 
 PREFLIGHT_SECONDS = 180.0
 """A preflight that takes longer is ended, with a warning."""
-
 
 FORECAST_SECONDS = 60.0
 """A forecast that takes longer is ended, with a warning."""
@@ -170,23 +169,40 @@ def run_preflight(
     """One preflight; what is to be shown of it."""
     later = f"{stage} may fail when its turn comes"
     try:
-        process = start(program, secrets)
+        lines, code = asked(program, secrets, redact, PREFLIGHT_SECONDS)
     except OSError as error:
         raise UserError(f"dvc.yaml: {stage}.meta.flow.preflight: `{program.command}`: {error}") from None
+    except UnavailableError as error:
+        return [f"warning: {error}; {later}"]
+    message = last_error(lines).removeprefix("error: ")
+    if code == EXIT_UNAVAILABLE:
+        return [f"warning: {message}; {later}"]
+    if code:
+        raise UserError(f"{message or f'`{program.command}` exited with {code}'}; nothing was started")
+    return lines
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """A program's last line `error: ...` with the lines after it, else its last line."""
+    errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    return "\n".join(lines[errors[-1] :] if errors else lines[-1:])
+
+
+def asked(
+    program: "Program", secrets: Collection[str], redact: Callable[[str], str], seconds: float
+) -> tuple[list[str], int]:
+    """The lines that a program prints, and its exit code.
+
+    Raises OSError where it does not start, UnavailableError where it takes longer, and was ended.
+    """
+    process = start(program, secrets)
     try:
-        output, _ = process.communicate(timeout=PREFLIGHT_SECONDS)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return [f"warning: `{program.command}` took longer than {PREFLIGHT_SECONDS:g} s and was ended; {later}"]
+        raise UnavailableError(f"`{program.command}` took longer than {seconds:g} s and was ended") from None
     finally:
         end(process)
-    lines = [redact(line) for line in output.splitlines()]
-    errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-    message = "\n".join(lines[errors[-1] :] if errors else lines[-1:]).removeprefix("error: ")
-    if process.returncode == EXIT_UNAVAILABLE:
-        return [f"warning: {message}; {later}"]
-    if process.returncode:
-        raise UserError(f"{message or f'`{program.command}` exited with {process.returncode}'}; nothing was started")
-    return lines
+    return [redact(line) for line in output.splitlines()], process.returncode
 
 
 def forecasts(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> Iterator[str]:
@@ -196,18 +212,12 @@ def forecasts(plan: "Plan", secrets: Collection[str], redact: Callable[[str], st
         if program is None or not program.when or stage.state == "restore":
             continue
         try:
-            process = start(program, secrets)
+            lines, code = asked(program, secrets, redact, FORECAST_SECONDS)
         except OSError as error:
             yield f"warning: `{program.command}` does not start: {error}"
-            continue
-        try:
-            output, _ = process.communicate(timeout=FORECAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            yield f"warning: `{program.command}` took longer than {FORECAST_SECONDS:g} s and was ended"
-            continue
-        finally:
-            end(process)
-        yield f"{stage.name}:"
-        yield from (f"  {redact(line)}" for line in output.splitlines())
-        if process.returncode:
-            yield f"warning: `{program.command}` exited with {process.returncode}"
+        except UnavailableError as error:
+            yield f"warning: {error}"
+        else:
+            yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
+            if code:
+                yield f"warning: `{program.command}` exited with {code}"

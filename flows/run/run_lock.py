@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,8 @@ import psutil
 from stages.runtime.entry import UserError
 
 LOCK = Path(".parrotflow/run.lock")
+
+print_at_once = partial(print, flush=True)
 
 ENDING_SECONDS = 120.0
 """How long the next run waits for the stage of one that was killed: it saves what it has, and ends by itself."""
@@ -32,17 +35,13 @@ _killed: list[str] = []
 """What the locks said of killed runs that this process has taken over."""
 
 
-def _print_at_once(text: str) -> None:
-    print(text, flush=True)
-
-
 @contextmanager
 def run_lock(
     name: str,
     *,
     wait: bool = False,
     folder: Path = Path(),
-    say: Callable[[str], None] = _print_at_once,
+    say: Callable[[str], None] = print_at_once,
 ) -> Iterator[None]:
     """Lock a workspace; within a lock that this process already holds, do nothing.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from stages.runtime.entry import UserError
+from stages.runtime.entry import parsed_whole_number, whole_number
 
 STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
 RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
@@ -80,15 +80,8 @@ def slots_of_this_machine() -> Slots:
     capacity: dict[str, int] = {}
     for item in filter(None, os.environ.get(RESOURCES_VARIABLE, "").split(",")):
         name, _, number = item.partition("=")
-        capacity[name.strip()] = _whole(RESOURCES_VARIABLE, item, number)
-    at_once = os.environ.get(STAGES_AT_ONCE_VARIABLE) or "2"
-    return Slots(_whole(STAGES_AT_ONCE_VARIABLE, at_once, at_once), capacity)
-
-
-def _whole(variable: str, given: str, number: str) -> int:
-    if not number.strip().isdecimal() or int(number) < 1:
-        raise UserError(f"{variable}: `{given}`: expected a whole number from 1 on")
-    return int(number)
+        capacity[name.strip()] = parsed_whole_number(f"{RESOURCES_VARIABLE}: `{item}`", number)
+    return Slots(whole_number(STAGES_AT_ONCE_VARIABLE, 2), capacity)
 
 
 ACCELERATOR = "accelerator"

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from flows.dvc_repo.reach import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import Points
-from flows.experiments.runs import Run, RunCells, last_runs
+from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs
 from flows.search.proposals import (
     Proposal,
     cell_of_trial,
@@ -39,8 +39,8 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import EXIT_CONTINUE, UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
 
-RECORD, JOURNAL, SPENT = "runs.jsonl", "optuna.log", "spent.json"
-"""In searches/NAME/: the runs; the study; the time that all calls took."""
+JOURNAL, SPENT = "optuna.log", "spent.json"
+"""In searches/NAME/, besides the record of runs: the study; the time that all calls took."""
 
 CLOCK_WRITTEN_EVERY_SECONDS = 10.0
 
@@ -55,7 +55,7 @@ class UnfinishedError(UserError):
 class Found:
     """What a search has found so far."""
 
-    plan: "Plan"
+    prepared: "PreparedSearch"
     trials: list[FrozenTrial]
     runs: Mapping[str, Run]
     """Those that are recorded, by their cells."""
@@ -64,7 +64,7 @@ class Found:
 
     def text(self) -> str:
         """For people."""
-        return f"{self.plan.report(self.trials, self.runs)}\nEnded: {self.ended}."
+        return f"{self.prepared.report(self.trials, self.runs)}\nEnded: {self.ended}."
 
 
 def run_search(name: str, run_cells: RunCells | None) -> Found:
@@ -73,43 +73,45 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
     Raises UserError on faults of the file, if the first runs all fail, and if the file or params.yaml has changed
     since; UnfinishedError where a run was killed.
     """
-    plan = read_plan(name)
-    known = last_runs(plan.folder / RECORD)
-    study = open_study(plan.folder / JOURNAL, plan.path.stem, plan.written, write=run_cells is not None)
+    prepared = prepared_search(name)
+    known = last_runs(prepared.folder / RECORD)
+    study = open_study(prepared.folder / JOURNAL, prepared.path.stem, prepared.written, write=run_cells is not None)
     trials = study.get_trials() if study else []
-    plan.require_same_params(map(plan.cell, trials), known)
-    while not (ended := plan.spent(trials, known)):
-        after, batch = plan.batch(trials)
+    prepared.require_same_params(map(prepared.cell, trials), known)
+    while not (ended := prepared.spent(trials, known)):
+        after, batch = prepared.batch(trials)
         if not batch:
             ended = "every run of the space was made"
             break
         done = [known[item.cell.id] for item in batch if item.cell.id in known]
         if run_cells and not trials and len(done) == len(batch) and all(run.state == "failed" for run in done):
             known = {}  # nothing has worked yet, so it is tried again
-        plan.require_same_params((item.cell for item in batch), known)
+        prepared.require_same_params((item.cell for item in batch), known)
         missing = [item.cell for item in batch if item.cell.id not in known]
-        if missing and (ended := "the rest is not run yet" if run_cells is None else plan.late()):
+        if missing and (ended := "the rest is not run yet" if run_cells is None else prepared.late()):
             batch = batch[: next(n for n, item in enumerate(batch) if item.cell.id not in known)]
         elif missing and run_cells:
-            known |= {run.cell: run for run in plan.run(missing, trials[:after], run_cells)}
+            known |= {run.cell: run for run in prepared.run(missing, trials[:after], run_cells)}
         new = [
-            judged(plan.search, trials[:after], number, item, known[item.cell.id], plan.params)
+            judged(prepared.search, trials[:after], number, item, known[item.cell.id], prepared.params)
             for number, item in enumerate(batch, len(trials))
         ]
         if study and run_cells:
             if not trials:
-                plan.require_not_all_failed(new)
+                prepared.require_not_all_failed(new)
             study.add_trials(new)
             remove_stopped(new)
         trials += new
         if missing and run_cells:
-            print(*(progress(plan.search, trials, trial, plan.cell(trial)) for trial in new), sep="\n", flush=True)
+            print(
+                *(progress(prepared.search, trials, trial, prepared.cell(trial)) for trial in new), sep="\n", flush=True
+            )
         if ended:
             break
     if run_cells:
-        atomic_write(plan.folder / "best.md", f"{plan.search.question}\n\n{plan.report(trials, known)}")
-        atomic_write(plan.folder / "runs.csv", runs_csv(plan.search, trials, known))
-    return Found(plan, trials, known, ended)
+        atomic_write(prepared.folder / "best.md", f"{prepared.search.question}\n\n{prepared.report(trials, known)}")
+        atomic_write(prepared.folder / "runs.csv", runs_csv(prepared.search, trials, known))
+    return Found(prepared, trials, known, ended)
 
 
 def remove_stopped(trials: Iterable[FrozenTrial]) -> None:
@@ -120,7 +122,7 @@ def remove_stopped(trials: Iterable[FrozenTrial]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreparedSearch:
     """A search with the params.yaml that its runs change."""
 
     path: Path
@@ -162,15 +164,9 @@ class Plan:
             return stop[1] if stop else ""
 
         with self._clock():
-            runs = run_cells(
-                cells,
-                title=f"search {self.path.stem}",
-                targets=self.search.targets,
-                reports=self.search.reports,
-                curves=self.search.curves,
-                record=self.folder / RECORD,
-                stop_early=stop_early if rule else None,
-            )
+            search, title = self.search, f"search {self.path.stem}"
+            batch = Batch(title, cells, search.targets, search.reports, search.curves, self.folder / RECORD)
+            runs = run_cells(batch, stop_early=stop_early if rule else None)
         unfinished = [
             f"{self.path}: {cell.name} ({cell.label}) has no result yet: {run.message}"
             for cell, run in zip(cells, runs, strict=True)
@@ -250,7 +246,7 @@ class Plan:
             write()
 
 
-def read_plan(name: str) -> Plan:
+def prepared_search(name: str) -> PreparedSearch:
     """Read the file and try every bound and every choice on params.yaml. Raises UserError."""
     written, path, params = read_search(name), search_path(name), read_params_file()
     if not re.fullmatch(r"\w[\w-]*(\.[\w-]+)*", path.stem):
@@ -270,4 +266,4 @@ def read_plan(name: str) -> Plan:
                 raise UserError(f"stop_early.steps: {key} of {PARAMS_FILE} is no number of steps: {steps!r}")
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
-    return Plan(path, written, search, params, reached.params)
+    return PreparedSearch(path, written, search, params, reached.params)

@@ -4,7 +4,6 @@ All of it is data; what it looks like is the business of who shows it. Numbers, 
 write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.run.outcome import outcome_rows, shown_metrics, up_to_date
+from flows.run.outcome import curve_points, outcome_rows, shown_metrics, up_to_date
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_key
+from stages.runtime.section import flatten, read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
@@ -105,18 +104,13 @@ def all_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
                 values = json.loads(Path(file).read_text(encoding="utf-8"))
             except ValueError as error:
                 raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
-            metrics |= _numbers(values, f"{Path(file).stem}.")
+            leaves = flatten(values, f"{Path(file).stem}.") if isinstance(values, dict) else {}
+            metrics |= {
+                name: value
+                for name, value in leaves.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
     return metrics
-
-
-def _numbers(values: Any, prefix: str) -> dict[str, float]:
-    numbers: dict[str, float] = {}
-    for key, value in values.items() if isinstance(values, dict) else ():
-        if isinstance(value, dict):
-            numbers |= _numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers[f"{prefix}{key}"] = value
-    return numbers
 
 
 def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -154,14 +148,7 @@ def read_curves(figures: Iterable["Curves"]) -> list[dict[str, Any]]:
 
 
 def _points(location: str) -> list[tuple[float, float]]:
-    file, _, column = location.partition(":")
-    if not Path(file).is_file():
-        return []
-    with Path(file).open(encoding="utf-8", newline="") as table:
-        rows = list(csv.DictReader(table, delimiter="\t" if file.endswith(".tsv") else ","))
-    if not rows or column not in rows[0]:
-        return []
-    first = next(iter(rows[0]))
-    step = -(-len(rows) // MOST_POINTS)
-    kept = [*rows[: len(rows) - 1 : step], rows[-1]]
-    return [(float(row[first]), float(row[column])) for row in kept if row[column]]
+    file = Path(location.partition(":")[0])
+    points = list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
+    step = max(1, -(-len(points) // MOST_POINTS))
+    return [*points[:-1:step], *points[-1:]]

@@ -98,14 +98,14 @@ def draw(figures: list[dict[str, Any]]) -> str:
 
 
 class StagePages:
-    """What Prefect's pages show of one stage, by its task run, and ask for it."""
+    """What Prefect's pages show of one stage, by its task run, and ask for it; called in a thread of the stage."""
 
     def __init__(self, stage: str, pages: PrefectPages, say: Callable[[str], None], *, in_terminal: bool) -> None:
         self.stage, self._pages, self._say, self._in_terminal = stage, pages, say, in_terminal
         self._logger = get_run_logger()
 
     def lines(self, texts: Sequence[str]) -> None:
-        """Log lines; those that were printed at once in one entry, since each costs as much as thousands of letters."""
+        """Log lines without waiting, those printed at once in one entry: each costs as much as thousands of letters."""
         entry: list[str] = []
         letters = 0
         for text in texts:
@@ -117,12 +117,12 @@ class StagePages:
         self._logger.info("%s", "\n".join(entry))
 
     def gate(self, table: str) -> None:
-        """Show how a gate was judged."""
+        """Show how a gate was judged, in Markdown, without waiting."""
         text = f"### Gate of {self.stage}\n\n{table}\n"
         self._pages.show(Artifact(f"gate-{self.stage}", "markdown", text, "Gate"))
 
     def approves(self, given_up: Callable[[], bool]) -> str:
-        """Ask a person."""
+        """Ask a person, until `given_up()`; why the stage may not run, or nothing for a yes."""
         if self._in_terminal:
             return ask_in_terminal(self.stage, given_up)
         answers: list[bool] = []

@@ -54,7 +54,7 @@ class Server:
     auth: str = ""
     """`user:password`, as Prefect's PREFECT_API_AUTH_STRING; empty where there is none."""
     pid: int = 0
-    """Of a server of this project."""
+    """Of a server of this project on this machine; 0 of another one."""
     has_pages: bool = True
 
     @property
@@ -62,23 +62,9 @@ class Server:
         """The address for a browser."""
         return os.environ.get("PREFECT_UI_URL") or self.api.removesuffix("/api")
 
-    def page_of(self, flow_run: str | None) -> str:
-        """The address of a flow run's page."""
-        return f"{self.pages}/runs/flow-run/{flow_run}"
-
     def environment(self) -> dict[str, str]:
         """The variables by which Prefect's programs find it."""
         return {"PREFECT_API_URL": self.api} | ({"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {})
-
-    @property
-    def port(self) -> int:
-        """Of a server on this machine."""
-        return urllib.parse.urlsplit(self.api).port or 0
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is a server of this project."""
-        return bool(self.pid)
 
     def answers(self) -> bool:
         """Whether it is up."""
@@ -109,7 +95,7 @@ def server_for_runs() -> Server:
     """
     global _for_runs
     reach_loopback()
-    if _for_runs is not None and (_for_runs.answers() or not _for_runs.is_here):
+    if _for_runs is not None and (_for_runs.answers() or not _for_runs.pid):
         return _for_runs
     found = None if _for_runs else configured_server()
     if found is not None and not found.answers():
@@ -119,7 +105,7 @@ def server_for_runs() -> Server:
         )
         found = None
     # Prefect has read the address already, if this is not the first run of this process.
-    _for_runs = found or _start_child(_for_runs.port if _for_runs else free_port())
+    _for_runs = found or _start_child((_for_runs and urllib.parse.urlsplit(_for_runs.api).port) or free_port())
     os.environ.update(_for_runs.environment())
     return _for_runs
 

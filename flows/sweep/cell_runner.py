@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
-from flows.experiments.runs import Run, State, end_run, reports_and_curves
+from flows.experiments.runs import Batch, Run, RunState, reports_and_curves
 from flows.run.outcome import GOOD, StageOutcome
-from flows.run.process import Request, StageRunner
+from flows.run.process import StageRequest, StageRunner
 from flows.run.slots import Devices
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.runtime.entry import UserError
@@ -26,24 +26,8 @@ if TYPE_CHECKING:
 
 CURVES_READ_EVERY_SECONDS = 3.0
 
-StopEarly = Callable[["Cell", Mapping[str, "Points"]], str]
+ReasonToStop = Callable[["Cell", Mapping[str, "Points"]], str]
 """Given a cell and its curves so far, by FILE:COLUMN: why it stops early; empty while it continues."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What of a cell is recorded, and where."""
-
-    targets: Collection[str]
-    reports: Collection[str]
-    curves: Collection[str]
-    path: Path
-    head: str
-    """The commit from which the clones were made."""
-    save_experiment: Callable[[Path, str, Collection[str]], str]
-    """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
-    discard: Callable[[str], None]
-    """Remove the clone of a cell."""
 
 
 @dataclass(kw_only=True)
@@ -54,8 +38,14 @@ class CellRunner(StageRunner):
     """By their ids."""
     folders: Mapping[str, Path]
     """Their project folders."""
-    recorded: Recorded
-    stop_early: StopEarly | None = None
+    batch: Batch
+    head: str
+    """The commit from which the clones were made."""
+    save_experiment: Callable[[Path, str, Collection[str]], str]
+    """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
+    discard: Callable[[str], None]
+    """Remove the clone of a cell."""
+    stop_early: ReasonToStop | None = None
     devices: Devices = field(default_factory=Devices)
     runs: dict[str, Run] = field(default_factory=dict)
     """Of the cells that have ended."""
@@ -77,7 +67,7 @@ class CellRunner(StageRunner):
 
     def run(
         self,
-        request: Request,
+        request: StageRequest,
         on_lines: Callable[[list[str]], None],
         timeout_seconds: float | None = None,
         give_up: Callable[[], str] = lambda: "",
@@ -115,7 +105,7 @@ class CellRunner(StageRunner):
             if self.stop_early is None or time.monotonic() - read < CURVES_READ_EVERY_SECONDS:
                 return ""
             read = time.monotonic()
-            curves = reports_and_curves(self._live_texts(cell), (), self.recorded.curves)[1]
+            curves = reports_and_curves(self._live_texts(cell), (), self.batch.curves)[1]
             return self.stop_early(self.cells[cell], curves)
 
         return reason
@@ -123,7 +113,7 @@ class CellRunner(StageRunner):
     def _live_texts(self, cell: str) -> dict[str, str]:
         """The curves that a training has written so far; its reports, which HEAD may carry too, are older ones."""
         texts = {}
-        for location in self.recorded.curves:
+        for location in self.batch.curves:
             file = Path(location.partition(":")[0])
             with suppress(OSError):
                 found = (self.folders[cell] / CHECKPOINTS).glob(f"*/curves/{file.name}")
@@ -137,14 +127,13 @@ class CellRunner(StageRunner):
         """Make a DVC experiment of a cell that has ended well, record it and remove its clone."""
         folder = self.folders[cell]
         with self._lock:
-            commit = self.recorded.save_experiment(folder, self.cells[cell].name, self.recorded.targets)
-            locations = {location.partition(":")[0] for location in self.recorded.curves}
+            commit = self.save_experiment(folder, self.cells[cell].name, self.batch.targets)
             texts = {}
-            for file in {*self.recorded.reports, *locations}:
+            for file in self.batch.files:
                 with suppress(OSError):
                     texts[file] = (folder / file).read_text(encoding="utf-8", errors="replace")
             self._append(cell, "finished", commit=commit, texts=texts)
-        self.recorded.discard(cell)
+        self.discard(cell)
 
     def end_once(self, cell: str, message: str) -> None:
         """Record that a cell has failed, unless it has ended already: two of its stages may fail at once."""
@@ -157,8 +146,7 @@ class CellRunner(StageRunner):
         texts = self._live_texts(cell)
         self._append(cell, "failed" if record else "cancelled", message=message, texts=texts)
 
-    def _append(self, cell: str, state: State, **found: Any) -> None:
-        recorded, params = self.recorded, read_params_file(self.folders[cell] / "params.yaml")
-        wanted = (recorded.reports, recorded.curves)
-        self.runs[cell] = end_run(recorded.path, self.cells[cell], state, recorded.head, params, *wanted, **found)
+    def _append(self, cell: str, state: RunState, **found: Any) -> None:
+        params = read_params_file(self.folders[cell] / "params.yaml")
+        self.runs[cell] = self.batch.end(self.cells[cell], state, self.head, params, **found)
         self.on_ended(self.runs[cell])

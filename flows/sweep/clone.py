@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import yaml
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
-from dvc.stage import PipelineStage
+from dvc.repo import Repo
+from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.reach import CHANGES_NO_RESULT, experiment_ref, files_of_templates
@@ -23,7 +24,15 @@ from flows.dvc_repo.repair import repair_after_kill
 from flows.environment import dvc_state_within
 from flows.plan.stage_code import writes_code
 from flows.project import yaml_text
-from flows.sweep.committed import changed_code, git, is_below, own_environment, require_committed, uncommitted_code
+from flows.sweep.committed import (
+    changed_code_since,
+    git,
+    give_identity,
+    is_below,
+    own_environment,
+    require_committed,
+    uncommitted_code,
+)
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
@@ -42,13 +51,6 @@ LINKS = "reflink,hardlink,copy"
 NAMED_INPUTS = ("evaluate.sets", "evaluate.baselines", "train.start_from", "tokenizer.folder")
 """Parameters that may name files and folders which are no deps. `evaluate.previous` is meant to move."""
 
-NAMELESS = {
-    f"GIT_{role}_{what}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "parrotflow"), ("EMAIL", "parrotflow@localhost"))
-}
-"""Where git has no identity on this machine."""
-
 
 def project_cache() -> str:
     """The folder of the project's cache."""
@@ -56,7 +58,7 @@ def project_cache() -> str:
         return str(repo.cache.local_cache_dir)
 
 
-def bring_up_to_date(
+def prepare(
     cell: "Cell",
     head: str,
     clone: Path,
@@ -79,6 +81,7 @@ def bring_up_to_date(
     # A killed git leaves its locks; no other process uses the clone.
     for lock in (clone / ".git").rglob("*.lock"):
         lock.unlink()
+    give_identity(clone)
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
@@ -208,12 +211,8 @@ def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_pa
     try:
         require_listed(cells, targets)
         with open_repo() as repo:
-            with_code = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
-            stages = {stage for stage in with_code if not writes_code(stage)}
-            outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
-            read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - {PARAMS_FILE.absolute()}
-            read |= {Path(stage.path) for stage in stages} | files_of_templates(stages) - {PARAMS_FILE.absolute()}
-            read |= {PARAMS_FILE.absolute()} if with_params else set()
+            with_code, stages, outs, read = read_by(repo, targets)
+            read |= {Path(stage.path) for stage in stages} | ({PARAMS_FILE.absolute()} if with_params else set())
     except DvcException as error:
         raise UserError(f"dvc: {error}") from None
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
@@ -239,12 +238,8 @@ def changed_since(commit: str, targets: Iterable[str], sources: str = "") -> lis
     """
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
     with open_repo() as repo:
-        with_code = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
-        stages = {stage for stage in with_code if not writes_code(stage)}
-        outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
-        read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} - outs - {PARAMS_FILE.absolute()}
-        read |= {Path(stage.path) for stage in stages if not stage.cmd}
-        read |= files_of_templates(stages) - {PARAMS_FILE.absolute()}
+        with_code, stages, outs, read = read_by(repo, targets)
+        read = read - outs | {Path(stage.path) for stage in stages if not stage.cmd}
         files = {os.path.relpath(stage.path) for stage in stages if isinstance(stage, PipelineStage)}
         names = {stage.name.partition("@")[0] for stage in stages if isinstance(stage, PipelineStage)}
     if not git(Path(), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False):
@@ -254,7 +249,17 @@ def changed_since(commit: str, targets: Iterable[str], sources: str = "") -> lis
     for file in sorted(files):
         before, now = _stages_at(commit, file), _stages_at("HEAD", file)
         changed += sorted(name for name in (*names, "vars") if before.get(name) != now.get(name))
-    return [*changed, *changed_code(commit, with_code, sources)]
+    return [*changed, *changed_code_since(commit, with_code, sources)]
+
+
+def read_by(repo: Repo, targets: Iterable[str]) -> tuple[set[Stage], set[Stage], set[Path], set[Path]]:
+    """The targets with the stages before them, those of them that do not record code, the outputs of all stages, and
+    what those stages read, without params.yaml."""
+    with_code = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+    stages = {stage for stage in with_code if not writes_code(stage)}
+    outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
+    read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} | files_of_templates(stages)
+    return with_code, stages, outs, read - {PARAMS_FILE.absolute()}
 
 
 def _stages_at(commit: str, file: str) -> dict[str, object]:
@@ -269,12 +274,11 @@ def _stages_at(commit: str, file: str) -> dict[str, object]:
 
 def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
     """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError."""
-    identity = {} if git(folder, "var", "GIT_AUTHOR_IDENT", check=False) else NAMELESS
     head = git(folder, "rev-parse", "HEAD")
     # What stages have written and DVC does not cache, such as reports that no commit has yet.
     new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()
     included = [word for file in new for word in ("--include-untracked", file)]
-    _dvc(folder, "exp", "save", "--quiet", "--force", "--name", name, *included, *targets, **identity)
+    _dvc(folder, "exp", "save", "--quiet", "--force", "--name", name, *included, *targets)
     return fetch_experiment(git(folder, "rev-parse", "--show-toplevel"), experiment_ref(head, name))
 
 
@@ -285,10 +289,10 @@ def fetch_experiment(source: str, ref: str) -> str:
     return git(Path(), "rev-parse", ref)
 
 
-def _dvc(folder: Path, *arguments: str, **variables: str) -> None:
+def _dvc(folder: Path, *arguments: str) -> None:
     """Run DVC in a clone. Raises UserError where it fails."""
     command = [sys.executable, "-m", "dvc", *arguments]
-    environment = own_environment() | dvc_state_within(folder) | variables
+    environment = own_environment() | dvc_state_within(folder)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"dvc {arguments[0]}: {done.stderr.strip()[-1000:]}")

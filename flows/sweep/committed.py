@@ -45,7 +45,14 @@ def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError
     return done.stdout.strip("\n")
 
 
-def unpack(folder: Path, commit: str, names: Iterable[str], into: Path) -> None:
+def give_identity(folder: Path) -> None:
+    """Let commits be made in a repository of ours where this machine has no identity for git."""
+    if not git(folder, "var", "GIT_COMMITTER_IDENT", check=False):
+        git(folder, "config", "user.name", "parrotflow")
+        git(folder, "config", "user.email", "parrotflow@localhost")
+
+
+def unpack_commit(folder: Path, commit: str, names: Iterable[str], into: Path) -> None:
     """Write what a folder has under some names at a commit; names that it does not have are left out."""
     if there := git(folder, "ls-tree", "--name-only", commit, "--", *names).splitlines():
         archive = into / ".tar"
@@ -109,7 +116,7 @@ def codes_at(commit: str, root: Path, params: str) -> Mapping[Path, StageCode]:
     file is not Python.
     """
     with TemporaryDirectory() as folder:
-        unpack(root, commit, [*PACKAGES, str(REQUIREMENTS_LOCK)], Path(folder))
+        unpack_commit(root, commit, [*PACKAGES, str(REQUIREMENTS_LOCK)], Path(folder))
         Path(folder, PARAMS_FILE).write_text(params, encoding="utf-8")
         try:
             return stage_codes(Path(folder))
@@ -129,7 +136,7 @@ def uncommitted_code(stages: Collection[Stage]) -> list[str]:
     return found
 
 
-def changed_code(commit: str, stages: Collection[Stage], sources: str) -> list[str]:
+def changed_code_since(commit: str, stages: Collection[Stage], sources: str) -> list[str]:
     """What of the code that stages use differs between a commit and HEAD."""
     found = []
     for folder in code_folders(stages):

@@ -22,17 +22,17 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.dvc_repo.cache import require_remote_answers
 from flows.dvc_repo.reach import experiment_ref, texts_at
-from flows.experiments.runs import Run, State, end_run, last_runs
+from flows.experiments.runs import Batch, Run, RunState, last_runs
 from flows.run.outcome import StoppedError
 from flows.run.process import stopped_by_signals
 from flows.run.run_lock import run_lock
 from flows.sweep import clone
-from flows.sweep.cell_runner import StopEarly
+from flows.sweep.cell_runner import ReasonToStop
 from flows.sweep.committed import git
 from flows.sweep.flow_runs import FlowRuns
 from flows.sweep.live import Live
 from flows.sweep.plan import Job, computed_contents, jobs_of, require_unguarded, working_in
-from flows.sweep.standing import known_and_to_run
+from flows.sweep.run_cells import known_and_to_run
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 
@@ -55,15 +55,10 @@ PLANNING = clone.CLONES / "plan"
 
 
 def run_cells_on_pool(
-    cells: Sequence["Cell"],
+    batch: Batch,
     *,
     pool: str,
-    title: str,
-    targets: Sequence[str],
-    reports: Collection[str],
-    curves: Collection[str],
-    record: Path,
-    stop_early: StopEarly | None = None,
+    stop_early: ReasonToStop | None = None,
     wait: bool = False,
 ) -> list[Run]:
     """As `run_cells`, on the workers of a pool. `stop_early` is not asked: curves are seen when a cell has ended.
@@ -71,20 +66,21 @@ def run_cells_on_pool(
     Raises UserError before anything runs where the workers could not get the commit or share results, StoppedError
     after Ctrl-C: the flow runs are then cancelled.
     """
-    with run_lock(title, wait=wait):
-        head, values = commit_for_workers(targets, cells), read_params_file()
-        require_unguarded(targets)
+    with run_lock(batch.title, wait=wait):
+        head, values = commit_for_workers(batch.targets, batch.cells), read_params_file()
+        require_unguarded(batch.targets)
         flow_runs = FlowRuns(pool)
-        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves})
+        known, to_run = known_and_to_run(batch)
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
-            jobs = jobs_of(contents_of(to_run, head, targets), names, targets, head)
-            again = {id_ for id_, run in last_runs(record).items() if run.state == "failed" and run.baseline == head}
-            live = Live(title, to_run, (), len(known))
-            on_pool = OnPool(flow_runs, head, values, to_run, jobs, again, record, reports, curves, live)
+            jobs = jobs_of(contents_of(to_run, head, batch.targets), names, batch.targets, head)
+            last = last_runs(batch.record)
+            again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
+            live = Live(batch.title, to_run, (), len(known))
+            on_pool = OnPool(flow_runs, head, values, to_run, jobs, again, batch, live)
             with stopped_by_signals(on_pool.stopping.set), live:
                 known |= on_pool.run()
-    return [known[cell.id] for cell in cells]
+    return [known[cell.id] for cell in batch.cells]
 
 
 def commit_for_workers(targets: Sequence[str], cells: Sequence["Cell"] = ()) -> str:
@@ -122,7 +118,7 @@ def contents_of(cells: Mapping[str, "Cell"], head: str, targets: Sequence[str]) 
     """For each cell, by its id, its stages with hashes of what they compute."""
     contents, cache = {}, clone.project_cache()
     for name, cell in cells.items():
-        with working_in(clone.bring_up_to_date(cell, head, PLANNING, cache=cache)):
+        with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
             contents[name] = computed_contents(targets)
     clone.discard(PLANNING.absolute())
     return contents
@@ -141,9 +137,7 @@ class OnPool:
     jobs: Sequence[Job]
     again: Collection[str]
     """Cells whose failure at this commit is recorded, and which are to be tried again."""
-    record: Path
-    reports: Collection[str]
-    curves: Collection[str]
+    batch: Batch
     live: Live
     stopping: threading.Event = field(default_factory=threading.Event)
     runs: dict[str, Run] = field(default_factory=dict)
@@ -181,7 +175,7 @@ class OnPool:
         busy = {*self._waiting, *(job.key for job, _ in self._watched.values())}
         for job in [job for job in self._waiting.values() if not busy & set(job.waits_for)]:
             attempts = self.flow_runs.of_job(job.key)
-            if attempts and type_of(attempts[-1]) == StateType.CANCELLING:
+            if attempts and attempts[-1].state_type == StateType.CANCELLING:
                 self._give_up_if_silent(attempts[-1])
                 continue
             if not (attempts and self._counts(job, attempts[-1])):
@@ -192,7 +186,7 @@ class OnPool:
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
-        match type_of(newest):
+        match newest.state_type:
             case StateType.COMPLETED:
                 return job.shared or bool(self._ref_at_origin(job))
             case StateType.FAILED:
@@ -228,7 +222,7 @@ class OnPool:
         elif run.state is None or not run.state.is_final():
             return False
         elif not run.state.is_completed():
-            state: State = "failed" if run.state.is_failed() else "cancelled"
+            state: RunState = "failed" if run.state.is_failed() else "cancelled"
             self._without_result(job, state, run.state.message or f"its flow run was {(run.state.name or '').lower()}")
         elif not job.shared:
             try:
@@ -244,17 +238,16 @@ class OnPool:
         """Fetch a cell's DVC experiment and record it. Raises UserError where a remote does not give it."""
         name = self.cells[cell].name
         commit = clone.fetch_experiment("origin", experiment_ref(self.head, name))
-        files = {*self.reports, *(location.partition(":")[0] for location in self.curves)}
         try:
-            texts = texts_at(commit, files)
+            texts = texts_at(commit, self.batch.files)
         except Exception as error:  # each kind of remote has errors of its own
             problem = str(error) or type(error).__name__
             raise UserError(f"the results of {name} cannot be read from the DVC remote: {problem}") from error
-        if absent := sorted({*self.reports} - texts.keys()):
+        if absent := sorted({*self.batch.reports} - texts.keys()):
             raise UserError(f"the results of {name}: neither git nor the DVC remote has {', '.join(absent)}")
         self._append(cell, "finished", commit=commit, texts=texts)
 
-    def _without_result(self, job: Job, state: State, message: str) -> None:
+    def _without_result(self, job: Job, state: RunState, message: str) -> None:
         """No cell of a job has a result: they failed, which is recorded, or their flow run is gone."""
         for cell in job.cells:
             if cell not in self.runs:
@@ -262,10 +255,9 @@ class OnPool:
         ended = set(self.runs)
         self._waiting = {key: job for key, job in self._waiting.items() if not set(job.cells) <= ended}
 
-    def _append(self, cell: str, state: State, **found: Any) -> None:
+    def _append(self, cell: str, state: RunState, **found: Any) -> None:
         params = self.cells[cell].params(self.values)
-        wanted = (self.reports, self.curves)
-        self.runs[cell] = end_run(self.record, self.cells[cell], state, self.head, params, *wanted, **found)
+        self.runs[cell] = self.batch.end(self.cells[cell], state, self.head, params, **found)
         self.live.on_ended(self.runs[cell])
 
     def _ref_at_origin(self, job: Job) -> str:
@@ -273,7 +265,7 @@ class OnPool:
         return git(Path(), "ls-remote", "origin", ref)
 
     def _note(self) -> None:
-        at_work = sum(type_of(run) == StateType.RUNNING for _, run in self._watched.values())
+        at_work = sum(run.state_type == StateType.RUNNING for _, run in self._watched.values())
         self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
     def _give_up_if_silent(self, run: FlowRun) -> None:
@@ -288,8 +280,3 @@ class OnPool:
             f"stopped; {len(self.runs)} of {len(self.cells)} cells are done, {len(self._watched)} flow runs are "
             "cancelled; the same command continues"
         )
-
-
-def type_of(run: FlowRun) -> StateType | None:
-    """Of a flow run's state."""
-    return run.state.type if run.state else None

@@ -1,4 +1,4 @@
-"""Cells of an experiment or a search, from their clones to their records.
+"""Cells of an experiment or a search: which have a current result, and the others from their clones to their records.
 
 The stages of all cells are tasks of one flow run, which share its slots and resources. The project stays locked, so no
 other run of it takes the same cores.
@@ -6,22 +6,24 @@ other run of it takes the same cores.
 
 import contextlib
 import signal
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flows.experiments.runs import Run, last_runs
+from flows.dvc_repo.reach import reach
+from flows.experiments.runs import Batch, Run, last_runs, runs_that_count
 from flows.run.attempt import Attempts
 from flows.run.dvc_server import DvcServer
 from flows.run.outcome import GOOD, TRANSIENT, Event, RunOptions, StageEnded, StageOutcome, StoppedError
 from flows.run.run_lock import run_lock
 from flows.show.artifacts import Artifact
 from flows.sweep import clone
-from flows.sweep.cell_runner import CellRunner, Recorded, StopEarly
+from flows.sweep.cell_runner import CellRunner, ReasonToStop
+from flows.sweep.committed import sources_of
 from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
-from flows.sweep.standing import known_and_to_run
+from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -30,15 +32,10 @@ if TYPE_CHECKING:
 
 
 def run_cells(
-    cells: Sequence["Cell"],
+    batch: Batch,
     *,
-    title: str,
-    targets: Sequence[str],
-    reports: Collection[str],
-    curves: Collection[str],
-    record: Path,
     carry_out: "CarryOut",
-    stop_early: StopEarly | None = None,
+    stop_early: ReasonToStop | None = None,
     clones: Path = clone.CLONES,
     alone: bool = False,
     on_worker: bool = False,
@@ -46,29 +43,28 @@ def run_cells(
 ) -> list[Run]:
     """Run the cells that the record has no current result of; the runs of all cells, in their order.
 
-    Each ends at `targets`. A cell's reports and curves (FILE:COLUMN) go into `record` as soon as it has ended, failed
-    ones with their message; the clones of these stay in `clones`. With `alone` nothing comes from the project's caches,
-    and no DVC experiment is made. With `on_worker` missing results come from the DVC remote, no DVC experiment is made,
-    and the clones stay: the worker's flow sends off what they hold. `carry_out` runs their stages, where there are any.
+    A cell is recorded as soon as it has ended, a failed one with its message; its clone then stays in `clones`. With
+    `alone` nothing comes from the project's caches, and no DVC experiment is made. With `on_worker` missing results
+    come from the DVC remote, no DVC experiment is made, and the clones stay: the worker's flow sends off what they
+    hold. `carry_out` runs their stages, where there are any.
 
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
-    with run_lock(title, wait=wait), contextlib.closing(DvcServer()) as server:
-        head = clone.head_commit(targets, cells)
-        known, to_run = known_and_to_run(cells, record, targets, {*reports, *curves})
-        finished = {cell for cell, run in last_runs(record).items() if run.state == "finished"}
+    with run_lock(batch.title, wait=wait), contextlib.closing(DvcServer()) as server:
+        head = clone.head_commit(batch.targets, batch.cells)
+        known, to_run = known_and_to_run(batch)
+        finished = {cell for cell, run in last_runs(batch.record).items() if run.state == "finished"}
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
-            return [known[cell.id] for cell in cells]
-        print(f"{title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
+            return [known[cell.id] for cell in batch.cells]
+        print(f"{batch.title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
         cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
         folders = {
-            name: clone.bring_up_to_date(cell, head, clones / name, own_cache, cache=cache)
-            for name, cell in to_run.items()
+            name: clone.prepare(cell, head, clones / name, own_cache, cache=cache) for name, cell in to_run.items()
         }
         save = (lambda *_: "") if alone or on_worker else clone.save_experiment
-        plan = plan_of_all(folders, targets)
-        live = Live(title, to_run, [stage.name for stage in plan.to_do], len(known))
+        plan = plan_of_all(folders, batch.targets)
+        live = Live(batch.title, to_run, [stage.name for stage in plan.to_do], len(known))
 
         def discard(cell: str) -> None:
             if not on_worker:
@@ -78,16 +74,66 @@ def run_cells(
             server,
             cells=to_run,
             folders=folders,
-            recorded=Recorded(targets, reports, curves, record, head, save, discard),
+            batch=batch,
+            head=head,
+            save_experiment=save,
+            discard=discard,
             stop_early=stop_early,
             on_ended=live.on_ended,
         )
-        options = RunOptions(tuple(targets), keep_going=True, pull=on_worker, wait=wait)
+        options = RunOptions(tuple(batch.targets), keep_going=True, pull=on_worker, wait=wait)
         run = run_stages(plan, options, runner, live, carry_out)
     if run.cancelled:
         raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
     all_runs = known | runner.runs
-    return [all_runs[cell.id] for cell in cells]
+    return [all_runs[cell.id] for cell in batch.cells]
+
+
+def known_and_to_run(batch: Batch) -> tuple[dict[str, Run], dict[str, "Cell"]]:
+    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids."""
+    known = {cell: found.run for cell, found in standings(batch).items() if found.run and not found.reason}
+    return known, {cell.id: cell for cell in batch.cells if cell.id not in known}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a cell stands."""
+
+    run: Run | None
+    """The one that counts: the newest with today's values of params.yaml, else the newest."""
+    reason: str
+    """Why the cell would run; empty where its run is finished and what it would give now."""
+    failed: bool = False
+    """Whether it would run only because it failed: it waits for `--retry`."""
+
+
+def standings(batch: Batch) -> dict[str, Standing]:
+    """Where each cell stands, by its id.
+
+    A run is what its cell would give now if it was made with the same values of all that its stages read of
+    params.yaml, if no file that they read and no code that they use has changed since, and if it has all reports and
+    curves that are wanted.
+    """
+    values, keys = read_params_file(), reach(batch.targets).params
+    counting = runs_that_count(batch.record, batch.cells, values, keys)
+    changed: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, Standing] = {}
+    for cell in batch.cells:
+        run = counting.get(cell.id)
+        if run is None:
+            found[cell.id] = Standing(None, "not run yet")
+            continue
+        key = (run.baseline, sources_of(cell.params(values)))
+        if key not in changed:
+            changed[key] = clone.changed_since(key[0], batch.targets, key[1])
+        absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
+        if causes := [*cell.moved(run.params, values, keys), *changed[key]]:
+            found[cell.id] = Standing(run, f"{', '.join(causes[:3])} changed since")
+        elif run.state != "finished":
+            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
+        else:
+            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
+    return found
 
 
 def run_stages(plan: "Plan", options: RunOptions, runner: CellRunner, live: Live, carry_out: "CarryOut") -> Attempts:

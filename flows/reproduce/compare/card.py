@@ -44,8 +44,10 @@ SHOWN = 100
 """Characters of a line."""
 
 
-def rendered_card(revision: Revision, checkout: Path, python: Path, environment: Mapping[str, str]) -> Path | str:
-    """The folder with the rendered files; why there is none, in words."""
+def compared_card(
+    revision: Revision, checkout: Path, python: Path, environment: Mapping[str, str]
+) -> ComparedStage | str:
+    """The comparison of a card that is rendered again; why there is none, in words."""
     if CARD not in revision.provenance.files:
         return "the revision has no card"
     if not (checkout / Path(*CARD_COMMAND.split("."))).with_suffix(".py").is_file():
@@ -57,7 +59,7 @@ def rendered_card(revision: Revision, checkout: Path, python: Path, environment:
     done = run_quietly(command, project, {**environment, "PYTHONPATH": str(checkout)})
     if done.returncode:
         return f"it could not be rendered: {(done.stderr.strip() or f'exit code {done.returncode}').splitlines()[-1]}"
-    return project / "rendered"
+    return compare_card(revision, project / "rendered", same_weights=same_weights(revision, checkout))
 
 
 def lay_out(revision: Revision, checkout: Path, project: Path) -> None:
@@ -90,7 +92,7 @@ def compare_card(revision: Revision, rendered: Path, *, same_weights: bool) -> C
         *picture_differences(revision.folder / CURVES, rendered / CURVES),
         *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
     ]
-    return ComparedStage(CARD_STAGE, "different" if differences else "identical", 3, [], differences)
+    return ComparedStage(CARD_STAGE, "different" if differences else "identical", [], differences)
 
 
 def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> Iterator[FileDifference]:
@@ -157,10 +159,3 @@ def source_differences(published: InputListing | None, found: InputListing | Non
         extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
         shown = [json.dumps(value, ensure_ascii=False)[:SHOWN] for value in (left, right)]
         yield FileDifference(INPUTS, FieldDifference(field, shown[0], shown[1], extent))
-
-
-def compared_card(revision: Revision, checkout: Path, rendered: Path | str) -> ComparedStage | str:
-    """The comparison of a card that was rendered again, or why there is none."""
-    if isinstance(rendered, str):
-        return rendered
-    return compare_card(revision, rendered, same_weights=same_weights(revision, checkout))

@@ -42,14 +42,16 @@ NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, 
 
 Weight = Literal["rounding", "versions", "content"]
 
-Kind = Literal["publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"]
+CauseKind = Literal[
+    "publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Something that was not as recorded and can explain a difference."""
 
-    kind: Kind
+    kind: CauseKind
     fact: str
 
 
@@ -90,8 +92,6 @@ class ComparedStage:
     name: str
     state: Literal["identical", "restored", "different", "not run"]
     """restored: not computed here, its recorded outputs were pulled."""
-    outputs: int
-    """How many outputs were compared."""
     different_inputs: list[Cause]
     """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
     differences: list[FileDifference]
@@ -246,7 +246,7 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
     recorded = revision.stages[stage]
     outs = recorded.get("outs", [])
     if found is None:
-        return ComparedStage(stage, "not run", 0, [], [])
+        return ComparedStage(stage, "not run", [], [])
     differences = list(different_files(revision, checkout, stage))
     named = [difference.file for difference in differences]
     new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
@@ -261,7 +261,6 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
     return ComparedStage(
         stage,
         "different" if differences else state,
-        len(outs),
         inputs,
         differences,
         [file for file in named if any(overlaps(path, file) for path in as_recorded)],
@@ -297,7 +296,7 @@ def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found:
             changes = changed_code(revision, checkout, path)
             yield from (Cause(kind, f"{name}: {how}") for kind, name, how in changes)
         elif not revision.is_made(path):
-            kind: Kind = "code" if path.endswith(".py") else "data"
+            kind: CauseKind = "code" if path.endswith(".py") else "data"
             yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")
 
 

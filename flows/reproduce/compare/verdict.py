@@ -10,9 +10,9 @@ from flows.reproduce.compare.files import (
     CARD_STAGE,
     ROUNDING,
     Cause,
+    CauseKind,
     ComparedStage,
     FileDifference,
-    Kind,
     compare_stages,
     same_weights,
 )
@@ -31,7 +31,7 @@ from stages.runtime.entry import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
-OF_A_KIND: dict[Kind, tuple[str, ...]] = {
+OF_A_KIND: dict[CauseKind, tuple[str, ...]] = {
     "hardware": ("device", "device_type", "cpu_flags", "cpu_capability", "isa_limits", "precision"),
     "threads": (
         *("processes", "machines", "threads_per_process", "distributed"),
@@ -59,7 +59,6 @@ class ComparedSet:
     published_interval: Interval | None
     """None of a set of one document, which cannot vary, and where there is no value."""
     found: float
-    found_interval: Interval | None
     equal: bool
     reason: str
     """Why it is equal, or not."""
@@ -93,11 +92,10 @@ def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMe
 
 def of_one_alone(name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None) -> ComparedSet:
     """A set that only one of the two evaluations has."""
-    (ours, our_ends), (theirs, their_ends) = (
-        (one.bits_per_byte, one.interval_95.bits_per_byte) if one else (math.nan, None) for one in (published, found)
-    )
+    ours, theirs = (one.bits_per_byte if one else math.nan for one in (published, found))
+    interval = published.interval_95.bits_per_byte if published else None
     reason = "not published" if published is None else "not measured here"
-    return ComparedSet(name, ours, our_ends, theirs, their_ends, False, reason)
+    return ComparedSet(name, ours, interval, theirs, False, reason)
 
 
 def compare_set(
@@ -117,7 +115,7 @@ def compare_set(
     else:
         equal = our_ends[0] <= theirs <= our_ends[1] and their_ends[0] <= ours <= their_ends[1]
         reason = "each within the other's interval" if equal else "not within each other's intervals"
-    return ComparedSet(name, ours, our_ends, theirs, their_ends, equal, reason)
+    return ComparedSet(name, ours, our_ends, theirs, equal, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from flows.dvc_repo.cache import drop_damaged, low_space, push_results
 from flows.plan.graph import make_plan
 from flows.run.dvc_server import DvcServer
-from flows.run.process import Request, StageRunner
+from flows.run.process import StageRequest, StageRunner
 from tests.flows.toy import make_toy, repro
 
 CACHE = Path(".dvc/cache/files/md5")
@@ -121,7 +121,7 @@ def test_what_a_remote_sends_damaged_is_not_taken(tmp_path: Path, monkeypatch: p
     (folder / "left.txt").unlink()
 
     with contextlib.closing(DvcServer()) as server:
-        outcome = StageRunner(server).run(Request("left", pull=True, check_cache=True), print)
+        outcome = StageRunner(server).run(StageRequest("left", pull=True, check_cache=True), print)
 
     assert outcome.result == "ran", outcome.message
     assert (folder / "left.txt").read_text() == "012"
@@ -181,7 +181,7 @@ def test_a_pull_is_not_over_while_an_output_is_missing_that_no_cache_has(
     monkeypatch.chdir(folder)
 
     with contextlib.closing(DvcServer()) as server:
-        outcome = StageRunner(server).run(Request("one", pull=True, check_cache=True), print)
+        outcome = StageRunner(server).run(StageRequest("one", pull=True, check_cache=True), print)
 
     assert outcome.result in ("ran", "restored"), outcome.message
     assert (folder / "metric.txt").exists()
@@ -203,7 +203,7 @@ def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
     for name in ("one.txt", "metric.txt", "dvc.lock"):
         Path(name).unlink()
     with contextlib.closing(DvcServer()) as server:
-        outcome = StageRunner(server).run(Request("one", pull=True, check_cache=True), print)
+        outcome = StageRunner(server).run(StageRequest("one", pull=True, check_cache=True), print)
     assert outcome.result == "restored", outcome.message
     assert Path("metric.txt").exists()
 
@@ -217,7 +217,7 @@ def test_a_damaged_file_of_the_cache_does_not_replace_a_right_result(
     damage("012")
 
     with contextlib.closing(DvcServer()) as server:
-        outcome = StageRunner(server).run(Request("left", force=True), print)
+        outcome = StageRunner(server).run(StageRequest("left", force=True), print)
 
     assert outcome.result == "ran", outcome.message
     assert (folder / "left.txt").read_text() == "012"

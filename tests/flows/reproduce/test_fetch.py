@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from flows.reproduce.consent import check_signature
-from flows.reproduce.fetch import opened
+from flows.reproduce.fetch import check_signature, opened
 from stages.formats.revision.layout import PROVENANCE
 from stages.formats.revision.verify import TRUSTED_KEY
 from stages.runtime.entry import UserError

@@ -10,7 +10,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
-from flows.reproduce.commands import LOCK, only_reproduction_in, output
+from flows.reproduce.commands import MARK, only_reproduction_in, output
 from flows.reproduce.compare.files import Cause, ComparedStage, FieldDifference, FileDifference, Weight
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, of_one_alone, pairs, unexplained
 from flows.reproduce.data import copied, pull
@@ -134,19 +134,19 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
         pass
     for _ in range(2):
         with only_reproduction_in(tmp_path / "new"):
-            assert (tmp_path / "new" / LOCK).exists()
+            assert (tmp_path / "new" / MARK).exists()
 
 
 @pytest.mark.parametrize(("weight", "count"), [("content", 1), ("versions", 1), ("rounding", 0)])
 def test_no_interval_excuses_the_benchmark_of_the_same_weights(tmp_path: Path, weight: Weight, count: int) -> None:
     difference = FileDifference("reports/harness.json", FieldDifference("acc", "0.9", "0.5", weight=weight))
-    stages = [ComparedStage("harness", "different", 1, [], [difference])]
+    stages = [ComparedStage("harness", "different", [], [difference])]
 
     assert len(list(unexplained(make_revision(tmp_path), stages, {}))) == count
 
 
 def test_an_input_that_was_changed_after_the_check_of_the_code_is_said_whatever_the_verdict() -> None:
-    stage = ComparedStage("train", "identical", 1, [Cause("data", "train.py: md5 a -> b")], [])
+    stage = ComparedStage("train", "identical", [Cause("data", "train.py: md5 a -> b")], [])
 
     said = verdict_lines(Verdict(BIT_IDENTICAL, [stage], []))
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.compare.card import compared_card, rendered_card
+from flows.reproduce.compare.card import compared_card
+from flows.reproduce.compare.files import ComparedStage
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
-from flows.reproduce.consent import check_signature
+from flows.reproduce.fetch import check_signature
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import Request
 from flows.reproduce.revision import read_revision
@@ -211,10 +212,10 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     assert verify_files(tmp_path / "work/revision") == []
     revision = read_revision("main", tmp_path / "work/revision")
 
-    rendered = rendered_card(revision, rebuilt, Path(sys.executable), environment(rebuilt))
-    verdict = judge(revision, rebuilt, [], {}, [], compared_card(revision, rebuilt, rendered))
+    card = compared_card(revision, rebuilt, Path(sys.executable), environment(rebuilt))
+    verdict = judge(revision, rebuilt, [], {}, [], card)
 
-    assert isinstance(rendered, Path), rendered
+    assert isinstance(card, ComparedStage), card
     assert verdict.result == NOT_REPRODUCED
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
 

@@ -14,7 +14,7 @@ import pytest
 
 from flows.run import run_lock as module
 from flows.run.dvc_server import DvcServer
-from flows.run.process import Request, StageRunner
+from flows.run.process import StageRequest, StageRunner
 from flows.run.run_lock import run_lock
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import environment, toy
@@ -29,7 +29,7 @@ def test_a_stage_that_dvc_does_not_know_fails_with_dvcs_message(
 ) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "toy"))
     with contextlib.closing(DvcServer()) as server:
-        outcome = StageRunner(server).run(Request("no-such-stage"), print)
+        outcome = StageRunner(server).run(StageRequest("no-such-stage"), print)
 
     assert outcome.result == "failed"
     assert "'no-such-stage' not found" in outcome.message
@@ -39,7 +39,7 @@ def test_a_stage_gets_the_variables_of_its_request(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(make_toy(tmp_path / "toy", VARIABLES))
     monkeypatch.setenv("GONE", "1")
     with contextlib.closing(DvcServer()) as server:
-        StageRunner(server).run(Request("one", environment={"GIVEN": "2", "GONE": None}), print)
+        StageRunner(server).run(StageRequest("one", environment={"GIVEN": "2", "GONE": None}), print)
 
     variables = (tmp_path / "toy" / "out.txt").read_text().splitlines()
     assert "GIVEN=2" in variables

@@ -12,7 +12,7 @@ import pytest
 
 from flows.run.dvc_server import DvcServer
 from flows.run.outcome import StageOutcome
-from flows.run.process import END, LineSplitter, Request, StageRunner, group_lives, read_outcome
+from flows.run.process import END, LineSplitter, StageRequest, StageRunner, group_lives, read_outcome
 from stages.runtime.entry import EXIT_REFUSED, UserError
 from tests.flows.toy import make_toy
 
@@ -27,7 +27,7 @@ def runner() -> Iterator[StageRunner]:
 
 def run(runner: StageRunner, folder: Path, stage: str) -> tuple[StageOutcome, list[str]]:
     lines: list[str] = []
-    return runner.run(Request(stage), lines.extend), lines
+    return runner.run(StageRequest(stage), lines.extend), lines
 
 
 def toy(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -159,7 +159,7 @@ def test_stop_ends_everything_that_a_stage_has_started(tmp_path: Path, monkeypat
     lines: list[str] = []
     with contextlib.closing(DvcServer()) as server:
         runner = StageRunner(server)
-        thread = threading.Thread(target=lambda: outcomes.append(runner.run(Request("one"), lines.extend)))
+        thread = threading.Thread(target=lambda: outcomes.append(runner.run(StageRequest("one"), lines.extend)))
         thread.start()
         while not lines:
             time.sleep(0.02)
@@ -179,7 +179,7 @@ def test_a_stage_that_is_given_up_is_stopped_for_that_reason_and_has_not_failed(
     lines: list[str] = []
 
     with contextlib.closing(DvcServer()) as server:
-        outcome = StageRunner(server).run(Request("one"), lines.extend, give_up=lambda: "worse" if lines else "")
+        outcome = StageRunner(server).run(StageRequest("one"), lines.extend, give_up=lambda: "worse" if lines else "")
 
     assert (outcome.result, outcome.message, outcome.exit_code) == ("stopped", "worse", 0)
 
@@ -187,7 +187,7 @@ def test_a_stage_that_is_given_up_is_stopped_for_that_reason_and_has_not_failed(
 def test_nothing_starts_after_stop(runner: StageRunner) -> None:
     runner.stop()
 
-    assert runner.run(Request("one"), print).result == "stopped"
+    assert runner.run(StageRequest("one"), print).result == "stopped"
 
 
 def test_without_an_error_of_its_own_the_last_line_counts() -> None:

@@ -1,7 +1,7 @@
 """A small search over a toy model, and what runs its cells within the process, with the signature of a sweep's."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Run, append_run
+from flows.experiments.runs import Batch, Run, append_run
 from stages.runtime.section import read_params_file
 from tests.small_project import make_repository
 
@@ -86,19 +86,14 @@ class InProcess:
 
     def __call__(
         self,
-        cells: Sequence[Cell],
+        batch: Batch,
         *,
-        title: str,
-        targets: Sequence[str],
-        reports: Collection[str],
-        curves: Collection[str],
-        record: Path,
         stop_early: Callable[[Cell, Mapping[str, list[tuple[float, float]]]], str] | None = None,
     ) -> list[Run]:
-        assert targets == ["train"]
-        assert "scores.json" in reports
+        assert batch.targets == ["train"]
+        assert "scores.json" in batch.reports
         runs = []
-        for cell in cells:
+        for cell in batch.cells:
             if len(self.ran) == self.killed_after:
                 raise Killed
             self.ran.append(cell.name)
@@ -106,7 +101,7 @@ class InProcess:
             if message := self.dies(cell):
                 runs[-1] = runs[-1].model_copy(update={"state": "cancelled", "message": message})
             else:
-                append_run(record, runs[-1])
+                append_run(batch.record, runs[-1])
         return runs
 
     def run(self, cell: Cell, values: Mapping[str, Any], stop_early: Callable[..., str] | None = None) -> Run:

@@ -93,12 +93,12 @@ def test_the_importance_names_the_key_that_matters_and_needs_enough_runs(tmp_pat
     write_search(tmp_path, budget={"runs": 30}, space=space, base={}, sampler="random", stop_early=None)
     found = run_search("toy", InProcess())
 
-    shares = importances(found.plan.search, found.trials)
+    shares = importances(found.prepared.search, found.trials)
 
     assert list(shares) == ["model.rate", "model.seed"]
     assert shares["model.rate"] > 0.8
     assert sum(shares.values()) == pytest.approx(1)
-    assert importances(found.plan.search, found.trials[:19]) == {}
+    assert importances(found.prepared.search, found.trials[:19]) == {}
 
 
 def best_of(search: Search) -> float:

@@ -62,7 +62,7 @@ def test_the_best_run_comes_close_to_the_optimum_and_bad_runs_are_stopped(
     assert states[:6] == ["finished"] * 6  # two batches: at the start of each fewer than five runs had finished
     assert 5 <= states.count("stopped") <= 25
     assert all(len(trial.intermediate_values) < 10 for trial in found.trials if STATES[trial.state] == "stopped")
-    best = ranked(found.plan.search, found.trials)[0]
+    best = ranked(found.prepared.search, found.trials)[0]
     assert best.value is not None
     assert best.value < 1.35  # the lowest of the first, random ones is above 1.5
     assert best.value < min(trial.value for trial in found.trials[:5] if trial.value)
@@ -327,7 +327,7 @@ def test_each_cell_changes_what_its_values_say(tmp_path: Path) -> None:
         deep = trial.params["shape"] == "deep"
         changes: dict[str, object] = {"model.depth": 4, "model.name": "deep"} if deep else {"model.depth": 1}
         cell, numbers = (
-            cell_of_trial("toy", found.plan.search, trial),
+            cell_of_trial("toy", found.prepared.search, trial),
             {key: trial.params[key] for key in ("model.rate", "model.width")},
         )
         assert cell.overrides == {"model.seed": 1} | numbers | changes

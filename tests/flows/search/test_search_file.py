@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.search.search import read_plan, run_search
+from flows.search.search import prepared_search, run_search
 from flows.search.search_file import SEARCHES, read_search
 from stages.runtime.entry import UserError
 from tests.flows.search.small_search import SEARCH, InProcess, write_search
@@ -74,7 +74,7 @@ def test_a_name_that_no_experiment_can_have_is_refused_before_anything_runs(tmp_
     write_search(tmp_path).with_suffix(".yaml").rename(tmp_path / f"searches/{name}.yaml")
 
     with pytest.raises(UserError, match=r"DVC experiments of this name, and git takes no `.*`; give the file a name"):
-        read_plan(f"searches/{name}.yaml")
+        prepared_search(f"searches/{name}.yaml")
 
 
 def test_choices_of_a_key_and_of_a_group_are_names_with_what_they_change(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_every_bound_and_choice_of_a_shipped_file_is_one_that_params_yaml_takes(
 ) -> None:
     monkeypatch.chdir(ROOT)
 
-    assert read_plan(name).search.question
+    assert prepared_search(name).search.question

@@ -21,7 +21,7 @@ from tests.small_project import ROOT
 def test_the_table_has_the_best_runs_with_their_experiments(tmp_path: Path) -> None:
     folder = write_search(tmp_path, budget={"runs": 24})
     found = run_search("toy", InProcess())
-    best = ranked(found.plan.search, found.trials)
+    best = ranked(found.prepared.search, found.trials)
 
     text = (folder / "best.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| ")]

@@ -26,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def made(head: str | None = None, own_cache: Path | None = None) -> Path:
     head = head or clone.head_commit(["train"])
-    return clone.bring_up_to_date(CELL, head, clone.CLONES / CELL.id, own_cache)
+    return clone.prepare(CELL, head, clone.CLONES / CELL.id, own_cache)
 
 
 def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_projects_cache(project: Path) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.experiments.runs import Batch
 from flows.sweep import clone
 from flows.sweep.pool import commit_for_workers
-from flows.sweep.standing import standings
+from flows.sweep.run_cells import standings
 from stages.runtime.entry import UserError
 from tests.flows.sweep.test_run_cells import CELL, RECORD, reason_to_run, recorded
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
@@ -102,7 +103,7 @@ def test_the_version_of_a_package_counts_where_it_is_the_corpus_of_the_cell(proj
     Path("requirements.lock").write_text("numpy==1.0\nrich==1.0\nclick==2.0\n")
     commit(project)
 
-    reasons = [standings([cell], RECORD, ["train"], ())[CELL.id].reason for cell in cells]
+    reasons = [standings(Batch("toy", [cell], ["train"], (), (), RECORD))[CELL.id].reason for cell in cells]
     assert reasons == ["", "click in requirements.lock changed since"]
 
 

@@ -63,7 +63,7 @@ def test_what_dvc_tracks_comes_from_its_cache(project: Path) -> None:
     subprocess.run(add, check=True)
     commit(project)
 
-    folder = clone.bring_up_to_date(CELL, clone.head_commit(["train"]), clone.CLONES / CELL.id)
+    folder = clone.prepare(CELL, clone.head_commit(["train"]), clone.CLONES / CELL.id)
 
     assert (folder / "corpus/a.txt").read_text() == "a.txt\n"
     assert (folder / "corpus/mine/b.txt").read_text() == "mine/b.txt\n"

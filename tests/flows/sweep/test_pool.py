@@ -20,13 +20,14 @@ from prefect.states import Pending, Running, Scheduled
 
 from flows.dvc_repo.reach import experiment_ref
 from flows.experiments.cells import Cell
+from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.outcome import StoppedError
 from flows.sweep import clone
 from flows.sweep.flow_runs import FLOW, FlowRuns
 from flows.sweep.live import Live
 from flows.sweep.plan import jobs_of
-from flows.sweep.pool import OnPool, require_reachable, type_of
+from flows.sweep.pool import OnPool, require_reachable
 from flows.sweep_cell import sweep_cell
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
@@ -208,7 +209,7 @@ def test_a_job_of_another_pool_is_not_taken_over_and_a_deleted_flow_run_is_known
     gone, kept = here.read([first.id, other.id])
     assert gone == (first.id, None)
     assert kept[1] is not None
-    assert type_of(kept[1]) == StateType.SCHEDULED
+    assert kept[1].state_type == StateType.SCHEDULED
 
 
 def on_a_pool(server: Operated, pool: str) -> FlowRuns:
@@ -227,7 +228,8 @@ def on_pool(flow_runs: FlowRuns) -> OnPool:
     head, cells = git(Path(), "rev-parse", "HEAD").strip(), {CELL.id: CELL}
     jobs = jobs_of({CELL.id: {"train": "content"}}, {CELL.id: CELL.name}, ["train"], head)
     live = Live("sweep toy", cells, [], 0)
-    return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), RECORD, {"scores.json"}, (), live)
+    batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), RECORD)
+    return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), batch, live)
 
 
 def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_also_from_a_server_that_sorts_keys(

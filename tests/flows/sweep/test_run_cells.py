@@ -6,10 +6,9 @@ import pytest
 import yaml
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Run, append_run
+from flows.experiments.runs import Batch, Run, append_run
 from flows.sweep.clone import CLONES
-from flows.sweep.run_cells import run_cells
-from flows.sweep.standing import standings
+from flows.sweep.run_cells import run_cells, standings
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
@@ -49,8 +48,9 @@ def recorded(folder: Path) -> None:
 
 
 def reason_to_run(target: str, *wanted: str) -> str:
-    """Why the cell would run."""
-    return standings([CELL], RECORD, [target], wanted)[CELL.id].reason
+    """Why the cell would run, of which these reports and curves are wanted."""
+    batch = Batch("toy", [CELL], [target], wanted, (), RECORD)
+    return standings(batch)[CELL.id].reason
 
 
 def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_the_next_cells(project: Path) -> None:
@@ -61,8 +61,7 @@ def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_th
     def nothing(*_: object) -> None:
         raise AssertionError("there is nothing to do")
 
-    runs = run_cells([], title="search", targets=["collect"], reports=(), curves=(), record=RECORD, carry_out=nothing)
-    assert runs == []
+    assert run_cells(Batch("search", [], ["collect"], (), (), RECORD), carry_out=nothing) == []
 
     assert [path.name for path in CLONES.iterdir()] == ["failed"]
 

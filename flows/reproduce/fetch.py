@@ -29,8 +29,7 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
 )
 from stages.formats.revision.provenance import Provenance
-from stages.formats.revision.verify import verify_signature
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import verify_files, verify_signature
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import STATE_DIR, UserError, first_line
 from stages.runtime.hub import explained

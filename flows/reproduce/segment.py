@@ -108,7 +108,7 @@ def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
     """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
     whose exit code is that of a difference."""
     report = SegmentReport.find(result)
-    if report and (report.verdict, code) in (("equal", EQUAL), ("different", DIFFERENT)):
+    if report and (report.verdict, code) in (("equal", EXIT_EQUAL), ("different", EXIT_DIFFERENT)):
         return report
     raise failed(code)(
         f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "

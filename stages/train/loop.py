@@ -117,9 +117,13 @@ class Trainer(Setup):
 
     def losses(self, batch: MicroBatch) -> Tensor:
         """Both losses of `CausalLoss`, as this micro-batch's part of those of the global batch."""
-        arrays = [batch.rows.inputs, batch.rows.targets]
-        arrays += [batch.rows.positions] if self.eager.by_document else []
+        rows = batch.rows
+        documents = (rows.positions, rows.boundaries) if self.eager.by_document else ()
+        arrays = (rows.inputs, rows.targets, *documents)
         tensors = [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
+        if documents:
+            # The number of documents differs from batch to batch: else each would be compiled.
+            torch._dynamo.maybe_mark_dynamic(tensors[-1], 0)
         part: Tensor = self.model(*tensors) / batch.step_targets
         return part
 

@@ -62,7 +62,5 @@ class Validation:
 
     def _sum(self, rows: Integers) -> float:
         batch = read_rows(self.store, self.index, rows, self.sequence_length)
-        inputs = torch.from_numpy(batch.inputs).to(self.accelerator.device)
-        targets = torch.from_numpy(batch.targets).to(self.accelerator.device)
-        positions = torch.from_numpy(batch.positions).to(self.accelerator.device)
-        return float(self.model(inputs, targets, positions)[0].item())
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.boundaries)
+        return float(self.model(*(torch.from_numpy(array).to(self.accelerator.device) for array in arrays))[0].item())

@@ -40,6 +40,7 @@ from stages.train.distributed.parallel import (
 from stages.train.distributed.sharded_build import build, shard_and_fill
 from stages.train.launch.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
+from stages.train.model.attention import mask_documents_where_needed
 from stages.train.model.build import flops_per_token
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
@@ -126,6 +127,7 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
         shard_and_fill(eager, accelerator)
     else:
         eager.to(accelerator.device)
+    mask_documents_where_needed(eager.model, eager.dtype, accelerator.device)
     micro_batch = micro_batch_size(params, accelerator, eager)
     optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
     return Setup(params, accelerator, store, order, eager, optimizers, micro_batch, throughput, stop)

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from stages.formats.tokens import TokenStore
 from stages.train.data.packing import Integers, PackingIndex
@@ -26,13 +27,15 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows ready for the model; each array has the shape (rows, sequence_length), int64."""
+    """Rows ready for the model; the first three have the shape (rows, sequence_length), int64."""
 
     inputs: Integers
     targets: Integers
     """The token that follows each input, `IGNORED` where a row is padded."""
     positions: Integers
     """Of each input in its document or its part of one: 0 where a segment or a document begins."""
+    boundaries: npt.NDArray[np.int32]
+    """Where positions are 0, in the inputs of all rows one after the other, and their number; (documents + 1,)."""
 
     @property
     def target_count(self) -> int:
@@ -108,7 +111,9 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_l
             column += length
     # Each column minus the last column at or before it where something begins.
     columns = np.arange(sequence_length)
-    return Rows(inputs, targets, columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1))
+    positions = columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
+    boundaries = np.append(np.flatnonzero(positions == 0), positions.size).astype(np.int32)
+    return Rows(inputs, targets, positions, boundaries)
 
 
 class Order(Protocol):

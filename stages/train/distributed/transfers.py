@@ -13,7 +13,7 @@ from stages.train.data.batches import Rows
 
 def pinned(rows: Rows) -> Rows:
     """The same rows in pinned memory."""
-    arrays = (rows.inputs, rows.targets, rows.positions)
+    arrays = (rows.inputs, rows.targets, rows.positions, rows.boundaries)
     return Rows(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
 
 

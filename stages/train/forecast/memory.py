@@ -22,7 +22,13 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from stages.runtime.entry import UserError
 from stages.train.distributed.parallel import blocks
 from stages.train.forecast.tracker import MemoryTracker, Part
-from stages.train.model.attention import one_line, use_unmasked
+from stages.train.model.attention import (
+    mask_documents_where_needed,
+    may_use_document_kernel,
+    one_line,
+    use_document_kernel,
+    use_unmasked,
+)
 from stages.train.model.loss import SWITCH, CausalLoss
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
@@ -107,7 +113,9 @@ class Step:
 
     def run(self) -> Counter[Part]:
         """A step with all of the state there; the parts at its peak."""
-        if self.params.attention == "causal" and self.model.config._attn_implementation == "sdpa":
+        if self.params.attention == "document":
+            self._leave_out_document_mask()
+        elif self.model.config._attn_implementation == "sdpa":
             use_unmasked(self.model, self.params.sequence_length)
         if self.params.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -150,6 +158,12 @@ class Step:
             more["gradients"] += gathered - (parts["gradients"] - parts["gradients"] // shards)
             more["optimizer"] = parts["optimizer"] // shards - parts["optimizer"]
         return Counter[Part]({part: parts[part] + more[part] for part in PARTS if part in parts})
+
+    def _leave_out_document_mask(self) -> None:
+        if may_use_document_kernel(self.model):
+            use_document_kernel(self.model)
+            dtype = torch.bfloat16 if self.params.precision == "bf16" else torch.float32
+            mask_documents_where_needed(self.model, dtype, torch.device(self.process.device_type))
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)

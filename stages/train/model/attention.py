@@ -2,7 +2,8 @@
 
 `causal` needs no mask: the kernels know the triangle and are fastest without. transformers also omits it, but builds
 one under torch.compile (before torch 2.14), so the same attention is registered with a rule of its own. `document`
-gives positions that begin at 0 with each document; transformers derives the mask of a packed row from them.
+gives positions that begin at 0 with each document, and where documents begin (`document_attention.py`). For a model or
+a device that cannot use that, transformers derives the mask of a packed row from the positions.
 """
 
 import inspect
@@ -10,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from stages.runtime.entry import UserError
+from stages.train.model.document_attention import DOCUMENTS, as_mask, document_attention, has_kernel
 
 UNMASKED = "sdpa_unmasked"
 """transformers builds no mask for it, and does not ask the device whether a row holds several documents."""
@@ -24,6 +26,9 @@ WINDOWED = "sdpa_windowed"
 
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 """How configs name the tokens that a layer attends to."""
+
+SCORE_DROPOUTS = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
+"""How configs name the dropout of attention's scores."""
 
 SPAN = 6
 """Tokens of each of the two documents that a model is tried with."""
@@ -46,17 +51,71 @@ def leave_out_mask(model: PreTrainedModel, sequence_length: int) -> None:
 
 def use_unmasked(model: PreTrainedModel, sequence_length: int) -> None:
     """Omit the mask without a trial, which a model without values cannot make."""
+    register_unmasked()
+    model.set_attn_implementation(WINDOWED if window_sizes(model, sequence_length) else UNMASKED)
+
+
+@torch.no_grad()
+def leave_out_document_mask(model: PreTrainedModel, sequence_length: int) -> None:
+    """Omit the mask that keeps documents apart, in a model that uses torch's attention kernels.
+
+    A model whose logits are others without it keeps it.
+    """
+    if not may_use_document_kernel(model):
+        return
+    # A window is seen in documents that are longer.
+    span = min(max(SPAN, min(window_sizes(model, sequence_length), default=0) + 1), sequence_length)
+    row = torch.arange(2 * span)[None] % model.config.get_text_config().vocab_size
+    positions, boundaries = torch.arange(span).repeat(2)[None], torch.tensor([0, span, 2 * span], dtype=torch.int32)
+    masked = _logits(model, row, position_ids=positions)
+    use_document_kernel(model)
+    try:
+        logits = _logits(model, row, position_ids=positions, attention_mask=as_mask(boundaries))
+        alike = torch.allclose(logits, masked, rtol=1e-4, atol=1e-5)
+    except UserError:
+        alike = False
+    if not alike:
+        model.set_attn_implementation("sdpa")
+
+
+def may_use_document_kernel(model: PreTrainedModel) -> bool:
+    """Whether a model uses torch's attention kernels, and drops out none of attention's scores."""
+    config = model.config.get_text_config()
+    return config._attn_implementation == "sdpa" and not any(getattr(config, name, 0) for name in SCORE_DROPOUTS)
+
+
+def use_document_kernel(model: PreTrainedModel) -> None:
+    """Omit the mask between documents without a trial."""
+    register_unmasked()
+    model.set_attn_implementation(DOCUMENTS)
+
+
+def mask_documents_where_needed(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
+    """Go back to a mask between documents where the device that is trained on has no kernel for the model."""
+    config = model.config.get_text_config()
+    if config._attn_implementation == DOCUMENTS and not has_kernel(device, dtype, head_size(config)):
+        model.set_attn_implementation("sdpa")
+
+
+def head_size(config: PreTrainedConfig) -> int:
+    """Of each query head; 0 for an architecture without attention, such as mamba, which names no heads."""
+    heads = getattr(config, "num_attention_heads", None) or 0
+    return int(getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
+
+
+def window_sizes(model: PreTrainedModel, sequence_length: int) -> list[int]:
+    """The windows of a model's layers that are smaller than a sequence, or as large."""
     config = model.config.get_text_config()
     sizes = [size for name in WINDOWS if (size := getattr(config, name, None))]
-    register_unmasked()
-    model.set_attn_implementation(WINDOWED if min(sizes, default=sequence_length + 1) <= sequence_length else UNMASKED)
+    return [size for size in sizes if size <= sequence_length]
 
 
 def register_unmasked() -> None:
-    """Let configs name the two."""
+    """Let configs name the three."""
     for name in (UNMASKED, WINDOWED):
         AttentionInterface.register(name, sdpa_attention_forward)
     AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
+    AttentionInterface.register(DOCUMENTS, document_attention)
 
 
 def _mask_unless_plain(

@@ -25,7 +25,14 @@ from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.runtime.hub import snapshot
 from stages.train.distributed.parallel import full_weights
-from stages.train.model.attention import check_causal, check_documents_kept_apart, leave_out_mask, one_line
+from stages.train.model.attention import (
+    check_causal,
+    check_documents_kept_apart,
+    head_size,
+    leave_out_document_mask,
+    leave_out_mask,
+    one_line,
+)
 from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
 
@@ -97,6 +104,7 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     made_trainable(model, params)
     if params.attention == "document":
         check_documents_kept_apart(model)
+        leave_out_document_mask(model, params.sequence_length)
     else:
         leave_out_mask(model, params.sequence_length)
     check_causal(model, params.sequence_length)
@@ -213,10 +221,8 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
     for module in model.modules():
         if isinstance(module, nn.Embedding) and module.weight is not getattr(output, "weight", None):
             multiplied.pop(id(module.weight), None)
-    # An architecture without attention, such as mamba, names no heads.
     heads = getattr(config, "num_attention_heads", None) or 0
-    head_size = (getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
-    attention = 12 * int(config.num_hidden_layers) * heads * head_size * sequence_length
+    attention = 12 * int(config.num_hidden_layers) * heads * head_size(config) * sequence_length
     return int(6 * sum(multiplied.values()) + attention)
 
 

@@ -63,11 +63,14 @@ class Run:
 
 CHECKPOINTED = {"gradient_checkpointing": True}
 BF16 = {"precision": "bf16"}
+DOCUMENT = {"attention": "document"}
 
 RUNS = [
     Run("llama", 2, sharded=False, compiled=True, changes=CHECKPOINTED),
     Run("qwen3", 2, sharded=False, compiled=True, changes=BF16),
+    Run("llama", 2, sharded=False, compiled=True, changes=DOCUMENT),
     Run("llama", 2, compiled=True),
+    Run("llama", 2, compiled=True, changes=CHECKPOINTED | DOCUMENT),
     Run("llama", 2, compiled=True, changes=CHECKPOINTED),
     Run("qwen3", 2, compiled=True, changes=BF16),
     Run("qwen3", 2, changes=BF16 | CHECKPOINTED),
@@ -144,7 +147,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def alone_of(run: Run) -> Run:
     """The same in one process, neither compiled nor checkpointed."""
-    return Run(run.model, 1, sharded=False, changes={key: v for key, v in run.changes.items() if key == "precision"})
+    computed = {key: value for key, value in run.changes.items() if key in ("precision", "attention")}
+    return Run(run.model, 1, sharded=False, changes=computed)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)

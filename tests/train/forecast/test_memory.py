@@ -116,6 +116,14 @@ def test_so_it_is_in_bf16_with_recomputed_activations_documents_kept_apart_and_a
     assert found.total == pytest.approx(measured_peak(values, micro_batches), rel=0.1)
 
 
+def test_documents_are_kept_apart_without_a_mask_of_the_square_of_their_row() -> None:
+    long = {"sequence_length": 1024, "model": MODELS["llama"] | {"max_position_embeddings": 1024}}
+
+    within, causal = (forecast(train_params("llama", attention=kind, **long)) for kind in ("document", "causal"))
+
+    assert within.total == pytest.approx(causal.total, rel=0.02)
+
+
 def test_each_part_is_what_it_says() -> None:
     values = train_params("llama", optimizer__name="adamw")
     weights = sum(parameter.nbytes for parameter in build_model(values, vocabulary(VOCABULARY)).parameters())

@@ -5,7 +5,7 @@ changed less than two seconds before it was read is read again: a further change
 """
 
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from stages.collect.compression import BROKEN, by_ending
@@ -40,7 +40,7 @@ class ContentCheck:
 
 @dataclass(frozen=True, slots=True)
 class UnreadDocument(Document):
-    """A document of a file that has not changed since an earlier run: its text is empty until `read` reads it."""
+    """A document of a file that was checked before: its text is empty until `read` reads it."""
 
     unread_bytes: int
 
@@ -75,6 +75,11 @@ def check_content(content: bytes | str) -> ContentCheck:
     return ContentCheck(document_id(text), text_size(text), "", text)
 
 
+def can_be_found(name: str) -> bool:
+    """Whether a file is found again by its document's path: a name that is not UTF-8 is written out there."""
+    return name.encode("utf-8", "replace").decode("utf-8") == name
+
+
 class SeenFiles:
     """The checks of the files that the last run read, and of those that this one reads."""
 
@@ -94,10 +99,9 @@ class SeenFiles:
 
     def remember(self, name: str, state: State, found: ContentCheck) -> None:
         """Keep the check of a file for the next run."""
-        # A name that is not UTF-8 is written out in the document, so the file could not be found by it.
         settled = time.time_ns() - max(state[1], state[2]) > SETTLED_NS
-        if settled and name.encode("utf-8", "replace").decode("utf-8") == name:
-            self._now[name] = [*state, *astuple(found)[:3]]
+        if settled and can_be_found(name):
+            self._now[name] = [*state, found.id, found.size, found.flaw]
 
     def save(self) -> None:
         """Save the checks; those of files that are gone are dropped."""

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -92,7 +91,7 @@ def ahead(files: Iterable[LocatedFile], limit: int | None = None) -> Iterator[Lo
     at_once = whole_number(DOWNLOADS_VARIABLE, DOWNLOADS_AT_ONCE)
     try:
         for position, file in enumerate(todo):
-            for wanted in islice(todo, position, position + at_once):
+            for wanted in todo[position : position + at_once]:
                 if wanted.fetch is not None and not wanted.flaw and (limit is None or (wanted.size or 0) <= limit):
                     wanted.fetch()
             yield file

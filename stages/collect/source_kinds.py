@@ -9,7 +9,7 @@ the columns that several kinds share.
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
@@ -23,6 +23,7 @@ from stages.runtime.section import Section, own_modules, require_distinct, subcl
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     from stages.collect.content_check import ContentCheck, SeenFiles
+    from stages.collect.located import LocatedFile
 
 Bytes = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
@@ -132,12 +133,23 @@ class NamedSource(SourceKind):
 
 
 class FileSource(NamedSource):
-    """A source that consists of files, here or at any URL that fsspec opens."""
+    """A source that consists of files, here or at any URL that fsspec opens. A Ray cluster reads them side by side."""
 
     globs: Names
     """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
     URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
     wildcards is one document. A URL that holds a credential is refused."""
+
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
+        """The items of each file, in the order of the files' names. Raises what `items_of` does."""
+        from stages.collect.located import find_visible  # slow with what it needs
+        from stages.collect.reading import read_files
+
+        yield from read_files(find_visible(self.globs), partial(self.items_of, limit=reading.max_document_bytes))
+
+    @abstractmethod
+    def items_of(self, file: "LocatedFile", limit: int) -> Iterator[SourceItem]:
+        """The items of one file; what is larger than `limit` bytes need not be read."""
 
 
 class Fields(Section):

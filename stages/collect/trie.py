@@ -7,12 +7,16 @@ buckets, sorted and written.
 import pickle
 import shutil
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
 from stages.runtime.cache import cache_key, cached
+from stages.runtime.workers import map_shards
 
 CACHE_NAME = "documents"
 SHARD = "shard.parquet"
@@ -37,9 +41,23 @@ UNREAD_BYTES = 500
 def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: int) -> None:
     """Write documents as shards of at most about `shard_bytes` bytes of text into an existing folder.
 
-    A leaf with more text splits on the next bit of the ids, unless all its documents are copies of one text.
+    A leaf with more text splits on the next bit of the ids, unless all its documents are copies of one text. Workers
+    write the leaves.
     """
     _write_branch(folder, "", documents, shard_bytes)
+
+
+class _Leaf(NamedTuple):
+    """A prefix of the ids whose documents fit into memory."""
+
+    bits: str
+    spooled: list[Path]
+    waiting: list[Document]
+
+    def documents(self) -> list[Document]:
+        """All of them, in their order."""
+        found = [*chain.from_iterable(map(_spooled, self.spooled)), *self.waiting]
+        return sorted(found, key=lambda document: document.sort_key)
 
 
 def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_bytes: int) -> None:
@@ -47,11 +65,21 @@ def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_
         buckets = _Buckets(Path(spool), len(bits) + SPOOL_BITS)
         for document in documents:
             buckets.add(document)
-        _write_leaves(folder, bits, buckets, shard_bytes)
+        leaves: list[_Leaf] = []
+        for leaf in _leaves(bits, buckets, shard_bytes):
+            if isinstance(leaf, _Leaf):
+                leaves.append(leaf)
+            else:
+                _write_branch(folder, leaf, buckets.read(leaf), shard_bytes)
+        written = map_shards(partial(_write_leaf, folder, shard_bytes), leaves)
+        for leaf, _ in zip(leaves, written, strict=True):
+            for file in leaf.spooled:
+                file.unlink()
 
 
-def _write_leaves(folder: Path, bits: str, buckets: "_Buckets", shard_bytes: int) -> None:
-    """Write the leaves below a prefix of the ids, from buckets that hold documents by the first `buckets.depth` bits.
+def _leaves(bits: str, buckets: "_Buckets", shard_bytes: int) -> Iterator[_Leaf | str]:
+    """The leaves below a prefix of the ids, from buckets that hold documents by the first `buckets.depth` bits; of
+    those that do not fit into memory their prefix.
 
     For example, with buckets of depth 2 and at most 100 bytes a shard:
 
@@ -66,19 +94,23 @@ def _write_leaves(folder: Path, bits: str, buckets: "_Buckets", shard_bytes: int
     splits = size > shard_bytes and buckets.hold_several(bits) and len(bits) < MAXIMUM_BITS
     if splits and len(bits) < buckets.depth:
         for bit in "01":
-            _write_leaves(folder, bits + bit, buckets, shard_bytes)
+            yield from _leaves(bits + bit, buckets, shard_bytes)
     elif splits and size > SPOOL_SHARDS * shard_bytes:
-        _write_branch(folder, bits, buckets.read(bits), shard_bytes)
+        yield bits
     elif buckets.under(bits):
-        _write_leaf(folder, bits, sorted(buckets.read(bits), key=lambda document: document.sort_key), shard_bytes)
+        yield buckets.leaf(bits)
 
 
-def _write_leaf(folder: Path, bits: str, documents: list[Document], shard_bytes: int) -> None:
+def _write_leaf(folder: Path, shard_bytes: int, leaf: _Leaf) -> None:
+    _write_shards(folder, leaf.bits, leaf.documents(), shard_bytes)
+
+
+def _write_shards(folder: Path, bits: str, documents: list[Document], shard_bytes: int) -> None:
     size = sum(document.size for document in documents)
     if size > shard_bytes and documents[0].id != documents[-1].id and len(bits) < MAXIMUM_BITS:
         for bit in "01":
             prefix = bits + bit
-            _write_leaf(folder, prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
+            _write_shards(folder, prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
     elif documents:
         _write_shard(folder / f"b{bits}.parquet", documents)
 
@@ -92,6 +124,12 @@ def _write_shard(path: Path, documents: list[Document]) -> None:
 
 def _with_text(document: Document) -> Document:
     return document.read() if isinstance(document, UnreadDocument) else document
+
+
+def _spooled(bucket: Path) -> Iterator[Document]:
+    with bucket.open("rb") as file:
+        while file.peek(1):
+            yield from pickle.load(file)
 
 
 class _Buckets:
@@ -138,10 +176,16 @@ class _Buckets:
         buckets = self.under(bits)
         return len(buckets) > 1 or not self._several.isdisjoint(buckets)
 
+    def leaf(self, bits: str) -> _Leaf:
+        """The documents under a prefix."""
+        buckets = self.under(bits)
+        spooled = [self.folder / bucket for bucket in buckets if bucket in self._spooled]
+        return _Leaf(bits, spooled, [document for bucket in buckets for document in self._waiting.get(bucket, [])])
+
     def read(self, bits: str) -> Iterator[Document]:
-        for bucket in self.under(bits):
-            if bucket in self._spooled:
-                with (self.folder / bucket).open("rb") as file:
-                    while file.peek(1):
-                        yield from pickle.load(file)
-            yield from self._waiting.get(bucket, [])
+        """The same, not all in memory at once; from the disk they are deleted."""
+        leaf = self.leaf(bits)
+        for bucket in leaf.spooled:
+            yield from _spooled(bucket)
+            bucket.unlink()
+        yield from leaf.waiting

@@ -40,6 +40,11 @@ def worker_count() -> int:
     return whole_number(WORKERS_VARIABLE, cores)
 
 
+def on_cluster() -> bool:
+    """Whether the work goes to a Ray cluster."""
+    return bool(os.environ.get(RAY_VARIABLE))
+
+
 def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
     """Yield `function(item)` for each item, in the order of the items.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.collect import content_check
+from stages.collect import content_check, reading
 from stages.collect.__main__ import main
 from stages.collect.content_check import SEEN, SeenFiles, UnreadDocument, check_content
 from stages.collect.trie import CACHE_NAME
@@ -46,7 +46,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         looked.append(found.text or "")
         return found
 
-    monkeypatch.setattr(content_check, "check_content", watched)
+    for module in (content_check, reading):
+        monkeypatch.setattr(module, "check_content", watched)
     return looked
 
 

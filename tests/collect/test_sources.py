@@ -23,11 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stages.collect import reading
 from stages.collect.__main__ import main
-from stages.collect.content_check import SeenFiles
+from stages.collect.content_check import ContentCheck, SeenFiles, UnreadDocument
 from stages.collect.source_kinds import Reading
 from stages.collect.sources.files import Files
 from stages.collect.sources.text_rows import Jsonl
+from stages.collect.trie import write_documents
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UnavailableError, UserError
@@ -312,27 +314,39 @@ def test_a_file_that_is_too_large_is_skipped_unread() -> None:
     assert left_out() == {"larger than max_document_bytes": 1}
 
 
-def test_a_file_that_vanishes_midway_is_left_out_and_named() -> None:
+def test_a_file_that_vanishes_before_it_is_read_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     write_corpus(Path(), 3)
-    reading = Files.model_validate(FILES_SOURCE).items(Reading(1000, SeenFiles()))
-    next(reading)
+    monkeypatch.setattr(reading, "FILES_AT_ONCE", 1)
+    items = Files.model_validate(FILES_SOURCE).items(Reading(1000, SeenFiles()))
+    next(items)
     Path("corpus/module_002.py").unlink()
 
-    assert [item.reason for item in reading] == ["", "unreadable: No such file or directory"]
+    assert [item.reason for item in items] == ["", "unreadable: No such file or directory"]
+
+
+def test_a_file_that_vanishes_before_it_is_written_ends_the_run_with_its_name() -> None:
+    write_corpus(Path(), 1)
+    [item] = Files.model_validate(FILES_SOURCE).items(Reading(1000, SeenFiles()))
+    assert isinstance(item.content, ContentCheck)
+    document = UnreadDocument(item.content.id, "mine", "", item.path, "", "", item.content.size)
+    Path("corpus/module_000.py").unlink()
+
+    with pytest.raises(UserError, match=r"corpus/module_000\.py changed while it was collected; run again"):
+        write_documents(Path(), [document], 1000)
 
 
 def test_rows_that_vanish_midway_end_the_run_with_the_files_name() -> None:
     for name in ("a.jsonl", "b.jsonl"):
         Path(name).write_text('{"content": "x = 1"}\n')
     source = ORIGIN | {"kind": "jsonl", "globs": ["*.jsonl"], "text": "content", "fields": NO_FIELDS}
-    reading = Jsonl.model_validate(source).items(Reading(1000, SeenFiles()))
-    next(reading)
+    rows = Jsonl.model_validate(source).items(Reading(1000, SeenFiles()))
+    next(rows)
     Path("b.jsonl").unlink()
 
     with pytest.raises(
         UserError, match=r"b\.jsonl: cannot be read \(No such file or directory\); correct or remove it"
     ):
-        next(reading)
+        next(rows)
 
 
 def test_two_runs_at_once_give_one_whole_result() -> None:

@@ -10,10 +10,9 @@ from pathlib import PurePosixPath
 from typing import IO, BinaryIO, Literal, Self, cast
 
 from stages.collect.compression import by_magic
-from stages.collect.download import ahead
-from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, find_visible, is_hidden, one_line
+from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, is_hidden, one_line
 from stages.collect.opening import opened
-from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, Reading, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, SourceItem
 from stages.runtime.entry import UserError
 
 BROKEN = (
@@ -44,23 +43,22 @@ class Archives(FileSource):
     max_unpacked_bytes: Bytes
     """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each member, in the archive's order.
 
         Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
         members than it was made with.
         """
-        for file in ahead(find_visible(self.globs)):
-            unpacked = 0
-            for name, reason, content in self._members(file, reading.max_document_bytes):
-                unpacked += len(content)
-                if unpacked > self.max_unpacked_bytes:
-                    raise UserError(
-                        f"{file.name}: unpacks to more than max_unpacked_bytes = {self.max_unpacked_bytes:,}; "
-                        "raise the limit if this is not a decompression bomb"
-                    )
-                path = f"{file.name}!{name}"
-                yield self.left_out(path, reason) if reason else self.item(path, content)
+        unpacked = 0
+        for name, reason, content in self._members(file, limit):
+            unpacked += len(content)
+            if unpacked > self.max_unpacked_bytes:
+                raise UserError(
+                    f"{file.name}: unpacks to more than max_unpacked_bytes = {self.max_unpacked_bytes:,}; "
+                    "raise the limit if this is not a decompression bomb"
+                )
+            path = f"{file.name}!{name}"
+            yield self.left_out(path, reason) if reason else self.item(path, content)
 
     def _members(self, file: LocatedFile, limit: int) -> Iterator[tuple[str, str, bytes]]:
         """Name of each wanted member, why it is left out without being read, and else its content."""

@@ -1,10 +1,10 @@
 """Text files, one document each."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar, Literal
 
-from stages.collect.compression import BROKEN, by_ending
+from stages.collect.compression import by_ending
 from stages.collect.download import ahead
 from stages.collect.located import LocatedFile, find
 from stages.collect.opening import opened
@@ -20,8 +20,6 @@ NO_TEXT = {
     "looks compressed (decompress it)": re.compile(r"\.(lz4|7z|rar)$", re.IGNORECASE),
 }
 """Why a file is left out whose name says that its content is no running text -> the name's ending."""
-
-DAMAGED = "damaged, cut off, or not compressed as its name says"
 
 
 class Files(FileSource):
@@ -39,32 +37,34 @@ class Files(FileSource):
 
         So are rows and archives, unless a glob names them by their ending: `corpus/*.jsonl` takes JSON as it is.
         """
-        as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}
-        for file in ahead(find(self.globs), reading.max_document_bytes):
-            reason = file.flaw or ("" if file.name in as_text else why_no_text(file.name))
-            yield self.left_out(file.name, reason) if reason else self._read(file, reading)
-
-    def _read(self, file: LocatedFile, reading: Reading) -> SourceItem:
-        from stages.collect.content_check import check_content  # slow, and the parameters are checked without it
+        from stages.collect.reading import checks_of  # slow, and the parameters are checked without it
 
         limit = reading.max_document_bytes
-        if file.size is not None and file.size > limit:
-            return self.left_out(file.name, TOO_LARGE)
-        if file.state is not None and (known := reading.seen.known(file.name, file.state)):
-            return self.item(file.name, known)
-        try:
-            # A server that breaks off is no fault of the file: nothing is left out, the run ends.
-            stream = opened(file) if "://" in file.name else file.open()
-            with stream as raw, by_ending(file.name, raw) as text:
-                content = text.read(limit + 1)
-        except BROKEN as error:
-            return self.left_out(file.name, f"unreadable: {getattr(error, 'strerror', None) or DAMAGED}")
-        if len(content) > limit:
-            return self.left_out(file.name, TOO_LARGE)
-        found = check_content(content)
-        if file.state is not None:
-            reading.seen.remember(file.name, file.state, found)
-        return self.item(file.name, found)
+        as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}
+        files = find(self.globs)
+        reasons = {file.name: reason for file in files if (reason := _why_left_out(file, as_text, limit))}
+        local = [file for file in files if file.state is not None and file.name not in reasons]
+        checks = checks_of(local, reading)
+        for file in ahead(files, limit):
+            if file.name in reasons:
+                yield self.left_out(file.name, reasons[file.name])
+            elif file.state is None:
+                yield from self.items_of(file, limit)
+            else:
+                found = next(checks)
+                yield self.left_out(file.name, found) if isinstance(found, str) else self.item(file.name, found)
+
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
+        """A file at a URL. A server that breaks off is no fault of the file: nothing is left out, the run ends."""
+        with opened(file) as stream, by_ending(file.name, stream) as text:
+            content = text.read(limit + 1)
+        yield self.left_out(file.name, TOO_LARGE) if len(content) > limit else self.item(file.name, content)
+
+
+def _why_left_out(file: LocatedFile, as_text: Collection[str], limit: int) -> str:
+    """Why a file is not read; empty where it is."""
+    reason = file.flaw or ("" if file.name in as_text else why_no_text(file.name))
+    return reason or (TOO_LARGE if file.size is not None and file.size > limit else "")
 
 
 def why_no_text(name: str) -> str:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from stages.collect.download import ahead
-from stages.collect.located import find_visible, one_line
+from stages.collect.located import LocatedFile, one_line
 from stages.collect.opening import opened
 from stages.collect.source_kinds import FileSource, Name, Reading, RowSource, SourceItem
 from stages.runtime.entry import UserError
@@ -25,8 +24,8 @@ class Parquet(FileSource, RowSource):
 
     kind: Literal["parquet"]
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
-        """Each row. Raises UserError if a file is not Parquet or lacks a named column, or has it twice.
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
+        """Each row. Raises UserError if the file is not Parquet or lacks a named column, or has it twice.
 
         A binary column may hold the text, as UTF-8: some writers know no other strings. Pages that carry a checksum
         are compared with it.
@@ -36,22 +35,21 @@ class Parquet(FileSource, RowSource):
 
         broken = (pa.ArrowException, OSError, UnicodeError)
         wanted = [name for name in (self.text, *self.fields.model_dump().values()) if name is not None]
-        for located in ahead(find_visible(self.globs)):
-            with opened(located) as stream:
-                try:
-                    file = pq.ParquetFile(stream, page_checksum_verification=True)
-                except broken as error:
-                    raise UserError(f"{located.name}: no readable Parquet file ({one_line(error)})") from None
-                for name in wanted:
-                    _require_column(located.name, name, list(file.schema_arrow))
-                number = 0
-                try:
-                    for batch in file.iter_batches(ROWS_AT_A_TIME, columns=wanted):
-                        for row in batch.to_pylist():
-                            number += 1
-                            yield self.row(row, f"{located.name}#{number}")
-                except broken as error:
-                    raise UserError(f"{located.name}: damaged after row {number} ({one_line(error)})") from None
+        with opened(file) as stream:
+            try:
+                table = pq.ParquetFile(stream, page_checksum_verification=True)
+            except broken as error:
+                raise UserError(f"{file.name}: no readable Parquet file ({one_line(error)})") from None
+            for name in wanted:
+                _require_column(file.name, name, list(table.schema_arrow))
+            number = 0
+            try:
+                for batch in table.iter_batches(ROWS_AT_A_TIME, columns=wanted):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield self.row(row, f"{file.name}#{number}")
+            except broken as error:
+                raise UserError(f"{file.name}: damaged after row {number} ({one_line(error)})") from None
 
 
 def _require_column(file: str, name: str, fields: "list[pa.Field]", within: str = "") -> None:

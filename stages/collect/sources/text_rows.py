@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, cast
 
-from stages.collect.download import ahead
-from stages.collect.located import find_visible
+from stages.collect.located import LocatedFile
 from stages.collect.opening import decompressed
-from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, RowSource, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, FileSource, RowSource, SourceItem
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError
 
@@ -23,16 +22,15 @@ class Jsonl(FileSource, RowSource):
 
     kind: Literal["jsonl"]
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
-        for file in ahead(find_visible(self.globs)):
-            with decompressed(file) as stream:
-                for number, line in enumerate(_lines(stream, longest_line(reading.max_document_bytes)), start=1):
-                    row_name = f"{file.name}#{number}"
-                    if line is None:
-                        yield self.left_out(row_name, TOO_LARGE)
-                    elif line.strip():
-                        yield self.row(_json_object(file.name, number, line), row_name)
+        with decompressed(file) as stream:
+            for number, line in enumerate(_lines(stream, longest_line(limit)), start=1):
+                row_name = f"{file.name}#{number}"
+                if line is None:
+                    yield self.left_out(row_name, TOO_LARGE)
+                elif line.strip():
+                    yield self.row(_json_object(file.name, number, line), row_name)
 
 
 class Csv(FileSource, RowSource):
@@ -40,14 +38,13 @@ class Csv(FileSource, RowSource):
 
     kind: Literal["csv"]
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each row. Raises UserError that names a line that is not CSV, or that has not a cell a column."""
-        limit = longest_line(reading.max_document_bytes)
-        csv.field_size_limit(limit)
-        for file in ahead(find_visible(self.globs)):
-            with decompressed(file) as stream:
-                for number, row in enumerate(_csv_rows(file.name, stream, limit), start=1):
-                    yield self.row(row, f"{file.name}#{number}")
+        longest = longest_line(limit)
+        csv.field_size_limit(longest)
+        with decompressed(file) as stream:
+            for number, row in enumerate(_csv_rows(file.name, stream, longest), start=1):
+                yield self.row(row, f"{file.name}#{number}")
 
 
 def longest_line(max_document_bytes: int) -> int:

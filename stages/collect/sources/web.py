@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from stages.collect.download import ahead
 from stages.collect.extraction import page_text, read_pages, required_libraries
-from stages.collect.located import find_visible
+from stages.collect.located import LocatedFile
 from stages.collect.opening import decompressed
-from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, FileSource, SourceItem
 from stages.runtime.credentials import without_credentials
 
 
@@ -23,16 +22,14 @@ class Html(FileSource):
         """What extracts the text."""
         return required_libraries(self.kind)
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
-        """Each file. Raises UserError that names one that cannot be read."""
-        limit = reading.max_document_bytes
-        for file in ahead(find_visible(self.globs)):
-            with decompressed(file) as stream:
-                html = stream.read(limit + 1)
-            if len(html) > limit:
-                yield self.left_out(file.name, TOO_LARGE)
-            else:
-                yield self.item(file.name, page_text(html, None, self.main_content))
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
+        """The page. Raises UserError that names a file that cannot be read."""
+        with decompressed(file) as stream:
+            html = stream.read(limit + 1)
+        if len(html) > limit:
+            yield self.left_out(file.name, TOO_LARGE)
+        else:
+            yield self.item(file.name, page_text(html, None, self.main_content))
 
 
 class Warc(FileSource):
@@ -47,15 +44,14 @@ class Warc(FileSource):
         """What reads the files and extracts the text."""
         return required_libraries(self.kind)
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each page, by its address. Raises UserError that names a file that is damaged or cut off."""
-        for file in ahead(find_visible(self.globs)):
-            with decompressed(file) as stream:
-                for page in read_pages(stream, reading.max_document_bytes):
-                    address = without_credentials(page.address)
-                    if page.reason:
-                        yield self.left_out(address, page.reason)
-                    elif page.is_html:
-                        yield self.item(address, page_text(page.content, page.encoding, self.main_content))
-                    else:
-                        yield self.item(address, page.content)
+        with decompressed(file) as stream:
+            for page in read_pages(stream, limit):
+                address = without_credentials(page.address)
+                if page.reason:
+                    yield self.left_out(address, page.reason)
+                elif page.is_html:
+                    yield self.item(address, page_text(page.content, page.encoding, self.main_content))
+                else:
+                    yield self.item(address, page.content)

@@ -133,9 +133,14 @@ def whole_number(variable: str, default: int | None, minimum: int = 1) -> int | 
     given = os.environ.get(variable)
     if not given:
         return default
-    if not given.strip().isdecimal() or int(given) < minimum:
-        raise UserError(f"{variable}={given}: expected a whole number, {minimum} or more")
-    return int(given)
+    return parsed_whole_number(f"{variable}={given}", given, minimum)
+
+
+def parsed_whole_number(shown: str, text: str, minimum: int = 1) -> int:
+    """A whole number from `minimum` on. Raises UserError that shows `shown` where the text is anything else."""
+    if not text.strip().isdecimal() or int(text) < minimum:
+        raise UserError(f"{shown}: expected a whole number, {minimum} or more")
+    return int(text)
 
 
 def fail(message: str, code: int) -> None:

@@ -14,14 +14,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.revision.layout import (
-    RECORDED_ACCEPTED,
-    RECORDED_LOCK,
-    RECORDED_PARAMS,
-    RECORDED_PIPELINE,
-    RECORDED_REQUIREMENTS,
-    record_path,
-)
+from stages.formats.revision.layout import record_path
 from stages.formats.revision.lock import Stages, hash_of, maker_of, makers_of, outs_of, overlaps
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
@@ -154,11 +147,11 @@ def settings(stages: Stages) -> dict[str, bytes]:
     `stages` are the entries of dvc.lock that led to the revision. Raises UserError where they contradict each other.
     """
     contents = {
-        RECORDED_PARAMS: with_values(PARAMS_FILE, edited(stages)),
-        RECORDED_REQUIREMENTS: with_pins(REQUIREMENTS_LOCK, recorded_versions(stages)),
-        RECORDED_PIPELINE: read(DVC_FILE),
-        RECORDED_ACCEPTED: read(ACCEPTED),
-        RECORDED_LOCK: lock_of(stages),
+        record_path(PARAMS_FILE): with_values(PARAMS_FILE, edited(stages)),
+        record_path(REQUIREMENTS_LOCK): with_pins(REQUIREMENTS_LOCK, recorded_versions(stages)),
+        record_path(DVC_FILE): read(DVC_FILE),
+        record_path(ACCEPTED): read(ACCEPTED),
+        record_path(LOCK): lock_of(stages),
     }
     contents |= {record_path(path): read(Path(path)) for path, code in recorded_code(stages).items() if code}
     return {path: content for path, content in contents.items() if content is not None}

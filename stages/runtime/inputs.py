@@ -25,15 +25,7 @@ import yaml
 from stages.runtime.code import OWN_FOLDERS
 from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.section import differences, value_at
-from stages.runtime.stage_code import (
-    WRITER,
-    StageCode,
-    code_of,
-    code_path,
-    installed,
-    read_stage_code,
-    require_locked,
-)
+from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, installed, require_locked
 
 DVC_FILE = Path("dvc.yaml")
 STAGE_VARIABLE = "DVC_STAGE"
@@ -170,9 +162,7 @@ def inputs_of_this_stage() -> Inputs | None:
         return None
     name, stage = found
     deps = tuple(dep for dep in map(_path, stage.get("deps") or ()) if "${" not in dep)
-    file = code_path(module)
-    code = read_stage_code(file.read_bytes()) if file.is_file() else None
-    return _observed(name, module, deps, _listed_params(stage.get("params") or []), code)
+    return _observed(name, module, deps, _listed_params(stage.get("params") or []), code_in(code_path(module)))
 
 
 def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:

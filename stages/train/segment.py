@@ -27,14 +27,7 @@ import yaml
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import (
-    TRAIN_EXECUTION,
-    Compared,
-    Difference,
-    Execution,
-    SegmentReport,
-    Session,
-)
+from stages.formats.revision.execution import TRAIN_EXECUTION, Compared, Difference, Execution, SegmentReport, Session
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage

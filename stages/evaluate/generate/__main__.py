@@ -8,21 +8,10 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
+from stages.evaluate.generate import texts
 from stages.evaluate.generate.languages import LANGUAGES, choose_headers
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
-from stages.evaluate.generate.texts import (
-    TEXTS,
-    completion,
-    header_requests,
-    header_sample,
-    header_text,
-    open_sets,
-    problem_requests,
-    problem_text,
-    prompts_cut,
-    written_texts,
-)
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
 from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
@@ -42,7 +31,7 @@ def main() -> None:
     require_documents(held_out)
     weight_files(MODEL)
     store = TokenStore(TOKENS / TRAIN)
-    sets = open_sets(params.problems.sets)
+    sets = texts.open_sets(params.problems.sets)
     headers = choose_headers(
         read_documents(held_out),
         LANGUAGES[params.language].headers,
@@ -52,18 +41,18 @@ def main() -> None:
     )
 
     tokenizer = open_tokenizer(MODEL)
-    beginnings = header_requests(headers, params)
-    asked, prompts = problem_requests(sets, params, tokenizer)
-    cut = prompts_cut(tokenizer, [*beginnings, *prompts])
+    beginnings = texts.header_requests(headers, params)
+    asked, prompts = texts.problem_requests(sets, params, tokenizer)
+    cut = texts.prompts_cut(tokenizer, [*beginnings, *prompts])
     if cut:
         print(f"note: {cut} of {len(beginnings) + len(prompts)} prompts are cut: the model reads only their end")
-    texts, log = written_texts(params, sets, headers, [*beginnings, *prompts])
-    bodies, solutions = texts[: len(beginnings)], texts[len(beginnings) :]
+    written, log = texts.written_texts(params, sets, headers, [*beginnings, *prompts])
+    bodies, solutions = written[: len(beginnings)], written[len(beginnings) :]
 
-    samples = [header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
-    header_texts = [header_text(*one, params) for one in zip(samples, bodies, strict=True)]
-    completions = [completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
-    problem_texts = [problem_text(*one) for one in zip(asked, completions, strict=True)]
+    samples = [texts.header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
+    header_texts = [texts.header_text(*one, params) for one in zip(samples, bodies, strict=True)]
+    completions = [texts.completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
+    problem_texts = [texts.problem_text(*one) for one in zip(asked, completions, strict=True)]
 
     looks = look_at([*header_texts, *problem_texts], tokenizer, store)
     report = generation(params, sets, samples, looks, cut)
@@ -75,7 +64,7 @@ def main() -> None:
     report.write()
     # Of this run alone: the clones of a sweep share the cache.
     log.drop()
-    drop_unused(TEXTS)
+    drop_unused(texts.TEXTS)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,7 @@ from typing import Any
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from stages.formats.revision.layout import MAIN
-from stages.publish.hub.client import (
-    TOKEN_VARIABLE,
-    TimeLimitError,
-    configure_clients,
-    connect,
-    explained,
-    retried,
-    within,
-)
+from stages.publish.hub import client
 from stages.publish.hub.data import other_repositories
 from stages.publish.hub.repository import Repository
 from stages.publish.params import PublishParams
@@ -33,24 +25,24 @@ def main() -> None:
     params = read_section("publish", PublishParams)
     if params.repository is None:
         return
-    configure_clients()
-    api = connect(params.repository)
+    client.configure_clients()
+    api = client.connect(params.repository)
     repositories = [Repository(api, params.repository), *other_repositories(params, api)]
     try:
-        within(LIMIT_SECONDS, lambda: check(repositories, private=params.private))
-    except TimeLimitError:
+        client.within(LIMIT_SECONDS, lambda: check(repositories, private=params.private))
+    except client.TimeLimitError:
         raise UnavailableError(f"{repositories[0].title}: the Hub has not answered for {LIMIT_SECONDS:.0f} s") from None
 
 
 def check(repositories: list[Repository], *, private: bool) -> None:
     """Raise UserError that says what publish would fail with."""
     first = repositories[0]
-    with explained(first.api, first.name):
-        account = retried(first.api.whoami)
+    with client.explained(first.api, first.name):
+        account = client.retried(first.api.whoami)
     for repository in repositories:
-        with explained(repository.api, repository.name, repository.setting):
+        with client.explained(repository.api, repository.name, repository.setting):
             try:
-                retried(partial(repository.head, MAIN))
+                client.retried(partial(repository.head, MAIN))
             except RepositoryNotFoundError:
                 require_creatable(repository, account)
             else:
@@ -64,14 +56,14 @@ def require_creatable(repository: Repository, account: dict[str, Any]) -> None:
     roles |= {str(org.get("name", "")).lower(): str(org.get("roleInOrg", "")) for org in account.get("orgs", [])}
     if owner not in roles:
         raise UserError(
-            f"{repository.title}: not found, and {account.get('name')}, whose token is in {TOKEN_VARIABLE}, may make "
-            f"repositories only below {', '.join(sorted(roles))}; correct the name, or use another token"
+            f"{repository.title}: not found, and {account.get('name')}, whose token is in {client.TOKEN_VARIABLE}, may "
+            f"make repositories only below {', '.join(sorted(roles))}; correct the name, or use another token"
         )
     token = account.get("auth", {}).get("accessToken", {})
     if roles[owner] == "read" or token.get("role") == "read" or not may_write(token, owner):
         raise UserError(
-            f"{repository.title}: not found, and the token in {TOKEN_VARIABLE} may not make it; give it write access "
-            f"({repository.api.endpoint}/settings/tokens)"
+            f"{repository.title}: not found, and the token in {client.TOKEN_VARIABLE} may not make it; give it write "
+            f"access ({repository.api.endpoint}/settings/tokens)"
         )
 
 

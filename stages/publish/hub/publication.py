@@ -15,17 +15,7 @@ from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, is_observed, run_branch, step_tag
 from stages.formats.revision.provenance import Provenance, Receipt
 from stages.publish.gate import Gate
-from stages.publish.hub.client import (
-    AGAIN,
-    Answer,
-    TimeLimitError,
-    configure_clients,
-    connect,
-    explained,
-    retried,
-    time_limit,
-    within,
-)
+from stages.publish.hub import client
 from stages.publish.hub.data import content_of, is_shard, other_repositories
 from stages.publish.hub.repository import Repository, Tree, differing
 from stages.publish.params import PublishParams
@@ -44,8 +34,8 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
     connection.
     """
     assert params.repository is not None
-    configure_clients()
-    repository = Repository(connect(params.repository), params.repository)
+    client.configure_clients()
+    repository = Repository(client.connect(params.repository), params.repository)
     run, steps = run_of_model(), exported_steps()
     with TemporaryDirectory() as folder:
         others = {
@@ -55,7 +45,7 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
 
         def prepare() -> None:
             repository.create(private=params.private)
-            retried(lambda: check_gate(repository, revision, gate))
+            client.retried(lambda: check_gate(repository, revision, gate))
 
         bounded(repository, 0, prepare)
         # Before the model: `main` moves last, when nothing can fail after it.
@@ -69,15 +59,15 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
     return receipt.model_copy(update={"others": commits})
 
 
-def bounded(repository: Repository, size: int, call: Callable[[], Answer]) -> Answer:
+def bounded(repository: Repository, size: int, call: Callable[[], client.Answer]) -> client.Answer:
     """The result of a call that sends at most `size` bytes. Errors of the clients and a time limit are messages."""
-    limit = time_limit(size)
-    with explained(repository.api, repository.name, repository.setting):
+    limit = client.time_limit(size)
+    with client.explained(repository.api, repository.name, repository.setting):
         try:
-            return within(limit, call)
-        except TimeLimitError:
+            return client.within(limit, call)
+        except client.TimeLimitError:
             raise UnavailableError(
-                f"{repository.title}: not finished after {limit / 60:.0f} minutes; {AGAIN}"
+                f"{repository.title}: not finished after {limit / 60:.0f} minutes; {client.AGAIN}"
             ) from None
 
 
@@ -86,7 +76,7 @@ def publish_model(
 ) -> Receipt:
     """The steps' commits, the model's commit, their tags, then main."""
     name = run or revision.name
-    branch, tags = run_branch(name), retried(repository.tags)
+    branch, tags = run_branch(name), client.retried(repository.tags)
     wanted = [(step_tag(revision.name, step.number), step.title(name), step.content) for step in steps]
     wanted.append((revision.name, model_title(name, revision), revision))
     if any(tag not in tags for tag, _, _ in wanted):
@@ -131,7 +121,7 @@ def move_main_branch(repository: Repository, commit: str, revision: Revision, ga
     Files of others are kept. Main has the record of the revision's first publication too. Raises RefusedError where
     main holds a better model.
     """
-    wanted = retried(lambda: repository.tree(commit))
+    wanted = client.retried(lambda: repository.tree(commit))
 
     def move() -> str:
         head = repository.head(MAIN)
@@ -148,9 +138,9 @@ def move_main_branch(repository: Repository, commit: str, revision: Revision, ga
         copies = repository.copies(commit, wanted, changed, revision)
         return repository.send(MAIN, head, f"Publish {revision.name}", [*copies, *map(CommitOperationDelete, stale)])
 
-    main = retried(move)
-    if wrong := changes(retried(lambda: repository.tree(main)), wanted):
-        raise UnavailableError(f"{repository.title}: {', '.join(wrong)} on main differ from {commit}; {AGAIN}")
+    main = client.retried(move)
+    if wrong := changes(client.retried(lambda: repository.tree(main)), wanted):
+        raise UnavailableError(f"{repository.title}: {', '.join(wrong)} on main differ from {commit}; {client.AGAIN}")
 
 
 def changes(present: Tree, wanted: Tree) -> list[str]:
@@ -180,9 +170,9 @@ def publish_other(repository: Repository, content: Revision, private: bool) -> s
             return head
         return repository.commit(MAIN, head, f"Publish {content.name}", content, stale)
 
-    main = retried(put)
+    main = client.retried(put)
     repository.require(main, content)
-    tagged = retried(repository.tags).get(content.name)
+    tagged = client.retried(repository.tags).get(content.name)
     if tagged is None:
         repository.tag_once(content.name, main)
         return main

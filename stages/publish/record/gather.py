@@ -11,31 +11,12 @@ from pathlib import Path
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
+from stages.formats.revision import layout
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
-from stages.formats.revision.layout import (
-    EXECUTION,
-    INPUTS,
-    PROVENANCE,
-    RECORD,
-    RECORDED_DATA,
-    SIGNATURE,
-    SOURCE_ARCHIVE,
-    record_path,
-)
 from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import GitState, InputListing, Place, Provenance
 from stages.formats.revision.verify import SIGNING_KEY, sign
-from stages.publish import inputs
-from stages.publish.lock import (
-    LOCK,
-    ancestors,
-    not_in_lock,
-    output_paths,
-    read_lock,
-    recorded_versions,
-    settings,
-    stages_of_another_pipeline,
-)
+from stages.publish import inputs, lock
 from stages.publish.params import PublishParams
 from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
@@ -53,26 +34,26 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
 
     Raises UserError where no one state of the project made the model, or the record would hold a credential.
     """
-    everything = read_lock()
+    everything = lock.read_lock()
     needed = [path.as_posix() for path in inputs.paths_read()]
-    stages = ancestors(everything, needed)
-    written = [*output_paths(everything), *map(Path.as_posix, (LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
+    stages = lock.ancestors(everything, needed)
+    written = [*lock.output_paths(everything), *map(Path.as_posix, (lock.LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
     state = git.observe_git(written)
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
     execution = inputs.training_execution()
     reports, edited_reports = reports_of(stages)
 
-    contents = settings(stages) | reports
+    contents = lock.settings(stages) | reports
     if source.archive:
-        contents[SOURCE_ARCHIVE] = source.content
+        contents[layout.SOURCE_ARCHIVE] = source.content
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
-    listing.write(folder / INPUTS)
+    listing.write(folder / layout.INPUTS)
     if execution:
-        execution.write(folder / EXECUTION)
-    files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
+        execution.write(folder / layout.EXECUTION)
+    files = {path: folder / path for path in (*contents, layout.INPUTS, *([layout.EXECUTION] if execution else []))}
     files |= dict(data_inside(listing))
     require_no_secret(files)
 
@@ -86,13 +67,13 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
         left_out=source.left_out,
         not_recorded=[
             *([] if execution else ["how the training was executed"]),
-            *(f"dvc.yaml as {stage} ran: it was edited since" for stage in stages_of_another_pipeline(stages)),
+            *(f"dvc.yaml as {stage} ran: it was edited since" for stage in lock.stages_of_another_pipeline(stages)),
             *(f"{path} as its stage wrote it: it was edited since" for path in edited_reports),
         ],
         pipeline=[{"stage": name} | stage for name, stage in stages.items()],
-        not_in_lock=not_in_lock(everything, needed),
+        not_in_lock=lock.not_in_lock(everything, needed),
         publish=params.model_dump(mode="json"),
-        versions=recorded_versions(stages),
+        versions=lock.recorded_versions(stages),
         training=inputs.training_facts(),
         continued_from=[run.continued_from for run in execution.sessions if run.continued_from] if execution else [],
         published_from={
@@ -102,9 +83,9 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
             "cores": os.cpu_count(),
         },
     )
-    provenance.write(folder / PROVENANCE)
-    require_no_secret({PROVENANCE: folder / PROVENANCE})
-    return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
+    provenance.write(folder / layout.PROVENANCE)
+    require_no_secret({layout.PROVENANCE: folder / layout.PROVENANCE})
+    return Revision(revision.name, revision.files | files | attested(folder / layout.PROVENANCE), revision.sha256)
 
 
 def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
@@ -127,7 +108,7 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
             edited.append(out["path"])
             continue
         files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
-        reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
+        reports |= {layout.record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
     return reports, edited
 
 
@@ -141,12 +122,12 @@ def folders_of(stages: Stages) -> Iterator[tuple[str, dict[str, str]]]:
 def require_no_secret(files: dict[str, Path]) -> None:
     """Raise UserError where a file of the record holds a credential. Those of the archive were looked at before."""
     for path, file in files.items():
-        shown = path.removeprefix(f"{RECORDED_DATA}/").removeprefix(f"{RECORD}/")
+        shown = path.removeprefix(f"{layout.RECORDED_DATA}/").removeprefix(f"{layout.RECORD}/")
         if has_private_name(file):
             raise UserError(f"{shown}: a file of this name may hold credentials, and would be published: take it out")
         # Of the data only the forms: in a corpus of code URLs with passwords are examples.
-        in_urls = not path.startswith(f"{RECORDED_DATA}/")
-        if path != SOURCE_ARCHIVE and (secret := find_secret(file.read_bytes(), in_urls=in_urls)):
+        in_urls = not path.startswith(f"{layout.RECORDED_DATA}/")
+        if path != layout.SOURCE_ARCHIVE and (secret := find_secret(file.read_bytes(), in_urls=in_urls)):
             raise UserError(
                 f"{shown}: holds what looks like a credential ({secret}), and would be published: "
                 "take it out, and give it in an environment variable, ~/.netrc or a library's own configuration"
@@ -158,12 +139,12 @@ def data_inside(listing: InputListing) -> Iterator[tuple[str, Path]]:
     for dependency in listing.dependencies:
         if any(place.kind == "record" for place in dependency.places):
             inside = (path for path in dependency.files if Path(path).is_file())
-            yield from ((f"{RECORDED_DATA}/{path}", Path(path)) for path in inside)
+            yield from ((f"{layout.RECORDED_DATA}/{path}", Path(path)) for path in inside)
 
 
 def attested(index: Path) -> dict[str, Path]:
     """The index and, where a key is named, its signature, which is made here."""
     if not (key := os.environ.get(SIGNING_KEY)):
-        return {PROVENANCE: index}
+        return {layout.PROVENANCE: index}
     sign(index, Path(key).expanduser())
-    return {PROVENANCE: index, SIGNATURE: index.with_name(SIGNATURE)}
+    return {layout.PROVENANCE: index, layout.SIGNATURE: index.with_name(layout.SIGNATURE)}

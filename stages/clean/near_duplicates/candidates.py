@@ -1,6 +1,7 @@
 """Which documents may be near-duplicates, by MinHash, and how similar documents are, exactly."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ class Corpus:
         self.shards = shards
         self.shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
         self.row_in_shard = rows - self.first_row[self.shard_of]
+        # The documents of shard n are by_shard[bounds[n]:bounds[n + 1]].
+        self._by_shard = np.argsort(self.shard_of, kind="stable")
+        self._bounds = np.searchsorted(self.shard_of[self._by_shard], np.arange(len(shards) + 1)).tolist()
 
     def words(self, document: int) -> WordHashes:
         """The hashes of the distinct words of one document, which is given by its index in the order."""
@@ -80,8 +84,8 @@ class Corpus:
     def _band(self, start: int, stop: int) -> npt.NDArray[np.uint64]:
         """One number per document that is equal where the signatures' columns start..stop are."""
         keys = np.empty(len(self.shard_of), dtype=np.uint64)
-        for number, shard in enumerate(self.shards):
-            own = np.flatnonzero(self.shard_of == number)
+        for shard, (first, last) in zip(self.shards, pairwise(self._bounds), strict=True):
+            own = self._by_shard[first:last]
             keys[own] = _mixed(shard.signatures[:, start:stop])[self.row_in_shard[own]]
         return keys
 

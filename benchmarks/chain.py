@@ -1,0 +1,153 @@
+"""From lines of JSON to tokens, compared with datatrove: reading, rules of Gopher and C4, near-duplicates, encoding.
+
+    python -m benchmarks.chain --datatrove PYTHON [--quick]
+
+PYTHON is that of an environment with datatrove (`pip install 'datatrove[processing]' spacy orjson`); without it nothing
+is measured. Both sides read the same files, with one worker and a tokenizer that is given; figures are CPU seconds of
+all processes, start-up included.
+
+The rules that are the same on both sides are on, and the documents that they keep are compared: the share of words with
+a letter, repeated paragraphs, repeated n-grams of five to ten words, `lorem ipsum`. Near-duplicates are not: datatrove
+drops whatever shares one of 14 bands of 8 hashes of 5-grams; parrotflow compares the words of candidates exactly.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from benchmarks.corpora.python_source import python_documents
+from benchmarks.measurements import compare, interleave, record
+from stages.tokenizer.bpe import train_bpe
+from stages.tokenizer.train import save_trained
+
+ROOT = Path(__file__).parents[1]
+PEER = ROOT / "benchmarks/runs/datatrove_chain.py"
+
+STAGES = ("collect", "clean", "tokenize")
+
+REPEATED = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+"""Words of an n-gram -> the largest share of repeated ones (Gopher)."""
+
+MINIMUM = {"alphabetic_word_share": 0.5}
+MAXIMUM = {
+    "duplicate_paragraph_share": 0.3,
+    "duplicate_paragraph_character_share": 0.2,
+    "lorem_ipsum": 0,
+    **{f"duplicate_{size}_gram_character_share": share for size, share in REPEATED.items()},
+}
+
+RULES = {"prose", *MINIMUM, *MAXIMUM}
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--datatrove", type=Path, metavar="PYTHON")
+    parser.add_argument("--megabytes", type=int, default=40, help="of text")
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    if arguments.datatrove is None:
+        print("skipped: --datatrove PYTHON names the Python of an environment with datatrove")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        size, count = write_project(project, 4_000_000 if arguments.quick else arguments.megabytes * 1_000_000)
+        sides = {"ours": lambda: ours(project), "datatrove": lambda: theirs(project, arguments.datatrove)}
+        seconds = interleave(sides, 1 if arguments.quick else arguments.runs)
+        same_verdicts(project)
+    figure = compare(
+        f"lines of JSON to tokens, {count:,} documents, {size:.0f} MB of Python: CPU time",
+        seconds["ours"],
+        seconds["datatrove"],
+        peer_name=f"datatrove {version_of(arguments.datatrove)}",
+        unit="s",
+        higher_is_better=False,
+        libraries=["pyarrow", "rensa", "fastokens"],
+    )
+    record("chain", [figure], quick=arguments.quick)
+
+
+def write_project(project: Path, limit: int) -> tuple[float, int]:
+    """Two files of rows, a tokenizer and parameters; megabytes and number of documents."""
+    documents = list(python_documents(limit))
+    (project / "rows").mkdir()
+    for part in range(2):
+        rows = [json.dumps({"id": one.path, "text": one.text}) + "\n" for one in documents[part::2]]
+        (project / f"rows/{part}.jsonl").write_text("".join(rows), encoding="utf-8")
+    (project / "data/tokenizer").mkdir(parents=True)
+    texts = [document.text for document in documents[:1000]]
+    save_trained(train_bpe([texts], 32_768, "gpt2"), project / "data/tokenizer")
+    shutil.copyfile(project / "data/tokenizer/tokenizer.json", project / "tokenizer.json")
+    params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    origin: dict[str, Any] = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
+    rows_of = {"text": "text", "fields": {"source": None, "path": "id", "license": None}}
+    params["collect"] |= {"sources": [{"kind": "jsonl", "globs": ["rows/*.jsonl"], **origin, **rows_of}]}
+    off = {name: False if value is True else None for name, value in params["clean"]["filters"].items()}
+    params["clean"]["filters"] = off | {"prose": {"minimum": MINIMUM, "maximum": MAXIMUM}}
+    params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}
+    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    shutil.copyfile(ROOT / "requirements.lock", project / "requirements.lock")
+    return sum(document.size for document in documents) / 1e6, len(documents)
+
+
+def ours(project: Path) -> float:
+    """CPU seconds of our stages, nothing cached."""
+    for left in (".parrotflow", "data/documents", "data/clean", "data/tokens"):
+        shutil.rmtree(project / left, ignore_errors=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
+    return sum(cpu_seconds([sys.executable, "-m", f"stages.{stage}"], project, environment) for stage in STAGES)
+
+
+def theirs(project: Path, python: Path) -> float:
+    """CPU seconds of datatrove's steps."""
+    for name in ("kept", "signatures", "buckets", "duplicates", "deduplicated", "tokens"):
+        shutil.rmtree(project / name, ignore_errors=True)
+    for logs in project.glob("logs_*"):
+        shutil.rmtree(logs)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return cpu_seconds([str(python.absolute()), str(PEER), str(project)], project, environment)
+
+
+def cpu_seconds(command: list[str], project: Path, environment: dict[str, str]) -> float:
+    """CPU seconds of a process and those that it waited for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run = subprocess.run(command, cwd=project, env=environment, check=False, capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def same_verdicts(project: Path) -> None:
+    """Raises SystemExit where the rules keep other documents than datatrove's."""
+    ledger = pd.concat(map(pd.read_parquet, sorted((project / "data/clean/ledger").glob("*.parquet"))))
+    by_rule = ledger["verdict"].str.split("_above|_below", regex=True).str[0].isin(RULES)
+    kept = set(ledger.loc[~by_rule, "path"])
+    files = sorted((project / "kept").glob("*.jsonl.gz"))
+    lines = (line for file in files for line in gzip.decompress(file.read_bytes()).splitlines())
+    theirs = {json.loads(line)["id"] for line in lines}
+    print(f"kept by the rules: {len(kept):,} of {len(ledger):,}; by datatrove's {len(theirs):,}")
+    if kept != theirs:
+        raise SystemExit(f"the verdicts differ: {sorted(kept ^ theirs)[:10]}")
+
+
+def version_of(python: Path) -> str:
+    """Of datatrove in that environment."""
+    code = "from importlib.metadata import version; print(version('datatrove'))"
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

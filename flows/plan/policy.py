@@ -90,7 +90,8 @@ class Policy(FlowSetting):
     """Runs before a run starts anything, where other stages run before this one. If it fails, nothing is started; with
     exit code 69 (a network or a service does not answer) it is a warning."""
     forecast: Program | None = None
-    """Says what the stage would cost. `why` starts it where the stage would run; if it fails, that is a warning."""
+    """Says what the stage would cost. `why` starts it where the stage would run, and ends with its message where it
+    exits with 2: the stage would be refused. Any other failure is a warning."""
     show: Show = Show()
     """What is shown of the stage."""
 

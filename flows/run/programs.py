@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
+from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UnavailableError, UserError
+from stages.runtime.environment import STAGES_TO_DO
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -107,12 +108,14 @@ def running_sidecar(
             process.stdin.close()
 
 
-def start(program: "Program", secrets: Collection[str], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
-    """Start a program in a process group of its own."""
+def start(
+    program: "Program", secrets: Collection[str], stdin: int = subprocess.DEVNULL, to_do: Iterable[str] = ()
+) -> "subprocess.Popen[str]":
+    """Start a program in a process group of its own; `to_do`: the stages of a plan that are not up to date."""
     hidden = {*secrets, SERVER_KEY} - set(program.secrets)
     return subprocess.Popen(
         shlex.split(program.command),
-        env={name: value for name, value in os.environ.items() if name not in hidden},
+        env={name: value for name, value in os.environ.items() if name not in hidden} | {STAGES_TO_DO: " ".join(to_do)},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -159,17 +162,17 @@ def preflight(plan: "Plan", secrets: Collection[str], redact: Callable[[str], st
         program = stage.policy.preflight
         # Alone, a stage notices by itself; before it, something would be computed in vain.
         if program is not None and program.when and to_do & set(stage.upstream):
-            lines += run_preflight(stage.name, program, secrets, redact)
+            lines += run_preflight(stage.name, program, secrets, redact, to_do)
     return lines
 
 
 def run_preflight(
-    stage: str, program: "Program", secrets: Collection[str], redact: Callable[[str], str]
+    stage: str, program: "Program", secrets: Collection[str], redact: Callable[[str], str], to_do: Iterable[str] = ()
 ) -> Sequence[str]:
     """One preflight; what is to be shown of it."""
     later = f"{stage} may fail when its turn comes"
     try:
-        lines, code = asked(program, secrets, redact, PREFLIGHT_SECONDS)
+        lines, code = asked(program, secrets, redact, PREFLIGHT_SECONDS, to_do)
     except OSError as error:
         raise UserError(f"dvc.yaml: {stage}.meta.flow.preflight: `{program.command}`: {error}") from None
     except UnavailableError as error:
@@ -189,13 +192,13 @@ def last_error(lines: Sequence[str]) -> str:
 
 
 def asked(
-    program: "Program", secrets: Collection[str], redact: Callable[[str], str], seconds: float
+    program: "Program", secrets: Collection[str], redact: Callable[[str], str], seconds: float, to_do: Iterable[str]
 ) -> tuple[list[str], int]:
     """The lines that a program prints, and its exit code.
 
     Raises OSError where it does not start, UnavailableError where it takes longer, and was ended.
     """
-    process = start(program, secrets)
+    process = start(program, secrets, to_do=to_do)
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -206,18 +209,29 @@ def asked(
 
 
 def forecasts(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> Iterator[str]:
-    """What the stages would cost that are not restored: for each that has a forecast its name, and what it prints."""
+    """What the stages would cost that are not restored: for each that has a forecast its name, and what it prints.
+
+    Raises UserError, in the end, with the messages of those that say that their stage would be refused (exit code 2).
+    """
+    to_do, refused = [stage.name for stage in plan.to_do], list[str]()
     for stage in plan.to_do:
         program = stage.policy.forecast
         if program is None or not program.when or stage.state == "restore":
             continue
         try:
-            lines, code = asked(program, secrets, redact, FORECAST_SECONDS)
+            lines, code = asked(program, secrets, redact, FORECAST_SECONDS, to_do)
         except OSError as error:
             yield f"warning: `{program.command}` does not start: {error}"
         except UnavailableError as error:
             yield f"warning: {error}"
         else:
+            message = last_error(lines)
+            is_refused = code == EXIT_USER_ERROR and message.startswith("error: ")
+            if is_refused:
+                refused.append(message.removeprefix("error: "))
+                lines = lines[: len(lines) - len(message.splitlines())]
             yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
-            if code:
+            if code and not is_refused:
                 yield f"warning: `{program.command}` exited with {code}"
+    if refused:
+        raise UserError("\n".join(refused))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stages.formats.tokens import TokenStore
 from stages.train.data import packing
 from stages.train.data.batches import IGNORED, batch_size, read_rows, rows_before, rows_of_step
-from stages.train.data.packing import Span, build_packing, fill_gaps, open_packing
+from stages.train.data.packing import build_packing, open_packing
 from stages.train.distributed.gradients import BinaryTree
 from stages.train.params import Schedule
 from tests.train.small_run import write_project
@@ -89,19 +89,11 @@ def test_the_index_of_a_large_store_is_built_once_and_mapped(
     monkeypatch.setattr(packing, "KEPT_FROM_DOCUMENTS", store.manifest.documents)
     expected = build_packing(store, 32, "best_fit")
     first = open_packing(store, 32, "best_fit")
-    monkeypatch.setattr(packing, "build_packing", lambda *of: pytest.fail("built again"))
+    monkeypatch.setattr(packing, "best_fit", lambda *of: pytest.fail("built again"))
     for index in (first, open_packing(store, 32, "best_fit")):
         for name in packing.ARRAYS:
             assert isinstance(getattr(index, name), np.memmap)
             assert (getattr(index, name) == getattr(expected, name)).all()
-
-
-def test_the_worked_example_of_filling_gaps() -> None:
-    rows = [[Span(0, 3)], [Span(10, 4)], [Span(20, 2)]]
-    assert fill_gaps(rows, 5) == [
-        [Span(10, 4), Span(20, 1)],
-        [Span(0, 3), Span(21, 1)],
-    ]
 
 
 def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> None:

@@ -1,7 +1,8 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
 Operations, hours and memory, from a model without weights, before data or a device are touched. `parrotflow why` prints
-it where the training would run, `parrotflow params` of what it composes; the training itself prints it first.
+it where the training would run, with what the mixture comes to (`--data`), `parrotflow params` of what it composes; the
+training itself prints it first.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from stages.formats.tokens import TOKENS, Manifest, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.launch.config import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+from stages.train.commands import mixture
 from stages.train.commands.groups import NOMINAL_VOCABULARY
 from stages.train.forecast.forecast import make_forecast
 from stages.train.model.build import HUB_COMMIT, source_folder
@@ -24,7 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.train.commands.forecast", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("params", nargs="?", type=Path, default=PARAMS_FILE, help="default: %(default)s")
-    values = read_params_file(parser.parse_args().params)
+    parser.add_argument("--data", action="store_true", help="also whether the data can give what train.mixture asks")
+    arguments = parser.parse_args()
+    values = read_params_file(arguments.params)
     params = check_section("train", values.get("train"), TrainParams)
     if params.start_from and HUB_COMMIT.fullmatch(params.start_from):
         try:
@@ -33,6 +37,8 @@ def main() -> None:
             print(f"no forecast before the model is downloaded: {error}")
             return
     print("\n".join(make_forecast(params, vocabulary(values), launch()).lines))
+    for line in mixture.lines(params) if arguments.data else ():
+        print(line)
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:

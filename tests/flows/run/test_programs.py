@@ -9,7 +9,7 @@ import pytest
 from flows.plan.graph import Plan, PlannedStage, State
 from flows.plan.policy import Policy, Program
 from flows.run.programs import forecasts, running_sidecar
-from stages.runtime.entry import EXIT_UNAVAILABLE
+from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import processes_in, run, toy
 
 STAGES = """\
@@ -143,8 +143,23 @@ def test_a_forecast_sees_no_secrets_of_others_and_is_not_made_without_its_condit
 
 
 def test_a_forecast_that_fails_says_why_and_is_a_warning() -> None:
-    failing = list(forecasts(Plan((planned("run", "sh -c 'echo error: too large; exit 2'"),)), set(), str))
+    failing = list(forecasts(Plan((planned("run", "sh -c 'echo error: no torch; exit 1'"),)), set(), str))
     missing = list(forecasts(Plan((planned("run", "no-such-program"),)), set(), str))
 
-    assert failing[1:] == ["  error: too large", "warning: `sh -c 'echo error: too large; exit 2'` exited with 2"]
+    assert failing[1:] == ["  error: no torch", "warning: `sh -c 'echo error: no torch; exit 1'` exited with 1"]
     assert missing[0].startswith("warning: `no-such-program` does not start")
+
+
+def test_a_stage_that_would_be_refused_is_refused_after_all_forecasts() -> None:
+    stages = (planned("run", "sh -c 'echo 3 hours; echo error: too large; exit 2'"), planned("run", "echo an hour"))
+    said = forecasts(Plan(stages), set(), str)
+
+    assert [next(said) for _ in range(4)] == ["train:", "  3 hours", "train:", "  an hour"]
+    with pytest.raises(UserError, match=r"^too large$"):
+        next(said)
+
+
+def test_a_program_is_told_which_stages_are_not_up_to_date() -> None:
+    stages = (planned("run", "sh -c 'echo $PARROTFLOW_STAGES_TO_DO'"), PlannedStage("tokenize", "maybe", (), ()))
+
+    assert list(forecasts(Plan(stages), set(), str)) == ["train:", "  train tokenize"]

@@ -52,7 +52,8 @@ class Run:
         """Also of its file."""
         kind = ("hsdp" if self.replicas > 1 else "fsdp2") if self.sharded else "ddp"
         parts = [self.model, f"{self.processes}_{kind}", "compiled" if self.compiled else "eager"]
-        return "-".join([*parts, *(f"{key}={value}" for key, value in self.changes.items())])
+        changes = (key if isinstance(of, dict) else f"{key}={of}" for key, of in self.changes.items())
+        return "-".join([*parts, *changes])
 
     @property
     def values(self) -> TrainParams:
@@ -64,6 +65,9 @@ class Run:
 CHECKPOINTED = {"gradient_checkpointing": True}
 BF16 = {"precision": "bf16"}
 DOCUMENT = {"attention": "document"}
+MIXTURE = {
+    "mixture": {"weights": {"web": 3, "books": 1}, "weighting": "shares", "max_repetition": None, "phases": []},
+}
 
 RUNS = [
     Run("llama", 2, sharded=False, compiled=True, changes=CHECKPOINTED),
@@ -74,6 +78,7 @@ RUNS = [
     Run("llama", 2, compiled=True, changes=CHECKPOINTED),
     Run("qwen3", 2, compiled=True, changes=BF16),
     Run("qwen3", 2, changes=BF16 | CHECKPOINTED),
+    Run("llama", 2, changes=MIXTURE),
     Run("mixtral", 2),
     Run("qwen3_moe", 2, changes=CHECKPOINTED),
     Run("llama", 4, replicas=2, compiled=True, micro_batch=1),
@@ -138,16 +143,21 @@ Trained = Callable[[Run], tuple[list[float], dict[str, Tensor]]]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """What a run gave."""
-    project = write_project(tmp_path_factory.mktemp("combinations"))
+    project = write_project(tmp_path_factory.mktemp("combinations"), source_of)
     alone = {alone_of(run).name: alone_of(run) for run in RUNS}
     for processes, runs in ((1, list(alone.values())), *((n, [r for r in RUNS if r.processes == n]) for n in (2, 4))):
         run_workers(project, processes, partial(train_all, runs))
     return lambda run: torch.load(project / f"{run.name}.pt")
 
 
+def source_of(number: int) -> str:
+    """A document's."""
+    return "books" if number % 3 == 0 else "web"
+
+
 def alone_of(run: Run) -> Run:
     """The same in one process, neither compiled nor checkpointed."""
-    computed = {key: value for key, value in run.changes.items() if key in ("precision", "attention")}
+    computed = {key: value for key, value in run.changes.items() if key in ("precision", "attention", "mixture")}
     return Run(run.model, 1, sharded=False, changes=computed)
 
 

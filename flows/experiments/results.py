@@ -24,7 +24,7 @@ from flows.experiments.experiment import (
 from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
-from flows.experiments.runs import RECORD, Run, line_of, runs_that_count
+from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
 from flows.experiments.statistics import SIGNIFICANT, PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
 from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
@@ -168,8 +168,8 @@ def _origin(table: Table, run: Mapping[Any, Any]) -> list[str]:
     if has_commit(commit):
         return [*lines, f"{params}: git show {commit[:10]}:./params.yaml"]
     lines.append("this clone lacks the experiment's commit; `dvc exp pull` brings it where it was pushed")
-    number = line_of(record, commit)
-    return [*lines, f"{params}: `params` in line {number} of {record}" if number else f"{params}: not recorded"]
+    is_recorded = any(run.commit == commit for run in recorded_runs(record))
+    return [*lines, f"{params}: {f'grep {commit[:10]} {record}' if is_recorded else 'not recorded'}"]
 
 
 Likeness = Literal["equal", "within intervals", "equal as printed", "different", "gone", "new"]

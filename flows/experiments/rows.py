@@ -163,8 +163,8 @@ def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", wrong: Seque
     reports = run.reports if run and row["state"] == "finished" else {}
     bounds: dict[str, Any] = {}
     for name, metric in experiment.metrics.items():
-        value = _report_value(reports, metric.source)
-        row[name] = float(value) / metric.scale if is_number(value) else None
+        value = number_at(reports, metric.source)
+        row[name] = None if value is None else value / metric.scale
         if metric.interval:
             found = _report_value(reports, metric.interval)
             pair = found if isinstance(found, list) and len(found) == 2 else (math.nan, math.nan)
@@ -177,9 +177,11 @@ def _report_value(reports: Mapping[str, Any], location: str) -> Any:
     return value_at(reports.get(file), key)
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value of a report is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def number_at(reports: Mapping[str, Any], location: str) -> float | None:
+    """The finite number at FILE:KEY of a run's reports; None where there is none."""
+    value = _report_value(reports, location)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
 
 
 def _numbers(experiment: "Experiment") -> dict[str, str]:

@@ -9,10 +9,11 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -137,17 +138,12 @@ def append_run(path: Path, run: Run) -> None:
 
 def recorded_runs(path: Path) -> list[Run]:
     """Every run, in the order of their lines; half a line, left by a kill, is skipped."""
-    return [run for _, run in _lines(path)]
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Run]]:
-    """The runs with the numbers of their lines, from 1."""
-    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
-        try:
+    runs = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(JSONDecodeError, UnicodeDecodeError):
             json.loads(line)
-        except ValueError:
-            continue
-        yield number, Run.model_validate_json(line)
+            runs.append(Run.model_validate_json(line))
+    return runs
 
 
 def last_runs(path: Path) -> dict[str, Run]:
@@ -170,11 +166,6 @@ def runs_that_count(
         for cell in cells
         if cell.id in of_cell
     }
-
-
-def line_of(path: Path, commit: str) -> int:
-    """The number, from 1, of the line with the run whose DVC experiment is this commit; 0 for none."""
-    return next((number for number, run in _lines(path) if run.commit == commit), 0)
 
 
 def reports_and_curves(

@@ -1,18 +1,24 @@
-"""The code of a revision -> `WORK/checkout`: its commit, what differed from it, and the files that the record has."""
+"""The code of a revision -> `WORK/checkout`: its commit, what differed from it, and the files that the record has.
+
+The archive of what differed is other people's: unpacked within bounds, and nowhere but in one folder.
+"""
 
 import contextlib
+import lzma
 import re
 import shutil
 import sys
-from pathlib import Path
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from backports import tarfile
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from flows.dvc_repo.reach import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
-from flows.reproduce.fetch import unpack
 from flows.reproduce.revision import Revision, changed_code
 from stages.formats.revision.consistency import code_read
 from stages.formats.revision.layout import (
@@ -50,6 +56,14 @@ OWN_CACHE = "[cache]\n    dir = cache\n"
 
 THIS_PROJECT, RECORDED = "this-project", "recorded"
 """Names of DVC remotes in the checkout: the cache of the project in which the command runs, and the recorded remote."""
+
+NOT_UNPACKED = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
+"""What an archive that is damaged or of another kind is found by."""
+
+MOST_FILES = 100_000
+
+FREE_BYTES, MOST_RATIO = 64 << 20, 50
+"""An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
 
 
 def check_out(revision: Revision, source: str | None) -> Path:
@@ -150,6 +164,33 @@ def lay_over(revision: Revision, checkout: Path) -> None:
     unpack(revision.folder / SOURCE_ARCHIVE, checkout, f"{revision.asked}: {SOURCE_ARCHIVE}")
     for path in archive.deleted:
         inside(checkout, path).unlink(missing_ok=True)
+
+
+def unpack(archive: Path, folder: Path, asked: str) -> None:
+    """Unpack a .tar.gz; links and paths that lead out of the folder are not written.
+
+    Raises UserError where it is damaged, or holds more than it may: that is checked before each file is written.
+    """
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, members=bounded(packed, archive, asked), filter="data")
+    except NOT_UNPACKED as error:
+        raise UserError(f"{asked}: no .tar.gz that can be unpacked ({first_line(error)})") from None
+
+
+def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfile.TarInfo]:
+    """The members in their order, until they are too many or too large together."""
+    allowed, total = FREE_BYTES + MOST_RATIO * archive.stat().st_size, 0
+    for number, item in enumerate(items, 1):
+        total += item.size
+        if ".git" in PurePosixPath(item.name).parts:
+            raise UserError(f"{asked}: holds {item.name}, by which git could run programs")
+        if number > MOST_FILES or total > allowed:
+            raise UserError(
+                f"{asked}: has more than {MOST_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "
+                "trust it, unpack it yourself"
+            )
+        yield item
 
 
 def write_back(revision: Revision, checkout: Path) -> None:

@@ -1,22 +1,17 @@
 """A published revision -> `WORK/revision`: from a folder or the Hugging Face Hub, and whether it may be used.
 
-It is other people's: its files are as published, its archive is unpacked within bounds, and nowhere but in one folder,
-and before any of its code runs it is said whose that is, and asked.
+It is other people's: its files are as published, and before any of its code runs it is said whose that is, and asked.
 """
 
 import hashlib
-import lzma
 import os
 import re
 import shutil
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from backports import tarfile
 
 from flows.reproduce.commands import run_quietly
 from flows.reproduce.revision import Revision, read_revision, require_made
@@ -31,7 +26,7 @@ from stages.formats.revision.layout import (
 from stages.formats.revision.provenance import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import STATE_DIR, UserError, first_line
+from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
 from stages.runtime.stage_code import stage_codes
 
@@ -133,42 +128,6 @@ def downloaded(repository: str, revision: str, folder: Path) -> Path:
         shutil.rmtree(folder / added, ignore_errors=True)
         (folder / added).unlink(missing_ok=True)
     return folder
-
-
-NOT_UNPACKED = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
-"""What an archive that is damaged or of another kind is found by."""
-
-MOST_FILES = 100_000
-
-FREE_BYTES, MOST_RATIO = 64 << 20, 50
-"""An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
-
-
-def unpack(archive: Path, folder: Path, asked: str) -> None:
-    """Unpack a .tar.gz; links and paths that lead out of the folder are not written.
-
-    Raises UserError where it is damaged, or holds more than it may: that is checked before each file is written.
-    """
-    try:
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, members=bounded(packed, archive, asked), filter="data")
-    except NOT_UNPACKED as error:
-        raise UserError(f"{asked}: no .tar.gz that can be unpacked ({first_line(error)})") from None
-
-
-def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfile.TarInfo]:
-    """The members in their order, until they are too many or too large together."""
-    allowed, total = FREE_BYTES + MOST_RATIO * archive.stat().st_size, 0
-    for number, item in enumerate(items, 1):
-        total += item.size
-        if ".git" in PurePosixPath(item.name).parts:
-            raise UserError(f"{asked}: holds {item.name}, by which git could run programs")
-        if number > MOST_FILES or total > allowed:
-            raise UserError(
-                f"{asked}: has more than {MOST_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "
-                "trust it, unpack it yourself"
-            )
-        yield item
 
 
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:

@@ -15,10 +15,10 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from flows.experiments.cells import Cell, cell_id, joined, resolved
-from flows.experiments.rows import Points
+from flows.experiments.rows import Points, number_at
 from flows.experiments.runs import Run
 from flows.search.search_file import Dimension, Search
-from flows.search.trials import EarlyStop, number_of
+from flows.search.trials import EarlyStop
 from stages.runtime.section import value_at
 
 Value = str | int | float
@@ -203,7 +203,7 @@ def judged(
     it would have been, so that the result does not depend on the moment of reading.
     """
     points = run.curves.get(search.stop_early.curve, []) if search.stop_early else []
-    state, value, message = TrialState.COMPLETE, number_of(run, search.objective.source), ""
+    state, value, message = TrialState.COMPLETE, number_at(run.reports, search.objective.source), ""
     rule = early_stop(search, earlier, params)
     if rule and (stop := rule.stopped(over_shares(search, proposal.cell, points, params))):
         state, points, message = TrialState.PRUNED, points[: stop[0] + 1], stop[1]

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flows.dvc_repo.reach import reach
 from flows.experiments.cells import Cell, check_cells
-from flows.experiments.rows import Points
+from flows.experiments.rows import Points, number_at
 from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs
 from flows.search.proposals import (
     Proposal,
@@ -32,7 +32,7 @@ from flows.search.proposals import (
     with_presets,
 )
 from flows.search.search_file import Search, read_search, search_path
-from flows.search.trials import number_of, open_study, progress, report, runs_csv
+from flows.search.trials import open_study, progress, report, runs_csv
 from flows.sweep.clone import CLONES
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import atomic_write
@@ -210,7 +210,7 @@ class PreparedSearch:
             return f"{budget.runs} runs are spent"
         if budget.compute:
             done = [trial.user_attrs["cell"] for trial in trials if trial.state == TrialState.COMPLETE]
-            flop = sum(number_of(runs[cell], budget.compute.source) or 0.0 for cell in done if cell in runs)
+            flop = sum(number_at(runs[cell].reports, budget.compute.source) or 0.0 for cell in done if cell in runs)
             if flop >= budget.compute.tflop * 1e12:
                 return f"{budget.compute.tflop:g} TFLOP are spent"
         return ""

@@ -166,10 +166,8 @@ class Search(Section):
     @property
     def reports(self) -> set[str]:
         """The JSON files that are read of a run."""
-        compute = self.budget.compute
-        return {source.partition(":")[0] for source in (self.objective.source, compute.source if compute else "")} - {
-            ""
-        }
+        sources = [self.objective.source, *([self.budget.compute.source] if self.budget.compute else [])]
+        return {source.partition(":")[0] for source in sources}
 
     @property
     def curves(self) -> set[str]:

@@ -21,13 +21,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from flows.experiments.rows import Points, is_number
+from flows.experiments.rows import Points
 from flows.experiments.runs import Run
 from flows.search.search_file import Search
 from stages.formats.pages import table
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-from stages.runtime.section import differences, value_at
+from stages.runtime.section import differences
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -71,13 +71,6 @@ def ranked(search: Search, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """The finished ones, the best first; of equal ones the earlier first."""
     done = [(trial.value, trial) for trial in trials if trial.value is not None and trial.state == TrialState.COMPLETE]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0] if search.lower_is_better else -pair[0])]
-
-
-def number_of(run: Run, source: str) -> float | None:
-    """The number at FILE:KEY of a run's reports; none where there is no finite one."""
-    file, _, key = source.partition(":")
-    value = value_at(run.reports.get(file), key)
-    return float(value) if is_number(value) else None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -27,16 +27,30 @@ RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "stopped": "yellow",
 }
 
+NUMBERS = {"seconds", "last took", "stages left"}
+"""Columns that are aligned right."""
+
 LIVE_ROWS = 20
 """Stages in the table that renews itself."""
 
 
+def columns(*headings: str, cut: str = "") -> Table:
+    """A table without lines. Long texts are folded; with `cut` only that column, of texts `one_line`, gets shorter."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=bool(cut) and heading != cut)
+    return table
+
+
+def one_line(text: str) -> Text:
+    """A text that is cut off at the end of its column."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
 def plan_table(plan: "Plan") -> Table:
     """The plan as a table: stage, state, why."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("stage", "state", "why"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("last took", justify="right")
+    table = columns("stage", "state", "why", "last took")
     for stage in plan:
         expected = "" if stage.seconds is None or stage.state == "clean" else f"{stage.seconds:.0f} s"
         table.add_row(escape(stage.name), f"[{STATE_STYLE[stage.state]}]{stage.state}[/]", escape(stage.why), expected)
@@ -128,11 +142,7 @@ class Terminal(Follower):
         if not self.plan.to_do:
             done = "Everything is up to date."
         else:
-            table = Table(box=None, pad_edge=False, header_style="bold")
-            table.add_column("stage")
-            table.add_column("result")
-            table.add_column("seconds", justify="right")
-            table.add_column("why", overflow="fold")
+            table = columns("stage", "result", "seconds", "why")
             for stage, result, seconds in outcome_rows(self.plan, outcomes):
                 style = RESULT_STYLE.get(result, "dim")
                 table.add_row(escape(stage.name), f"[{style}]{result}[/]", seconds, escape(stage.why))
@@ -156,11 +166,7 @@ class Terminal(Follower):
 
     def _view(self) -> Table:
         """The stages that are not clean: state, time, why."""
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("stage", "state"):
-            table.add_column(heading)
-        table.add_column("seconds", justify="right")
-        table.add_column("why", overflow="ellipsis", no_wrap=True)
+        table = columns("stage", "state", "seconds", "why", cut="why")
         with self._lock:
             for stage in self.plan.to_do[:LIVE_ROWS]:
                 ended, began = self.ended.get(stage.name), self.started_at.get(stage.name)
@@ -171,7 +177,7 @@ class Terminal(Follower):
                     state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{_of(stage.seconds)}"
                 else:
                     state, seconds = "[dim]waiting[/]", ""
-                table.add_row(escape(stage.name), state, seconds, escape(stage.why))
+                table.add_row(escape(stage.name), state, seconds, one_line(stage.why))
         if len(self.plan.to_do) > LIVE_ROWS:
             table.add_row("...", f"and {len(self.plan.to_do) - LIVE_ROWS} more", "", "")
         return table

@@ -47,7 +47,7 @@ def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError
 
 def give_identity(folder: Path) -> None:
     """Let commits be made in a repository of ours where this machine has no identity for git."""
-    if not git(folder, "var", "GIT_COMMITTER_IDENT", check=False):
+    if not git(folder, "config", "user.email", check=False):
         git(folder, "config", "user.name", "parrotflow")
         git(folder, "config", "user.email", "parrotflow@localhost")
 

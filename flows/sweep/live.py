@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from flows.run.outcome import GOOD, Event, Lines, Progress, StageEnded, StageStarted
-from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, Follower
+from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, Follower, columns, one_line
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -98,15 +97,11 @@ class Live(Follower):
             failed = sum(run.state != "finished" for run in self.done.values()) - stopped
             elapsed = now - self.began
             left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else None
-            table = Table(box=None, pad_edge=False, header_style="bold")
-            for heading in ("cell", "stage", "progress"):
-                table.add_column(heading, overflow="ellipsis", no_wrap=True)
-            for heading in ("seconds", "stages left"):
-                table.add_column(heading, justify="right")
+            table = columns("cell", "stage", "progress", "seconds", "stages left", cut="cell")
             for name, began in list(self.running.items())[:LIVE_ROWS]:
                 cell, _, stage = name.partition("/")
                 table.add_row(
-                    escape(self._label(cell)),
+                    one_line(self._label(cell)),
                     stage,
                     self.progress.get(name, ""),
                     f"{now - began:.0f}",

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flows.dvc_repo.reach import reach
-from flows.experiments.cells import Cell, cells_of, require_written
-from flows.experiments.experiment import SettingName, read_experiment, results_folder
+from flows.experiments.cells import Cell, cells_of
+from flows.experiments.experiment import SettingName, results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Batch, Run, RunCells
 from flows.experiments.yaml_file import bare_name
@@ -23,11 +22,10 @@ CHECKED = Path(".parrotflow/sweep-check")
 def grid(name: str, size: SettingName) -> Batch:
     """The cells of an experiment. Raises UserError on faults of its file or params.yaml."""
     check_params()
-    experiment = read_experiment(name)
-    require_written(name, experiment, reach(experiment.targets))
+    # Without any run, else hours of work end with a table of a level that the grid does not have.
+    experiment = compute(name, size, []).data.experiment
     require_unguarded(experiment.targets)
     cells = cells_of(name, experiment, size)
-    compute(name, size, [])  # else hours of work end with a table of a level that the grid does not have
     record, title = results_folder(name, size) / RECORD, f"sweep {bare_name(name)}"
     return Batch(title, cells, experiment.targets, experiment.reports, experiment.curve_sources, record)
 

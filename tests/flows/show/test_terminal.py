@@ -1,0 +1,19 @@
+"""The tables of a run in the terminal."""
+
+import io
+
+from rich.console import Console
+
+from flows.show.terminal import columns, one_line
+
+
+def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:
+    table, shown = columns("stage", "state", "seconds", "why", cut="why"), io.StringIO()
+    table.add_row("train", "running", "3 of about 5", one_line("a reason " * 20))
+
+    Console(file=shown, width=60).print(table)
+
+    heading, line = shown.getvalue().splitlines()
+    assert heading.split() == ["stage", "state", "seconds", "why"]
+    assert line.startswith("train  running  3 of about 5  a reason a reason")
+    assert line.rstrip().endswith("…")

@@ -161,26 +161,31 @@ def params(*words: str, yes: bool = False) -> None:
     Parameters
     ----------
     words
-        GROUP=CHOICE, e.g. model=gpt2, or a dotted key and its value, e.g. train.max_steps=1000.
+        GROUP=CHOICE, e.g. model=gpt2, a dotted key and its value, e.g. train.max_steps=1000, or compute=20 (TFLOP) or
+        compute=10min (on this machine): the best size, batch, steps and rates for so much training.
     yes
         Write without asking.
     """
     from rich.console import Console
 
     from flows.project import compose
+    from flows.project.dial import composed_with_dial
     from stages.runtime.section import PARAMS_FILE
 
     console = Console(highlight=False, soft_wrap=True)
     if not words:
         console.print(compose.describe(compose.groups()).replace("; ", "\n"))
         return
-    before, after = PARAMS_FILE.read_text(encoding="utf-8"), compose.composed_text(words)
+    before = PARAMS_FILE.read_text(encoding="utf-8")
+    after, of_dial = composed_with_dial(words)
     lines = compose.difference(before, after)
+    for line in lines:
+        console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
+    if of_dial:
+        console.print("\n".join(["", *of_dial]), markup=False)
     if not lines:
         console.print("params.yaml says so already.")
         return
-    for line in lines:
-        console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
     if compose.changes_training(before, after):
         console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
     if compose.chooses_model(before, after):

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from flows.experiments.rows import LEVELS, Tidy, labels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
+from flows.experiments.valley import Valley, fit_valley
 from flows.experiments.yaml_file import Name
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section
@@ -39,7 +40,7 @@ class Condition(Section):
     difference: Name | None = None
     """A metric: its mean difference between two levels of an axis, paired by seed."""
     exponent: Name | None = None
-    """One of `fits`: the exponent b of y = a x^-b."""
+    """One of `fits`: the exponent b of y = a x^-b, or of the best z by x."""
     levels: dict[Name, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """A level for each axis that has several; of a difference one axis has two, the baseline last."""
     value: Bounds | None = None
@@ -116,9 +117,12 @@ class MissingError(Exception):
     """What a claim needs is not there."""
 
 
-def fit_of(data: Tidy, name: str) -> PowerLaw:
+def fit_of(data: Tidy, name: str) -> PowerLaw | Valley:
     """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
     fit = data.experiment.fits[name]
+    if fit.z:
+        known = data.frame.dropna(subset=[fit.x, fit.z, fit.y])
+        return fit_valley(list(zip(known[fit.x], known[fit.z], known[fit.y], strict=True)))
     groups = data.frame.dropna(subset=[fit.x, fit.y]).groupby(LEVELS)
     return fit_power_law([(rows[fit.x].mean(), rows[fit.y].tolist()) for _, rows in groups], offset=fit.offset)
 
@@ -163,14 +167,14 @@ def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estim
     """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
     if condition.exponent:
         fit = data.experiment.fits[condition.exponent]
-        absent = data.frame[data.frame[[fit.x, fit.y]].isna().any(axis="columns")]
+        absent = data.frame[data.frame[[fit.x, fit.y, *([fit.z] if fit.z else [])]].isna().any(axis="columns")]
         if len(absent):
             raise MissingError(f"missing: {'; '.join(labels(absent))}")
         try:
             law = fit_of(data, condition.exponent)
         except ValueError as error:
             raise MissingError(str(error)) from None
-        return Estimate(law.n, law.b, None, law.b_low, law.b_high)
+        return Estimate(law.n, law.b, None, *law.b_interval)
     if condition.mean:
         return estimate(_values(rows[0], condition.mean))
     assert condition.difference is not None

@@ -70,14 +70,26 @@ class Curve(Measured):
 
 
 class Fit(Section):
-    """A power law y = a x^-b, or y = a x^-b + c, through the runs."""
+    """A law through the runs: y = a x^-b, y = a x^-b + c, or with `z` a valley, whose lowest z moves with x."""
 
     x: Name
     """A metric, such as compute."""
     y: Name
     """A metric, such as the loss."""
+    z: Name | None = None
+    """A size, such as parameters where x is compute: at each x, log y is a parabola in log z (`valley.py`)."""
     offset: bool = False
     """With the constant c, an irreducible loss."""
+    predict: dict[str, Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=dict
+    )
+    """With `z`: sizes [x, z] whose y is said, with the interval of 95 % of single runs, by a name for each."""
+
+    @model_validator(mode="after")
+    def _predictions_are_of_a_valley(self) -> "Fit":
+        if self.predict and self.z is None:
+            raise ValueError("predict: needs z, since a size is [x, z]")
+        return self
 
 
 class Comparison(Section):
@@ -247,6 +259,8 @@ class Experiment(Section):
         for name, figure in self.figures.items():
             if figure.kind == "points" and figure.fit in self.fits:
                 fit = self.fits[figure.fit]
+                if fit.z:
+                    raise ValueError(f"figures.{name}.fit: {figure.fit} is of {fit.x} and {fit.z}, which is no line")
                 if (fit.x, fit.y) != (figure.x, figure.y):
                     raise ValueError(
                         f"figures.{name}.fit: {figure.fit} is of {fit.y} against {fit.x}, "
@@ -257,7 +271,7 @@ class Experiment(Section):
     def _references(self) -> Iterator[tuple[str, str, Collection[str]]]:
         """Each name that the file uses: where, the name, and those that there are."""
         axes, metrics = self.axes.keys(), self.metrics.keys()
-        named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics}
+        named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics, "z": metrics}
         named |= {"curve": self.curves.keys(), "fit": self.fits.keys()}
         for size, setting in self.settings:
             yield from ((f"settings.{size}.axes", axis, axes) for axis in setting.axes)

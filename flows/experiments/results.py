@@ -25,8 +25,9 @@ from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
-from flows.experiments.statistics import SIGNIFICANT, PowerLaw
+from flows.experiments.statistics import SIGNIFICANT, PowerLaw, stable
 from flows.experiments.tables import Entry, Table, differences_table, means_table
+from flows.experiments.valley import Valley
 from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
@@ -43,7 +44,7 @@ class Results:
 
     data: Tidy
     tables: list[Table]
-    fits: dict[str, PowerLaw]
+    fits: dict[str, PowerLaw | Valley]
     unfitted: dict[str, str]
     """Fits for which there are too few runs, and why."""
     claims: list[CheckedClaim]
@@ -62,7 +63,7 @@ def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> 
 
 def _results(data: Tidy, name: str) -> Results:
     experiment = data.experiment
-    fits: dict[str, PowerLaw] = {}
+    fits: dict[str, PowerLaw | Valley] = {}
     unfitted: dict[str, str] = {}
     try:
         for fit in experiment.fits:
@@ -84,25 +85,27 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
     written = [folder / RUNS]
     for table in results.tables:
         written += write_forms(folder / TABLES, table)
+    lines = {name: law for name, law in results.fits.items() if isinstance(law, PowerLaw)}
     for figure in results.data.experiment.figures:
-        written += write_figure(folder / "figures", results.data, figure, results.fits)
+        written += write_figure(folder / "figures", results.data, figure, lines)
     if results.data.experiment.fits:  # also where none is left: no fit of runs that are no longer there
-        fits = {
-            name: {
-                "a": law.a,
-                "b": law.b,
-                "c": law.c,
-                "b_interval_95": [law.b_low, law.b_high],
-                "runs": law.n,
-                "expected": len(results.data.frame),
-            }
-            for name, law in results.fits.items()
-        }
-        write_json(folder / FITS, fits)
+        write_json(folder / FITS, {name: _fit_as_json(results.data, name, law) for name, law in results.fits.items()})
     else:
         (folder / FITS).unlink(missing_ok=True)
     write_json(folder / CLAIMS, [asdict(claim) for claim in results.claims])
     return written
+
+
+def _fit_as_json(data: Tidy, name: str, law: PowerLaw | Valley) -> dict[str, Any]:
+    """Figures of the law, their intervals, and what it says of the sizes that are asked."""
+    found = {"b": law.b, "b_interval_95": list(law.b_interval), "runs": law.n, "expected": len(data.frame)}
+    if isinstance(law, PowerLaw):
+        return {"a": law.a, "c": law.c} | found
+    predicted = {
+        label: {"at": at, "value": law.at(*at), "interval_95": list(law.interval(*at)), "best_z": law.best(at[0])}
+        for label, at in data.experiment.fits[name].predict.items()
+    }
+    return {"coefficients": list(map(stable, law.coefficients))} | found | {"predict": predicted}
 
 
 def stored_results(name: str, size: SettingName) -> Results:
@@ -136,14 +139,25 @@ def summary(results: Results) -> Sequence[str]:
     lines = [f"{len(frame)} runs: {states}"]
     lines += results.data.notes
     for name, law in results.fits.items():
-        offset = f" + {law.c:.4g}" if law.c else ""
-        interval = "no interval of the exponent: a cell has one run"
-        if law.b_low is not None:
-            interval = f"exponent in [{law.b_low:.4g}, {law.b_high:.4g}] (95 %)"
         count = lacking(law.n, len(frame))
-        lines.append(f"{name}: {law.a:.4g} x^-{law.b:.4g}{offset}, {interval}{count and f', {count}'}")
+        lines.append(f"{name}: {_in_words(law)}{count and f', {count}'}")
+        if isinstance(law, Valley):
+            for label, at in results.data.experiment.fits[name].predict.items():
+                low, high = law.interval(*at)
+                lines.append(f"{name}: predicts {law.at(*at):.4g} [{low:.4g}, {high:.4g}] (95 %) for {label}")
     lines += [f"{name}: not fitted: {why}" for name, why in results.unfitted.items()]
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
+
+
+def _in_words(law: PowerLaw | Valley) -> str:
+    low, high = law.b_interval
+    interval = "no interval of the exponent: a cell has one run"
+    if low is not None and high is not None:
+        interval = f"exponent in [{low:.4g}, {high:.4g}] (95 %)"
+    if isinstance(law, Valley):
+        return f"lowest at z = {law.best(1):.4g} x^{law.b:.4g}, {interval}"
+    offset = f" + {law.c:.4g}" if law.c else ""
+    return f"{law.a:.4g} x^-{law.b:.4g}{offset}, {interval}"
 
 
 def runs_behind(table: Table, entry: Entry) -> list[str]:
@@ -214,7 +228,7 @@ def exponents(results: Results) -> Table:
     """The fits as a table: of each its exponent with the 95 % interval."""
     laws = results.fits
     entries = [
-        Entry(f"{law.b:.4g}", law.n, law.n, law.b, law.b_low, law.b_high, None, name, results.data.frame)
+        Entry(f"{law.b:.4g}", law.n, law.n, law.b, *law.b_interval, None, name, results.data.frame)
         for name, law in laws.items()
     ]
     return Table("", "", "fits", "", [], ["exponent"], [[name] for name in laws], [[entry] for entry in entries], [])

@@ -113,6 +113,11 @@ class PowerLaw:
     percentiles: tuple[float, float]
     """Of the resamples, that bound 95 %."""
 
+    @property
+    def b_interval(self) -> tuple[float | None, float | None]:
+        """Both bounds of that interval."""
+        return self.b_low, self.b_high
+
     def curve(self, x: Values) -> Values:
         """y at each x."""
         return np.asarray(self.a * x**-self.b + self.c)
@@ -147,7 +152,7 @@ def fit_power_law(
     x = np.concatenate([np.full(len(ys), x) for x, ys in groups])
     log_y = np.log(np.concatenate([ys for _, ys in groups]))
     found = _fit_with_offset(np.log(x), log_y) if offset else _fit(np.log(x), log_y[np.newaxis])[0]
-    a, b, c = map(_rounded, found)
+    a, b, c = map(stable, found)
     if min(len(ys) for _, ys in groups) < 2:
         return PowerLaw(a, b, c, None, None, len(x), np.empty((0, 3)), (0.0, 100.0))
     generator = np.random.default_rng(seed)
@@ -158,11 +163,11 @@ def fit_power_law(
     tail = 100 * float(stats.norm.sf(stats.t.ppf(0.975, len(x) - len(groups))))
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
-    return PowerLaw(a, b, c, _rounded(low), _rounded(high), len(x), again, percentiles)
+    return PowerLaw(a, b, c, stable(low), stable(high), len(x), again, percentiles)
 
 
-def _rounded(value: float) -> float:
-    """Without the last digits, which differ between processors."""
+def stable(value: float) -> float:
+    """A number without its last digits, which differ between processors."""
     return float(f"{value:.{STABLE_DIGITS}g}")
 
 

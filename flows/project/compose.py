@@ -52,12 +52,17 @@ def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: P
 
     Raises UserError on an unknown group, choice or key, and where the result would be refused by a stage.
     """
+    return text_with(composed_values(words, read_params_file(params_file), conf), params_file)
+
+
+def composed_values(words: Sequence[str], base: dict[str, Any], conf: Path = CONF) -> dict[str, Any]:
+    """The values of `base` after the words. Raises UserError on an unknown group, choice or key."""
     known = groups(conf)
     for word in words:
         check_word(word, known)
     chosen = [f"+{word}" for word in words if word.split("=")[0] in known]
     overrides = [word for word in words if word.split("=")[0] not in known]
-    return text_with(_composed(read_params_file(params_file), [*chosen, *overrides], conf), params_file)
+    return _composed(base, [*chosen, *overrides], conf)
 
 
 def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
@@ -92,8 +97,9 @@ def check_word(word: str, known: dict[str, list[str]]) -> None:
 
 
 def describe(known: dict[str, list[str]]) -> str:
-    """The groups with their choices, in one line."""
-    return "; ".join(f"{group}: {', '.join(choices)}" for group, choices in known.items()) or "conf/ has no groups"
+    """The groups with their choices, and the dial, in one line."""
+    listed = [f"{group}: {', '.join(choices)}" for group, choices in known.items()] or ["conf/ has no groups"]
+    return "; ".join([*listed, "compute: TFLOP such as 20, or a time such as 10min"])
 
 
 def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[str]:
@@ -120,8 +126,8 @@ def changes_training(before: str, after: str) -> bool:
     )
 
 
-def ask(command: str, text: str) -> str:
-    """What the stages' commands of this name print about a text of params.yaml.
+def ask(command: str, text: str, *arguments: str) -> str:
+    """What the stages' commands of this name print about a text of params.yaml, given further arguments.
 
     Raises UserError with what one says that refuses it, such as a model that cannot be built.
     """
@@ -132,7 +138,7 @@ def ask(command: str, text: str) -> str:
         for folder in (find_spec("stages") or ModuleSpec("stages", None)).submodule_search_locations or ():
             for path in Path(folder).glob(command):
                 module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
-                line = [sys.executable, "-m", module, file.name]
+                line = [sys.executable, "-m", module, file.name, *arguments]
                 done = subprocess.run(line, check=False, capture_output=True, text=True)
                 if done.returncode:
                     message = done.stderr.strip().rpartition("error: ")[2] or f"{module} exited with {done.returncode}"

@@ -147,6 +147,8 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
         "ablation",
         "codeparrot",
         "default_job",
+        "dial",
+        "dial_search",
         "optimizers",
         "recipe",
         "recipe_batches",

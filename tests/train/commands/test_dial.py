@@ -1,0 +1,88 @@
+"""From compute, or a time on this machine, to values of params.yaml."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stages.formats.tokens import Manifest
+from stages.runtime.entry import UserError
+from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.section import check_section, read_params_file
+from stages.train.commands.dial import Dial
+from stages.train.dial import timing
+from stages.train.forecast import speed
+from stages.train.params import TrainParams
+from tests.small_project import ROOT
+
+VOCABULARY = Manifest("uint32", 4096, 0, "", "", ())
+ALONE = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
+
+
+def dial(corpus_tokens: int | None = None) -> Dial:
+    values = read_params_file(ROOT / "params.yaml")["train"]
+    return Dial(check_section("train", values, TrainParams), VOCABULARY, corpus_tokens)
+
+
+def test_what_was_measured_and_what_is_extrapolated_is_said() -> None:
+    within, beyond = "\n".join(dial().for_flops(1e12)[1]), "\n".join(dial().for_flops(1e15)[1])
+
+    assert "1 is within it" in within
+    assert "so this is extrapolated" not in within
+    assert "outside of it, so this is extrapolated" in beyond
+    assert "not tokenized yet, so its repetition is not counted" in within
+
+
+def test_another_vocabulary_or_row_length_is_extrapolated_too() -> None:
+    other = Dial(dial().params, Manifest("uint32", 32_000, 0, "", "", ()), None)
+
+    assert "here they are 32,000 and 256, so this is extrapolated" in "\n".join(other.for_flops(1e12)[1])
+
+
+def test_the_epochs_over_the_corpus_are_counted_and_said() -> None:
+    recipe, lines = dial(corpus_tokens=50_000).for_flops(1e12)
+
+    assert f"corpus: {recipe.tokens / 50_000:.2f} epochs over 50,000 tokens" in lines
+    assert recipe.model.parameters >= dial().for_flops(1e12)[0].model.parameters
+
+
+def test_too_little_compute_is_refused() -> None:
+    with pytest.raises(UserError, match=r"1 GFLOP are too little for 20 steps of the smallest model"):
+        dial().for_flops(1e9)
+
+
+def test_a_model_that_is_continued_has_no_size_to_choose() -> None:
+    params = dial().params.model_copy(update={"start_from": "gpt2"})
+
+    with pytest.raises(UserError, match=r"set train\.start_from: null"):
+        Dial(params, VOCABULARY, None)
+
+
+def test_a_time_means_as_many_operations_as_steps_of_the_chosen_model_do_in_it_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "SECONDS", 0.05)
+
+    recipe, lines = dial().for_seconds(20)
+
+    params = dial().params.model_copy(update={"model": recipe.values["model"], "global_batch_size": recipe.rows})
+    again = timing.timed(params, VOCABULARY, ALONE).flops_per_second
+    assert 0.2 < recipe.flops / 20 / again < 5  # another moment on a busy machine
+    assert any("of training steps at" in line and "measured now in" in line for line in lines)
+
+
+def test_several_processes_take_the_speed_of_the_last_run_and_refuse_a_time_without_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    two = replace(ALONE, processes=2)
+    file = tmp_path / "train_speed.json"
+    monkeypatch.setattr(speed.expected_speed, "__defaults__", (file,))
+    with pytest.raises(UserError, match=r"no run was measured on .* so a time has no meaning; give TFLOP"):
+        timing.timed(dial().params, VOCABULARY, two)
+
+    known = {"device": timing.device_name(timing.torch.device("cpu")), "processes": 2, "precision": "fp32"}
+    file.write_text(json.dumps(known | {"flops_per_token": 1e6, "tokens_per_second": 2e3}))
+    found = timing.timed(dial().params.model_copy(update={"precision": "fp32"}), VOCABULARY, two)
+    assert found.flops_per_second == pytest.approx(2e9)
+    assert "another model" in found.source

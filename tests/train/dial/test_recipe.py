@@ -1,0 +1,120 @@
+"""The arithmetic of the dial: what holds for every compute, on models counted as the forecast counts them."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.formats.tokens import Manifest
+from stages.runtime.section import check_section, read_params_file
+from stages.train.commands.groups import model_without_weights
+from stages.train.dial.law import LAW
+from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of, recipe_of, widths
+from stages.train.model.build import flops_per_token
+from stages.train.params import TrainParams
+
+LENGTH = 256
+VOCABULARY = Manifest("uint32", 4096, 0, "", "", ())
+
+FLOPS = st.floats(11, 18).map(lambda exponent: 10.0**exponent)
+
+
+@cache
+def defaults() -> TrainParams:
+    return check_section("train", read_params_file()["train"], TrainParams)
+
+
+@cache
+def counted(width: int) -> Counted:
+    params = defaults().model_copy(update={"model": model_of(width, LENGTH)})
+    model = model_without_weights(params, VOCABULARY)
+    return Counted(width, model.num_parameters(), flops_per_token(model, LENGTH))
+
+
+def chosen(flops: float, corpus_tokens: float | None = None) -> Recipe:
+    found = best_recipe(flops, LENGTH, counted, corpus_tokens)
+    assert found is not None
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(flops=FLOPS)
+def test_the_recipe_takes_the_compute_that_was_asked_for_to_within_half_a_step(flops: float) -> None:
+    recipe = chosen(flops)
+
+    assert abs(recipe.flops - flops) <= flops / recipe.steps / 2 * 1.1
+    assert recipe.flops == pytest.approx(flops, rel=0.03)
+    assert recipe.steps >= LEAST_STEPS
+
+
+@settings(max_examples=25, deadline=None)
+@given(flops=FLOPS, factor=st.floats(1, 100))
+def test_more_compute_means_no_smaller_a_model_no_smaller_a_batch_and_fewer_expected_bits(
+    flops: float, factor: float
+) -> None:
+    less, more = chosen(flops), chosen(flops * factor)
+
+    def bits(recipe: Recipe) -> float:
+        return LAW.bits_per_byte(recipe.model.parameters, recipe.flops, recipe.tokens)
+
+    assert more.model.parameters >= less.model.parameters
+    assert bits(more) <= bits(less) * 1.002  # steps are whole numbers
+
+
+@settings(max_examples=25, deadline=None)
+@given(flops=FLOPS)
+def test_no_other_width_is_expected_to_end_lower(flops: float) -> None:
+    recipe = chosen(flops)
+
+    def bits(width: int) -> float:
+        model = counted(width)
+        return LAW.bits_per_byte(model.parameters, flops, flops / model.flops_per_token)
+
+    others = [width for width in widths() if width <= 2 * recipe.model.width]
+    enough = [width for width in others if recipe_of(counted(width), flops, LENGTH).steps >= LEAST_STEPS]
+    assert bits(recipe.model.width) == min(map(bits, enough))
+
+
+@settings(max_examples=25, deadline=None)
+@given(flops=FLOPS, corpus_tokens=st.floats(1e5, 1e9))
+def test_a_corpus_that_would_be_repeated_asks_for_a_larger_model(flops: float, corpus_tokens: float) -> None:
+    repeated, new = chosen(flops, corpus_tokens), chosen(flops)
+
+    assert repeated.model.parameters >= new.model.parameters
+    assert repeated.tokens <= new.tokens * 1.05
+
+
+def test_the_models_are_those_of_a_fixed_rule_which_has_the_default_among_them() -> None:
+    assert model_of(128, LENGTH) == defaults().model
+    assert counted(128).parameters == 1_279_360
+    assert [width for width in widths() if width <= 640] == [*range(32, 257, 32), *range(320, 641, 64)]
+    for width in widths():
+        model = model_of(width, LENGTH)
+        assert model["num_attention_heads"] * model["head_dim"] == width
+
+
+def test_at_the_defaults_tokens_batch_and_rates_are_the_defaults() -> None:
+    params, recipe = defaults(), recipe_of(counted(128), 2.048e6 * counted(128).flops_per_token, LENGTH)
+    values = recipe.values
+
+    assert (recipe.rows, recipe.steps) == (params.global_batch_size, params.max_steps)
+    assert values["schedule.warmup_steps"] == params.schedule.warmup_steps
+    assert params.optimizer.name == values["optimizer.name"] == "muon"
+    assert values["optimizer.muon_learning_rate"] == params.optimizer.muon_learning_rate
+    assert values["optimizer.adamw_learning_rate"] == params.optimizer.adamw_learning_rate
+
+
+def test_larger_batches_learn_faster_and_wider_models_slower() -> None:
+    small, large = recipe_of(counted(128), 1.9e13, LENGTH), recipe_of(counted(128), 1.9e15, LENGTH)
+    wide = recipe_of(counted(512), small.tokens * counted(512).flops_per_token, LENGTH)
+
+    assert large.rows > 4 * small.rows
+    assert large.values["optimizer.muon_learning_rate"] == pytest.approx(
+        small.values["optimizer.muon_learning_rate"] * (large.rows / small.rows) ** 0.5, rel=0.05
+    )
+    assert wide.values["optimizer.adamw_learning_rate"] == small.values["optimizer.adamw_learning_rate"] / 2
+
+
+def test_too_little_compute_for_any_model_has_no_recipe() -> None:
+    assert best_recipe(1e9, LENGTH, counted) is None

@@ -55,9 +55,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def run_artifacts(
-    plan: "Plan", outcomes: Mapping[str, "StageOutcome"], before: Before
-) -> Iterator[Artifact]:
+def run_artifacts(plan: "Plan", outcomes: Mapping[str, "StageOutcome"], before: Before) -> Iterator[Artifact]:
     """The artifacts of a run, without those of stages that it did not change."""
     page = outcome_page(plan, outcomes)
     yield Artifact("pipeline", "markdown", page, "What ran, and why")

@@ -45,7 +45,7 @@ def test_text_rows_and_members_of_archives_are_documents(corpus: Path) -> None:
     rows = [json.dumps({"body": text, "id": 1}) for text in ("first", "second")]
     (corpus / "rows.jsonl").write_text("\n".join(rows))
     (corpus / "[1] more.JSONL.gz").write_bytes(gzip.compress(b"\n" + rows[0].encode()))
-    (corpus / "table.csv").write_text("\ufeffname,text\nA,\"one, two\"\n")
+    (corpus / "table.csv").write_text('\ufeffname,text\nA,"one, two"\n')
     pq.write_table(pa.table({"text": ["of a column"]}), corpus / "data.parquet")
     with zipfile.ZipFile(corpus / "letters.ZIP", "w") as archive:
         archive.writestr("1.md", "a letter")

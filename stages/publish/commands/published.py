@@ -190,9 +190,7 @@ def parse_arguments() -> argparse.Namespace:
     of_list = command("list", list_revisions, "a line for each revision")
     of_show = command("show", show, "everything about a revision")
     of_show.add_argument("revision", nargs="?", default="main")
-    of_show.add_argument(
-        "--page", action="store_true", help="its card in the browser, its curves over those before"
-    )
+    of_show.add_argument("--page", action="store_true", help="its card in the browser, its curves over those before")
     for one in (of_list, of_show):
         one.add_argument("--json", action="store_true", help="for other programs")
     of_path = command("path", path, "the folder that from_pretrained loads")

@@ -18,6 +18,7 @@ from stages.formats.pages import filled_template
 from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.revision.layout import CARD, CURVES, record_path
 from stages.publish.card.curves import draw_curves
+from stages.publish.folder import read_moves
 from stages.publish.registry import Folder
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
@@ -53,7 +54,8 @@ def write_page(registry: Folder, name: str) -> Path:
 
 def revision_before(registry: Folder, name: str) -> str | None:
     """The revision that `main` led to before it led to this one; None where there was none, or it is not kept."""
-    found = next((move.before for move in reversed(registry.moves()) if move.to == name), None)
+    moves = read_moves(registry.path, registry.main())
+    found = next((move.before for move in reversed(moves) if move.to == name), None)
     return found if found in registry.names() else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from docsite.commands import command_line
+from docsite.experiments import experiments
 from docsite.schema_tables import one_line, tables
 from flows.plan.params import section_models
 from flows.plan.policy import Policy
@@ -142,5 +143,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/exit-codes.md": exit_codes,
     "reference/meta-flow.md": meta_flow,
     "reference/formats.md": formats,
+    "reference/experiments.md": experiments,
 }
 """Path in the site -> what makes it."""

@@ -16,7 +16,7 @@ from flows.run.outcome import Event, RunOptions, RunResult, StageEnded
 from flows.run.process import StageRunner
 from flows.run.programs import preflight, redactor, secrets_of, unhidden
 from flows.run.run_lock import run_lock
-from flows.show.artifacts import Artifact, all_metrics, run_artifacts
+from flows.show.artifacts import Artifact, read_before, run_artifacts
 from flows.show.terminal import Terminal
 
 CarryOut = Callable[[Attempts, Callable[[], Iterable[Artifact]]], None]
@@ -49,7 +49,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
             *preflight(plan, secrets, redactor(secrets)),
         ]:
             print(line, flush=True)
-        before = all_metrics(plan)
+        before = read_before(plan)
 
         def on_event(event: Event) -> None:
             terminal.on_event(event)

@@ -36,15 +36,27 @@ class Artifact:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a run is compared with: what was there when it began."""
+
+    metrics: Mapping[str, float]
+    curves: Mapping[str, list[dict[str, Any]]]
+    """Stage -> its figures (`read_curves`)."""
+
+
+def read_before(plan: "Plan") -> Before:
+    """What there is now."""
+    return Before(all_metrics(plan), {stage.name: read_curves(stage.policy.show.curves) for stage in plan})
+
+
 def slug(name: str) -> str:
     """As Prefect wants keys: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def run_artifacts(
-    plan: "Plan", outcomes: Mapping[str, "StageOutcome"], before: Mapping[str, float]
-) -> Iterator[Artifact]:
-    """The artifacts of a run, without those of stages that it did not change. `before`: the metrics at its start."""
+def run_artifacts(plan: "Plan", outcomes: Mapping[str, "StageOutcome"], before: Before) -> Iterator[Artifact]:
+    """The artifacts of a run, without those of stages that it did not change."""
     page = outcome_page(plan, outcomes)
     yield Artifact("pipeline", "markdown", page, "What ran, and why")
     changed = [
@@ -52,12 +64,13 @@ def run_artifacts(
         for stage in up_to_date(plan, outcomes)
         if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored")
     ]
-    if rows := compare(before, all_metrics(changed)):
+    if rows := compare(before.metrics, all_metrics(changed)):
         yield Artifact("metrics", "table", rows, "Metrics, this run and the one before")
     for stage in changed:
         show = stage.policy.show
         if figures := read_curves(show.curves):
-            yield Artifact(f"curves-{stage.name}", "curves", figures, f"Curves of {stage.name}")
+            data = with_before(figures, before.curves.get(stage.name, ()))
+            yield Artifact(f"curves-{stage.name}", "curves", data, f"Curves of {stage.name}")
         if link := filled_in(show.link):
             yield Artifact(f"link-{stage.name}", "link", link, f"Result of {stage.name}")
         card = Path(filled_in(show.card))
@@ -145,6 +158,22 @@ def read_curves(figures: Iterable["Curves"]) -> list[dict[str, Any]]:
         if series:
             read.append({"title": figure.title, "y": figure.y, "series": series})
     return read
+
+
+def with_before(figures: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures, each with the series of the run before (`before`) that are not the same."""
+    found = {figure["title"]: figure["series"] for figure in before}
+    return [
+        figure
+        | {
+            "before": {
+                label: points
+                for label, points in found.get(figure["title"], {}).items()
+                if points != figure["series"].get(label)
+            }
+        }
+        for figure in figures
+    ]
 
 
 def _points(location: str) -> list[tuple[float, float]]:

@@ -74,7 +74,7 @@ def write_artifact(artifact: Artifact) -> None:
 
 
 def draw(figures: list[dict[str, Any]]) -> str:
-    """Figures with their points (`flows.show.artifacts.read_curves`) as a PNG in a data URL."""
+    """Figures with their points (`flows.show.artifacts.with_before`) as a PNG in a data URL; the run before in grey."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -84,11 +84,15 @@ def draw(figures: list[dict[str, Any]]) -> str:
         1, len(figures), figsize=(5 * len(figures), 3.6), layout="constrained", squeeze=False
     )
     for axis, figure in zip(axes[0], figures, strict=True):
+        before = list(figure["before"].values())
+        for number, points in enumerate(before):
+            label = "the run before" if number == 0 else None
+            axis.plot(*zip(*points, strict=True), color="0.75", linewidth=1.2, label=label, zorder=1)
         for label, points in figure["series"].items():
             steps, values = zip(*points, strict=True)
-            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
+            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4, zorder=2)
         axis.set(title=figure["title"], xlabel="step", ylabel=figure["y"])
-        if len(figure["series"]) > 1:
+        if before or len(figure["series"]) > 1:
             axis.legend(frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()

@@ -24,6 +24,7 @@ from stages.evaluate.likelihood.report import (
 from stages.evaluate.likelihood.score import ScoredSet, score_sets
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
+from stages.formats.evaluation.compared import write_compared
 from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
@@ -44,7 +45,10 @@ def main() -> None:
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 
     ours = scored[: len(sets)]
-    evaluation(measured).write()
+    report = evaluation(measured)
+    report.write()
+    held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
+    write_compared("evaluate", held_out)
     evaluation_receipt(ours, models, bootstrap, params.precision).write()
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:

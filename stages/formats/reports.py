@@ -1,7 +1,7 @@
 """Reports: what a stage measured or did, as JSON that DVC, people and other stages read; equal values, equal bytes.
 
-A report may be stored in two files with the same keys: `reports/NAME.json` has the metrics, which `dvc metrics diff`
-compares, and `reports/NAME_receipt.json` the rest: every text, and the fields that say what was measured and how.
+A report may be stored in two files with the same keys: `reports/NAME.json` has the metrics, and
+`reports/NAME_receipt.json` the rest: every text, and the fields that say what was measured and how.
 The curves of a training are tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
 """
 

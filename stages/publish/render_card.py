@@ -1,13 +1,17 @@
 """Write what publish says of a model, and publish nothing: `python -m stages.publish.render_card FOLDER`.
 
-Writes the card (`README.md`, `curves.png`) and the sources of the data with their licences (`inputs.json`).
-`parrotflow reproduce` compares them with what was published.
+Writes the card (`README.md`, `curves.png`, `.eval_results/`) and the sources of the data with their licences
+(`inputs.json`). `parrotflow reproduce` compares them with what was published.
 """
 
 import argparse
 from pathlib import Path
 
+import yaml
+
+from stages.formats.revision.eval_results import eval_results
 from stages.formats.revision.layout import CARD, CURVES
+from stages.formats.revision.model_index import head
 from stages.formats.revision.provenance import InputListing
 from stages.publish.card.curves import draw_curves
 from stages.publish.card.results import metadata
@@ -35,8 +39,13 @@ def render_card(params: PublishParams, inputs: Inputs, folder: Path) -> dict[str
     """Write the card below `folder`; path in the revision -> file. The same inputs give the same bytes."""
     card, picture = folder / CARD, folder / CURVES
     drawn = {CURVES: picture} if draw_curves(picture) else {}
-    card.write_text(write_card(params, inputs, with_curves=bool(drawn)), encoding="utf-8")
-    return {CARD: card} | drawn
+    text = write_card(params, inputs, with_curves=bool(drawn))
+    card.write_text(text, encoding="utf-8")
+    benchmarks = eval_results([one.model_dump() for one in params.benchmarks], head(text))
+    for path, entries in benchmarks.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return {CARD: card} | drawn | {path: folder / path for path in benchmarks}
 
 
 def write_card(params: PublishParams, inputs: Inputs, *, with_curves: bool = False) -> str:

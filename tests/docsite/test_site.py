@@ -102,3 +102,16 @@ def test_a_file_that_a_page_links_to_is_shown(site: Path) -> None:
     shown = text_of(site / "files/params.yaml.html")
 
     assert "global_batch_size: 8" in shown
+
+
+def test_every_experiment_on_record_is_there_with_its_figures_and_claims(site: Path) -> None:
+    page = (site / "reference/experiments.html").read_text(encoding="utf-8")
+    shown = Loaded()
+    shown.feed(page)
+
+    figures = sorted(ROOT.glob("experiments/*/*/figures/*.svg"))
+    assert figures
+    there = {(site / "reference" / address).resolve() for address in shown.addresses if "figures" in address}
+    assert {path.read_bytes() for path in there} == {path.read_bytes() for path in figures}
+    assert "holds: The loss falls with compute." in text_of(site / "reference/experiments.html")
+    assert "\\<" not in text_of(site / "reference/experiments.html")

@@ -185,7 +185,7 @@ def test_a_completion_without_a_body_is_shown_as_such(project: Path) -> None:
     samples = read_json(Path("data/samples.json"))
     write_json(Path("data/samples.json"), [sample | {"body": "\n", "parses": False} for sample in samples])
 
-    assert "(does not parse; the model wrote no body)" in card()
+    assert "(does not parse; the model wrote nothing)" in card()
 
 
 def test_the_code_of_the_card_runs_in_the_folder_it_came_with(project: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Archives(FileSource):
 
     def _members(self, file: LocatedFile, limit: int) -> Iterator[tuple[str, str, bytes]]:
         """Name of each wanted member, why it is left out without being read, and else its content."""
-        read = _zip_members if file.name.endswith(".zip") else _tar_members
+        read = _zip_members if file.name.lower().endswith(".zip") else _tar_members
         with opened(file) as stream:
             try:
                 for name, size, content in read(stream, self.max_unpacked_bytes):

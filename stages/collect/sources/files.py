@@ -1,7 +1,7 @@
 """Text files, one document each."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from stages.collect.compression import by_ending
@@ -37,28 +37,43 @@ class Files(FileSource):
 
         So are rows and archives, unless a glob names them by their ending: `corpus/*.jsonl` takes JSON as it is.
         """
-        from stages.collect.reading import checks_of  # slow, and the parameters are checked without it
-
         limit = reading.max_document_bytes
         as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}
         files = find(self.globs)
         reasons = {file.name: reason for file in files if (reason := _why_left_out(file, as_text, limit))}
-        local = [file for file in files if file.state is not None and file.name not in reasons]
-        checks = checks_of(local, reading)
-        for file in ahead(files, limit):
-            if file.name in reasons:
-                yield self.left_out(file.name, reasons[file.name])
-            elif file.state is None:
-                yield from self.items_of(file, limit)
-            else:
-                found = next(checks)
-                yield self.left_out(file.name, found) if isinstance(found, str) else self.item(file.name, found)
+        yield from text_items(self, files, reasons, reading)
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """A file at a URL. A server that breaks off is no fault of the file: nothing is left out, the run ends."""
         with opened(file) as stream, by_ending(file.name, stream) as text:
             content = text.read(limit + 1)
         yield self.left_out(file.name, TOO_LARGE) if len(content) > limit else self.item(file.name, content)
+
+
+def text_items(
+    source: FileSource,
+    files: Sequence[LocatedFile],
+    reasons: Mapping[str, str],
+    reading: Reading,
+    apart: Callable[[str], object] = lambda name: False,
+) -> Iterator[SourceItem]:
+    """The items of a source's files: text files, and files (by their names, `apart`) that `items_of` reads.
+
+    `reasons` says of a file's name why it is left out.
+    """
+    from stages.collect.reading import checks_of  # slow, and the parameters are checked without it
+
+    by_themselves = {file.name for file in files if file.state is None or apart(file.name)}
+    local = [file for file in files if file.name not in by_themselves and file.name not in reasons]
+    checks = checks_of(local, reading)
+    for file in ahead(files, reading.max_document_bytes):
+        if file.name in reasons:
+            yield source.left_out(file.name, reasons[file.name])
+        elif file.name in by_themselves:
+            yield from source.items_of(file, reading.max_document_bytes)
+        else:
+            found = next(checks)
+            yield source.left_out(file.name, found) if isinstance(found, str) else source.item(file.name, found)
 
 
 def _why_left_out(file: LocatedFile, as_text: Collection[str], limit: int) -> str:

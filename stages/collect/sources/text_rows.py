@@ -25,7 +25,7 @@ class Jsonl(FileSource, RowSource):
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
         with decompressed(file) as stream:
-            for number, line in enumerate(_lines(stream, longest_line(limit)), start=1):
+            for number, line in enumerate(lines(stream, longest_line(limit)), start=1):
                 row_name = f"{file.name}#{number}"
                 if line is None:
                     yield self.left_out(row_name, TOO_LARGE)
@@ -52,7 +52,7 @@ def longest_line(max_document_bytes: int) -> int:
     return ESCAPED_BYTES * max_document_bytes + 2**16
 
 
-def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
+def lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
     """The lines of a file; None for one of more than `limit` bytes."""
     # `readline` of fsspec's own files knows no limit.
     reader = io.BufferedReader(cast("io.RawIOBase", file))
@@ -101,7 +101,7 @@ def _csv_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[dict[str, str
 def _csv_lines(stream: BinaryIO, limit: int) -> Iterator[str]:
     """Lines as text, each decoded when its turn comes, so that a bad byte is found in its own line."""
     encoding = "utf-8-sig"  # the first line's
-    for line in _lines(stream, limit):
+    for line in lines(stream, limit):
         if line is None:
             raise csv.Error(f"longer than {limit:,} bytes; raise collect.max_document_bytes or correct it")
         # A carriage return alone ends a line too.

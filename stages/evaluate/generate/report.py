@@ -188,15 +188,26 @@ def generation(
 
 def html_page(report: Generation, looks: Sequence[Look]) -> str:
     """Everything that the model wrote on one page of HTML, for people."""
+    headers = [look for look in looks if look.text.kind == "header"]
+    of_text = {look.text.language for look in headers} == {"text"}
     return filled_template(
         TEMPLATE,
         {"percent": "{:.0%}".format},
         report=report,
+        by_prompt=by_prompt,
         parts=[
-            ("Held-out headers", report.headers, [look for look in looks if look.text.kind == "header"]),
+            ("Held-out paragraphs" if of_text else "Held-out headers", report.headers, headers),
             ("Code problems", report.problems, [look for look in looks if look.text.kind == "problem"]),
         ],
     )
+
+
+def by_prompt(looks: Iterable[Look]) -> list[list[Look]]:
+    """The samples of each prompt together, in the order in which the prompts come."""
+    groups: dict[tuple[str, str], list[Look]] = {}
+    for look in looks:
+        groups.setdefault((look.text.name, look.text.prompt), []).append(look)
+    return list(groups.values())
 
 
 def looks_csv(looks: Iterable[Look]) -> str:

@@ -5,7 +5,8 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 """
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.scoring import judged, require_enough_samples, score_report
+from stages.evaluate.score.scoring import first_pass_at_k, judged, require_enough_samples, score_report
+from stages.formats.evaluation.compared import write_compared
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import Verdict, write_verdicts
@@ -23,7 +24,9 @@ def main() -> None:
         require_enough_samples(problems, completions, params.k)
         verdicts, programs = judged(problems, completions, params.limits)
     write_verdicts(verdicts)
-    score_report(problems, completions, verdicts, programs, weights_sha256, params).write()
+    report = score_report(problems, completions, verdicts, programs, weights_sha256, params)
+    report.write()
+    write_compared("score", first_pass_at_k(report))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from rich.progress import track
 from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, Judge
+from stages.formats.evaluation.compared import Numbers
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.verdicts import Outcome, PassAtK, ScoreReport, SetScore, Verdict
@@ -237,3 +238,13 @@ def _convention(params: ScoreParams) -> str:
         f"processor time, {limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal "
         "programs were run once, with hash seed 0 and random seed 0."
     )
+
+
+def first_pass_at_k(report: ScoreReport) -> Numbers:
+    """pass@k of the smallest k, of several sets by their names; empty where nothing was run."""
+    scores = {name: one.pass_at_k for name, one in sorted(report.sets.items()) if one.pass_at_k}
+    if not scores:
+        return {}
+    k = min((k for of_set in scores.values() for k in of_set), key=int)
+    values = {name: of_set[k].value for name, of_set in scores.items() if k in of_set}
+    return {f"pass@{k}": values if len(values) > 1 else next(iter(values.values()))}

@@ -1,6 +1,6 @@
 """The evaluation report: how well a model predicts held-out text. evaluate writes it, publish reads it.
 
-reports/evaluate.json            numbers alone: what `dvc metrics diff` compares
+reports/evaluate.json            numbers alone
 reports/evaluate_receipt.json    what they were measured on, with what, and how
 reports/loss_by_position/        a table for each set: what `dvc plots diff` compares
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
+from stages.formats.revision.eval_results import edited_eval_results, is_eval_result
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import (
     CARD,
@@ -79,6 +80,7 @@ def inconsistencies(folder: Path, provenance: Provenance) -> list[Fault]:
         *edited_code(folder, provenance, lock),
         *edited_execution(folder, provenance),
         *(Fault(CARD, "contradicts", why) for why in contradictions(folder, provenance.weights_sha256)),
+        *edited_eval_results(folder, provenance.files, provenance.publish or {}),
     ]
 
 
@@ -130,6 +132,8 @@ def unknown_files(provenance: Provenance, lock: Stages, listing: InputListing | 
     data = {f"{RECORDED_DATA}/{path}" for dep in (listing.dependencies if listing else ()) for path in dep.files}
     code = {record_path(path) for path, _ in code_read(lock)}
     for path in sorted(provenance.files.keys() - NOT_OF_A_STAGE - data - code):
+        if is_eval_result(path):
+            continue  # `edited_eval_results` knows which there are
         file = project_path(path)
         recorded = file is not None and maker_of(made, file) is not None
         if not recorded and not (file and any(is_within(file, known) for known in provenance.not_in_lock)):

@@ -2,6 +2,7 @@
 
     model.safetensors, config.json, tokenizer.json, ...   as in the model folder
     README.md, curves.png                          the model card and its picture
+    .eval_results/*.yaml                           results of benchmarks of the Hub, as it reads them
     evaluation.json, evaluation_receipt.json       the evaluation, and what it was measured on, and how
     record/                                        what made the revision: `record_path` of a file of the project, and
         params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, accepted.yaml, reports/...
@@ -36,6 +37,7 @@ CARD = "README.md"
 CURVES = "curves.png"
 CARD_COMMAND = "stages.publish.render_card"
 """The module that writes both, and `inputs.json`, into a folder and publishes nothing."""
+EVAL_RESULTS = ".eval_results"
 EVALUATION = "evaluation.json"
 EVALUATION_RECEIPT = "evaluation_receipt.json"
 PROVENANCE = "provenance.json"

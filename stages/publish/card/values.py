@@ -199,7 +199,7 @@ def verdict(sample: Sample) -> str:
     """What can be said of a completion without running it."""
     notes = [] if sample.parses is None else ["parses" if sample.parses else "does not parse"]
     if not sample.body.strip():
-        notes.append("the model wrote no body")
+        notes.append("the model wrote nothing")
     elif not sample.finished:
         notes.append("cut off")
     return "; ".join(notes) or "no grammar to check"

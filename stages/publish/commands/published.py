@@ -2,6 +2,7 @@
 
     parrotflow published list
     parrotflow published show 1f2e3d4c
+    parrotflow published show --page
     parrotflow published rollback
 
 A revision is named by its first digits, as in git, or `main`. The folder is that of params.yaml (`publish.folder` and
@@ -53,7 +54,13 @@ def list_revisions(registry: Folder, arguments: argparse.Namespace) -> None:
 
 
 def show(registry: Folder, arguments: argparse.Namespace) -> None:
-    """Everything about a revision."""
+    """Everything about a revision; with `--page` its card in the browser."""
+    if arguments.page:
+        from stages.publish.page import open_page, write_page  # a second of imports
+
+        page = write_page(registry, registry.full_name(arguments.revision))
+        print(f"{'opened' if open_page(page) else 'no screen here; the page is'} {page.absolute()}")
+        return
     found = described(registry, registry.full_name(arguments.revision))
     print(as_json(found) if arguments.json else printed_revision(found))
 
@@ -183,6 +190,7 @@ def parse_arguments() -> argparse.Namespace:
     of_list = command("list", list_revisions, "a line for each revision")
     of_show = command("show", show, "everything about a revision")
     of_show.add_argument("revision", nargs="?", default="main")
+    of_show.add_argument("--page", action="store_true", help="its card in the browser, its curves over those before")
     for one in (of_list, of_show):
         one.add_argument("--json", action="store_true", help="for other programs")
     of_path = command("path", path, "the folder that from_pretrained loads")

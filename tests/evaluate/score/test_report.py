@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.evaluate.score.scoring import mean_pass_at_k, pass_at_k
-from stages.formats.evaluation.verdicts import PassAtK
+from stages.evaluate.score.scoring import first_pass_at_k, mean_pass_at_k, pass_at_k
+from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 
 
 @st.composite
@@ -49,3 +49,18 @@ def test_a_single_problem_has_no_interval() -> None:
 
 def test_a_set_in_which_all_passes_has_no_spread() -> None:
     assert mean_pass_at_k([(3, 3), (2, 2)], 2, resamples=100, seed=0).interval_95 == (1.0, 1.0)
+
+
+def test_runs_are_compared_by_the_smallest_k_and_by_sets_only_where_there_are_several() -> None:
+    scored = {"1": PassAtK(value=0.25, interval_95=None), "10": PassAtK(value=0.5, interval_95=None)}
+
+    def compared(**pass_at_k: dict[str, PassAtK]) -> object:
+        sets = {
+            name: SetScore(problems=1, problems_sha256="", samples=10, results={}, pass_at_k=values)
+            for name, values in pass_at_k.items()
+        }
+        return first_pass_at_k(ScoreReport.model_construct(sets=sets))
+
+    assert compared(mine=scored) == {"pass@1": 0.25}
+    assert compared(mine=scored, others=scored) == {"pass@1": {"mine": 0.25, "others": 0.25}}
+    assert compared(mine={}) == {}, "nothing was run"

@@ -1,0 +1,106 @@
+"""A folder of mixed files: text, and among it rows and archives, each read as what its name says that it is."""
+
+import csv
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from stages.collect.located import LocatedFile, find
+from stages.collect.opening import decompressed, opened
+from stages.collect.source_kinds import TOO_LARGE, Bytes, Fields, FileSource, Names, Reading, SourceItem
+from stages.collect.sources.archives import Archives
+from stages.collect.sources.files import Files, text_items, why_no_text
+from stages.collect.sources.tables import Parquet
+from stages.collect.sources.text_rows import Csv, Jsonl, lines, longest_line
+from stages.formats.reports import parse_json
+
+COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst")
+
+ENDINGS: dict[str, tuple[str, ...]] = {
+    "jsonl": tuple(f".{name}{end}" for name in ("jsonl", "ndjson") for end in COMPRESSED),
+    "csv": tuple(f".csv{end}" for end in COMPRESSED),
+    "parquet": (".parquet",),
+    "archives": (".zip", ".tgz", ".tbz2", ".txz", *(f".tar{end}" for end in COMPRESSED)),
+}
+"""Kind -> how the names of its files end, whatever the case; all other files are text."""
+
+ROWS: dict[str, type[Jsonl] | type[Csv] | type[Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
+
+NO_TEXT_COLUMN = "rows without a column that `text` names"
+IN_AN_ARCHIVE = "rows or an archive within an archive (unpack it)"
+
+
+class Folder(FileSource):
+    """Files of any kind: text is one document a file, JSON lines, CSV and Parquet one a row, archives one a member."""
+
+    notable: ClassVar[tuple[str, ...]] = (NO_TEXT_COLUMN, IN_AN_ARCHIVE)
+
+    kind: Literal["folder"]
+    text: Names
+    """The columns that hold the text of rows: of a file the first of these that it has."""
+    max_unpacked_bytes: Bytes
+    """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
+
+    def items(self, reading: Reading) -> Iterator[SourceItem]:
+        """Each file, row or member, in the order of the files' names.
+
+        Raises UserError as the kind does that a file is of: for rows that are none, for a damaged archive.
+        """
+        files, limit = find(self.globs), reading.max_document_bytes
+        reasons = {file.name: reason for file in files if (reason := _why_left_out(file, limit))}
+        yield from text_items(self, files, reasons, reading, kind_of)
+
+    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
+        """The rows of a file, the members of an archive, the text of a URL."""
+        kind = kind_of(file.name)
+        shared = {name: getattr(self, name) for name in FileSource.model_fields} | {"kind": kind or "files"}
+        if not kind:
+            yield from Files.model_validate(shared).items_of(file, limit)
+        elif kind == "archives":
+            own = {"suffixes": [], "max_unpacked_bytes": self.max_unpacked_bytes}
+            for item in Archives.model_validate(shared | own).items_of(file, limit):
+                within = not item.reason and (kind_of(item.path) or why_no_text(item.path))
+                yield self.left_out(item.path, IN_AN_ARCHIVE) if within else item
+        elif text := self._text_column(kind, file, limit):
+            own = {"text": text, "fields": Fields(source=None, path=None, license=None)}
+            yield from ROWS[kind].model_validate(shared | own).items_of(file, limit)
+        else:
+            yield self.left_out(file.name, NO_TEXT_COLUMN)
+
+    def _text_column(self, kind: str, file: LocatedFile, limit: int) -> str | None:
+        columns = first_columns(kind, file, longest_line(limit))
+        return next((name for name in self.text if columns is None or name in columns), None)
+
+
+def _why_left_out(file: LocatedFile, limit: int) -> str:
+    """Why a file is not read; empty where it is. Of rows and archives the parts have that size at most."""
+    if file.flaw or kind_of(file.name):
+        return file.flaw
+    return why_no_text(file.name) or (TOO_LARGE if file.size is not None and file.size > limit else "")
+
+
+def kind_of(name: str) -> str:
+    """The kind of source that a file of this name is of; empty for text."""
+    return next((kind for kind, endings in ENDINGS.items() if name.lower().endswith(endings)), "")
+
+
+def first_columns(kind: str, file: LocatedFile, limit: int) -> list[str] | None:
+    """The columns of a file, of JSON lines those of its first row; None where it is damaged, as its kind will say."""
+    if kind == "parquet":
+        import pyarrow as pa  # slow, and the parameters are checked without it
+        import pyarrow.parquet as pq
+
+        with opened(file) as stream:
+            try:
+                return list(pq.read_schema(stream).names)
+            except (pa.ArrowException, OSError, UnicodeError):
+                return None
+    with decompressed(file) as stream:
+        line = next((line for line in lines(stream, limit) if line is None or line.strip()), b"")
+        try:
+            text = (line or b"").decode("utf-8-sig")
+            if kind == "csv":
+                return next(csv.reader([text]), [])
+            row = parse_json(text)
+            return list(row) if isinstance(row, dict) else None
+        except (ValueError, RecursionError, csv.Error):
+            return None

@@ -1,0 +1,102 @@
+"""A folder of mixed files: each is read as what it is."""
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from stages.collect.__main__ import main
+from stages.formats.documents import read_documents
+from stages.formats.reports import read_json
+from stages.runtime.entry import UserError
+from tests.small_project import FILES_SOURCE, ROOT, write_project
+
+FOLDER = FILES_SOURCE | {"kind": "folder", "globs": ["corpus"], "text": ["text", "body"], "max_unpacked_bytes": 10**6}
+
+
+@pytest.fixture(autouse=True)
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    return tmp_path / "corpus"
+
+
+def collected(**changes: Any) -> dict[str, str]:
+    """Path below the folder -> text."""
+    write_project(Path(), collect__sources=[FOLDER | changes])
+    main()
+    return {one.path.removeprefix("corpus/"): one.text for one in read_documents(Path("data/documents"))}
+
+
+def left_out() -> dict[str, int]:
+    counts: dict[str, int] = read_json(Path("reports/collect.json"))["left_out"]
+    return counts
+
+
+def test_text_rows_and_members_of_archives_are_documents(corpus: Path) -> None:
+    (corpus / "poem.txt").write_text("a poem")
+    (corpus / "notes.txt.gz").write_bytes(gzip.compress(b"some notes"))
+    rows = [json.dumps({"body": text, "id": 1}) for text in ("first", "second")]
+    (corpus / "rows.jsonl").write_text("\n".join(rows))
+    (corpus / "[1] more.JSONL.gz").write_bytes(gzip.compress(b"\n" + rows[0].encode()))
+    (corpus / "table.csv").write_text('\ufeffname,text\nA,"one, two"\n')
+    pq.write_table(pa.table({"text": ["of a column"]}), corpus / "data.parquet")
+    with zipfile.ZipFile(corpus / "letters.ZIP", "w") as archive:
+        archive.writestr("1.md", "a letter")
+        archive.writestr("more.jsonl", rows[0])
+
+    assert collected() == {
+        "poem.txt": "a poem",
+        "notes.txt.gz": "some notes",
+        "rows.jsonl#1": "first",
+        "rows.jsonl#2": "second",
+        "[1] more.JSONL.gz#2": "first",
+        "table.csv#1": "one, two",
+        "data.parquet#1": "of a column",
+        "letters.ZIP!1.md": "a letter",
+    }
+    assert left_out() == {"rows or an archive within an archive (unpack it)": 1}
+
+
+def test_rows_without_a_column_of_text_are_left_out_and_the_run_says_so(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (corpus / "poem.txt").write_text("a poem")
+    (corpus / "prices.csv").write_text("item,price\nbread,3\n")
+
+    assert collected() == {"poem.txt": "a poem"}
+    assert "rows without a column that `text` names" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rows.jsonl", b'{"text": "a"}\n{', r"rows\.jsonl: line 2 is not valid JSON"),
+        ("rows.jsonl", b"{", r"rows\.jsonl: line 1 is not valid JSON"),
+        ("rows.csv", b"text,b\na\n", r"rows\.csv: line 2 has 1 cells"),
+        ("a.parquet", b"PAR1", r"a\.parquet: no readable Parquet file"),
+        ("a.zip", b"PK", r"a\.zip: no readable archive"),
+    ],
+)
+def test_what_is_damaged_is_named(corpus: Path, name: str, content: bytes, said: str) -> None:
+    (corpus / name).write_bytes(content)
+
+    with pytest.raises(UserError, match=said):
+        collected()
+
+
+@pytest.mark.parametrize("preset", ["folder", "text"])
+def test_the_presets_for_files_of_ones_own_read_them_so(corpus: Path, preset: str) -> None:
+    (source,) = yaml.safe_load((ROOT / f"conf/corpus/{preset}.yaml").read_text())["collect"]["sources"]
+    (corpus / "x.jsonl").write_text('{"content": "a row"}')
+    write_project(Path(), collect__sources=[source])
+
+    main()
+
+    assert [one.text for one in read_documents(Path("data/documents"))] == ["a row"]

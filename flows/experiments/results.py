@@ -25,11 +25,11 @@ from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
-from flows.experiments.statistics import SIGNIFICANT, PowerLaw, stable
+from flows.experiments.statistics import SIGNIFICANT, PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
 from flows.experiments.valley import Valley
 from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
-from stages.formats.reports import write_json
+from stages.formats.reports import stable, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file

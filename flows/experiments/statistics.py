@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, stats
 
+from stages.formats.reports import stable
+
 SIGNIFICANT = 0.05
 RESAMPLES = 1000
-STABLE_DIGITS = 12
 Values = npt.NDArray[np.float64]
 
 
@@ -164,11 +165,6 @@ def fit_power_law(
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
     return PowerLaw(a, b, c, stable(low), stable(high), len(x), again, percentiles)
-
-
-def stable(value: float) -> float:
-    """A number without its last digits, which differ between processors."""
-    return float(f"{value:.{STABLE_DIGITS}g}")
 
 
 def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) -> Values:

@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
-from flows.experiments.statistics import Values, stable
+from stages.formats.reports import stable
 
 UNKNOWNS = 5
+
+Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ CURVES = REPORTS / "curves"
 SIGNIFICANT_DIGITS = 6
 """Further ones are float32's rounding, which changes with the batch size."""
 
+STABLE_DIGITS = 12
+"""Further ones are float64's rounding, which changes with the processor."""
+
 MODEL_LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
 """What computes with a model."""
 
@@ -116,6 +119,11 @@ def first_fault(error: ValidationError) -> str:
     """The first field that is missing or wrong, and how."""
     fault = error.errors()[0]
     return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+
+
+def stable(value: float) -> float:
+    """Without the last of a float64's digits, which differ between processors."""
+    return float(f"{value:.{STABLE_DIGITS}g}")
 
 
 def significant(value: float) -> float:

@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
+from stages.collect.__main__ import main as collect
 from stages.runtime.entry import UserError
 from stages.runtime.workers import map_shards
 from tests.small_project import FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
@@ -29,24 +28,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with started("--head", f"--port={port}", "--include-dashboard=false"):
+    command = ["start", "--head", "--block", "--num-cpus=2", f"--port={port}", "--include-dashboard=false"]
+    command += ["--node-ip-address=127.0.0.1", "--object-store-memory=80000000", "--disable-usage-stats"]
+    ray = Path(sys.executable).with_name("ray")
+    head = subprocess.Popen([str(ray), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
         wait_for(port)
         yield f"127.0.0.1:{port}"
-
-
-@contextlib.contextmanager
-def started(*arguments: str) -> Iterator[psutil.Process]:
-    """A node of a cluster: `ray start`, whose child is the raylet."""
-    command = ["start", *arguments, "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1"]
-    command += ["--object-store-memory=80000000", "--disable-usage-stats"]
-    ray = Path(sys.executable).with_name("ray")
-    settings = os.environ | {"RAY_health_check_period_ms": "1000"}  # a dead node is noticed three times sooner
-    node = subprocess.Popen([str(ray), *command], env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield psutil.Process(node.pid)
     finally:
-        node.terminate()
-        node.wait(60)
+        head.terminate()
+        head.wait(60)
 
 
 def wait_for(port: int) -> None:
@@ -108,64 +99,27 @@ def test_one_process_two_processes_and_ray_give_the_same_bytes(cluster: str, tmp
 
 
 @needs_ray
-def test_a_node_that_is_killed_while_sources_are_read_and_documents_cleaned_changes_no_byte(
-    cluster: str, tmp_path: Path
+def test_sources_that_the_cluster_reads_give_the_bytes_of_those_read_here(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    write_corpus(tmp_path, 40)
-    for number in range(12):
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path, 6)
+    for number in range(3):
         rows = (json.dumps({"content": f"row_{number}_{row} = {row}\n" * 9}) for row in range(20))
-        (tmp_path / f"rows_{number:02}.jsonl").write_text("\n".join(rows) + "\n")
+        (tmp_path / f"rows_{number}.jsonl").write_text("\n".join(rows) + "\n")
     fields = {"text": "content", "fields": {"source": None, "path": None, "license": None}}
     lines = FILES_SOURCE | fields | {"kind": "jsonl", "globs": ["*.jsonl"]}
     write_project(tmp_path, collect__sources=[FILES_SOURCE, lines])
-    run_stages(tmp_path, PARROTFLOW_WORKERS="1")
+    collect()
     expected = folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports")
     for folder in (".parrotflow", "data", "reports"):
         shutil.rmtree(tmp_path / folder)
 
-    for stage in ("collect", "clean"):
-        run_while_a_node_dies(stage, tmp_path, cluster)
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    collect()
 
     assert folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports") == expected
-
-
-def run_while_a_node_dies(stage: str, project: Path, cluster: str) -> None:
-    before = files_in(project / ".parrotflow")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": cluster}
-    with started(f"--address={cluster}") as node:
-        wait_until(lambda: raylets(node))
-        process = subprocess.Popen([sys.executable, "-m", f"stages.{stage}"], cwd=project, env=environment)
-        try:
-            wait_until(lambda: files_in(project / ".parrotflow") - before)
-            for raylet in raylets(node):  # none where a busy machine let Ray give the node up: the same loss
-                raylet.kill()
-            assert process.poll() is None, "the stage ended before the node was killed"
-            assert process.wait() == 0
-        finally:
-            process.kill()
-
-
-def raylets(node: psutil.Process) -> list[psutil.Process]:
-    return [child for child in node.children() if child.name() == "raylet"]
-
-
-def run_stages(project: Path, **setting: str) -> None:
-    for stage in ("collect", "clean"):
-        environment = os.environ | {"PYTHONPATH": str(ROOT)} | setting
-        subprocess.run([sys.executable, "-m", f"stages.{stage}"], cwd=project, env=environment, check=True)
-
-
-def files_in(folder: Path) -> set[Path]:
-    return set(folder.rglob("*")) if folder.exists() else set()
-
-
-def wait_until(found: Callable[[], Collection[Any]]) -> list[Any]:
-    for _ in range(15_000):
-        with contextlib.suppress(FileNotFoundError):  # of a folder that is removed while it is listed
-            if result := found():
-                return list(result)
-        time.sleep(0.02)
-    raise TimeoutError("nothing happened within five minutes")
+    assert not list((tmp_path / ".parrotflow/cache").glob(".reading-*"))
 
 
 @needs_ray

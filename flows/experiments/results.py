@@ -21,7 +21,6 @@ from flows.experiments.experiment import (
     read_experiment,
     results_folder,
 )
-from flows.experiments.figures import write_figure
 from flows.experiments.rendering import write_forms
 from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, line_of, runs_that_count
@@ -85,6 +84,8 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
     for table in results.tables:
         written += write_forms(folder / TABLES, table)
     for figure in results.data.experiment.figures:
+        from flows.experiments.figures import write_figure  # here: most commands draw none, and matplotlib is slow
+
         written += write_figure(folder / "figures", results.data, figure, results.fits)
     if results.data.experiment.fits:  # also where none is left: no fit of runs that are no longer there
         fits = {

@@ -1,6 +1,7 @@
 """The command line, `parrotflow --help`. What is heavy is imported where it is used."""
 
 import ast
+import gc
 import json
 import os
 import signal
@@ -557,6 +558,7 @@ def run_module(
 
 def main() -> None:
     """The console script."""
+    gc.set_threshold(100_000)  # from 700: what a command imports stays, and is not worth looking through so often
     enter_project()
     prepare_environment()
     add_stage_commands()

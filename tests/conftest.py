@@ -1,5 +1,6 @@
 """What every test shares: nothing is sent out, and each test process uses one thread."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 LONGEST = (
     "test_scheduled.py",
+    "test_tutorial.py",
+    "test_serve.py",
     "test_crashes.py",
     "test_change_matrix.py",
     "test_repeat.py",
@@ -32,6 +35,8 @@ os.environ.update(
 )
 
 
+gc.disable()  # until all is imported: see `pytest_collection_finish`
+
 # How long an example takes depends on what else runs, and on tables that hypothesis makes once on a new machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -39,6 +44,12 @@ settings.load_profile("untimed")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now all stays: to look for garbage among it again and again takes longer than most tests."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "
 """Of stages. One may hold several: that of evaluate holds generate too."""
 
 SHARED_BY_ALL = (
+    "__init__",
     "runtime/atomic",
     "runtime/code",
     "runtime/credentials",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+from scipy.special import ndtr, stdtr, stdtrit
 
 from stages.formats.reports import stable
 
@@ -41,7 +41,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     if len(set(values)) == 1:  # whose mean, and so whose spread, rounding may change
         return Estimate(n, values[0], 0.0, values[0], values[0])
     sd = float(np.std(values, ddof=1))
-    half = float(stats.t.ppf(0.975, n - 1)) * sd / n**0.5
+    half = float(stdtrit(n - 1, 0.975)) * sd / n**0.5
     return Estimate(n, mean, sd, mean - half, mean + half)
 
 
@@ -62,7 +62,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
     elif found.sd == 0:
         p = 1.0 if found.mean == 0 else 0.0
     else:
-        p = float(2 * stats.t.sf(abs(found.mean) * found.n**0.5 / found.sd, found.n - 1))
+        p = float(2 * stdtr(found.n - 1, -abs(found.mean) * found.n**0.5 / found.sd))
     return Difference(found.n, found.mean, found.sd, found.low, found.high, p)
 
 
@@ -161,7 +161,7 @@ def fit_power_law(
     again = _fit(np.log(x), drawn)
     if offset:
         again = np.stack([_fit_with_offset(np.log(x), row, start=found) for row in drawn])
-    tail = 100 * float(stats.norm.sf(stats.t.ppf(0.975, len(x) - len(groups))))
+    tail = 100 * float(ndtr(-stdtrit(len(x) - len(groups), 0.975)))
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
     return PowerLaw(a, b, c, stable(low), stable(high), len(x), again, percentiles)
@@ -188,6 +188,8 @@ def _fit_with_offset(log_x: Values, log_y: Values, start: Values | None = None) 
     Without a start the best of three is taken: with c given, log(y - c) is a line, which gives a and b.
     """
 
+    from scipy.optimize import least_squares  # here: most files have no such fit, and it takes a while to import
+
     def residuals(parameters: Values) -> Values:
         log_a, b, log_c = parameters
         return np.asarray(np.logaddexp(log_a - b * log_x, log_c) - log_y)
@@ -195,6 +197,6 @@ def _fit_with_offset(log_x: Values, log_y: Values, start: Values | None = None) 
     y = np.exp(log_y)
     offsets = [share * float(y.min()) for share in (0.1, 0.5, 0.9)]
     starts = [start] if start is not None else [[*_fit(log_x, np.log(y - c)[np.newaxis])[0, :2], c] for c in offsets]
-    fits = [optimize.least_squares(residuals, [np.log(a), b, np.log(c)]) for a, b, c in starts]
+    fits = [least_squares(residuals, [np.log(a), b, np.log(c)]) for a, b, c in starts]
     log_a, b, log_c = min(fits, key=lambda fit: float(fit.cost)).x
     return np.array([np.exp(log_a), b, np.exp(log_c)])

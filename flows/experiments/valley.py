@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from stages.formats.reports import stable
 
@@ -66,7 +66,7 @@ class Valley:
 
     @property
     def _t(self) -> float:
-        return float(stats.t.ppf(0.975, self.n - UNKNOWNS))
+        return float(special.stdtrit(self.n - UNKNOWNS, 0.975))
 
 
 def fit_valley(runs: Sequence[tuple[float, float, float]]) -> Valley:

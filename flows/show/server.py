@@ -9,6 +9,7 @@ serve themselves, and only with the project's key, which its owner alone can rea
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -203,10 +204,12 @@ def server_environment(address: str, auth: str) -> dict[str, str]:
 
 def key() -> str:
     """The project's key; made at the first call, and the same ever after, so that a browser can keep it."""
-    if not KEY.exists():
-        KEY.touch(mode=0o600)
-        KEY.write_text(secrets.token_urlsafe(24), encoding="utf-8")
-    return KEY.read_text(encoding="utf-8")
+    with os.fdopen(os.open(KEY, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # two runs that begin at once would each make one, or read an empty file
+        if not (found := file.read()):
+            found = secrets.token_urlsafe(24)
+            file.write(found)
+    return found
 
 
 def answers(address: str, seconds: float = 2.0) -> bool:

@@ -4,6 +4,7 @@ Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
 """
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -78,6 +79,9 @@ def run_stage(main: Callable[[], None]) -> None:
     """
     from stages.runtime.inputs import DVC_FILE, inputs_of_this_stage  # which imports this module
 
+    if not gc.isenabled():  # see `stages/__init__.py`
+        gc.freeze()
+        gc.enable()
     try:
         inputs = inputs_of_this_stage()
         if DVC_FILE.is_file() or STATE_DIR.is_dir():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.forked import DVC, run_forked
 from tests.small_project import ROOT, SECTIONS, make_repository, write_corpus, write_params
 
 STAGES = [
@@ -85,8 +86,9 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 
 def repro(folder: Path, *arguments: str, **variables: str) -> list[str]:
     """`dvc repro`; the stages that ran, in order."""
-    output = run([sys.executable, "-m", "dvc", "repro", *arguments], folder, **variables)
-    return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
+    done = run_forked(DVC, ["repro", *arguments], folder, environment(folder, **variables))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("Running stage")]
 
 
 def outs(folder: Path) -> dict[str, str]:

@@ -1,9 +1,8 @@
 """A pipeline of shell commands in a git and DVC repository of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked import DVC, run_forked
 from tests.small_project import make_repository
 
 DVC_YAML = """\
@@ -44,5 +43,6 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
 
 def repro(folder: Path, *arguments: str) -> str:
     """`dvc repro` in `folder`; its output."""
-    command = [sys.executable, "-m", "dvc", "repro", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    done = run_forked(DVC, ["repro", *arguments], folder)
+    done.check_returncode()
+    return done.stdout

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,15 @@ def run(
     return said
 
 
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port that no other program is given meanwhile: bound and not listening, so that a worker can listen on it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
+
+
 def run_workers(
     folder: Path,
     processes: int,
@@ -163,13 +173,9 @@ def run_workers(
 ) -> None:
     """Run the workers as a launcher would start them, forked from this process: torch is imported already."""
     context = multiprocessing.get_context("fork")
-    with socket.socket() as held:
-        # Bound and not listening: no other program is given this port, and a worker can still listen on it.
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        port = str(held.getsockname()[1])
+    with held_port() as port:
         workers = [
-            context.Process(target=_worker, args=(main, folder, rank, processes, port, variables))
+            context.Process(target=_worker, args=(main, folder, rank, processes, str(port), variables))
             for rank in range(processes)
         ]
         for process in workers:

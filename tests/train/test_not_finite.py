@@ -13,14 +13,14 @@ from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
 from stages.train.commands.trace import DataOrder, origins
 from stages.train.data.order import open_order
-from tests.train.small_run import params, run, run_workers, write_project
+from tests.train.small_run import fork, params, run, run_workers, write_project
 
 EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100, "batch_doublings": [1]}
 
 
 def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_before_is_kept(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", **EXPLODES, checkpoint_every_steps=2)
-    said = run(project, expected_code=EXIT_USER_ERROR, PARROTFLOW_LAUNCH="cpu_2").splitlines()
+    said = run(project, expected_code=EXIT_USER_ERROR, begin=fork, PARROTFLOW_LAUNCH="cpu_2").splitlines()
 
     assert [line.split()[0] for line in said] == ["model:", "time:", "memory:", "launching", "step", "error:"]
     step = int(said[-1].partition("at step ")[2].partition(";")[0])

@@ -6,6 +6,7 @@ then reads the store once more, which may be gone by then (torch 2.13, torch/dis
 `barrier`). All workers have ended and nothing is lost, but torchrun logs a traceback.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -69,6 +70,7 @@ def main() -> None:
     """Run `accelerate launch` with the arguments of this command."""
     from accelerate.commands.launch import main as accelerate_launch
 
+    gc.enable()  # see `stages/__init__.py`
     logging.getLogger(AGENT_LOGGER).addFilter(is_not_the_store_of_a_barrier_that_was_left)
     accelerate_launch()
 

@@ -6,7 +6,6 @@ the stages that ran. `foreseen` are the states of the plan; a `maybe` that did n
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from stages.runtime.stage_code import pinned
-from tests.flows.small_pipeline import STAGES, repro, run
+from tests.flows.small_pipeline import STAGES, environment, repro
+from tests.forked import PARROTFLOW, run_forked
 from tests.small_project import added_file
 
 
@@ -105,7 +105,8 @@ def test_a_change_reruns_what_it_affects_and_nothing_else(row: Row, up_to_date: 
     shutil.copytree(up_to_date, folder, symlinks=True)
     row.make(folder)
 
-    plan = json.loads(run([sys.executable, "-m", "flows.cli", "why", "--json"], folder, **row.variables))
+    why = run_forked(PARROTFLOW, ["why", "--json"], folder, environment(folder, **row.variables))
+    plan = json.loads(why.stdout)
     ran = repro(folder, **row.variables)
 
     assert ran == row.ran

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
+from tests.forked import PARROTFLOW, run_forked
 from tests.small_project import make_repository
 
 TRAIN = """\
@@ -88,10 +89,13 @@ def environment(home: Path) -> dict[str, str]:
 
 def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """`parrotflow sweep toy`; what it says is kept beside the folder."""
+    own = environment(folder.parent) | variables
+    if "--dry" in options:
+        return run_forked(PARROTFLOW, ["sweep", "toy", *options], folder, own, stderr=subprocess.STDOUT)
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "sweep", "toy", *options],
         cwd=folder,
-        env=environment(folder.parent) | variables,
+        env=own,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -91,7 +91,7 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     assert process.returncode != 0
     _, alive = psutil.wait_procs(members, timeout=60)
     assert not alive, "a worker outlived its command"
-    said = run(project)
+    said = run(project, begin=fork)
     assert "continuing at step" in said
     assert outs(project) == outs(reference)
     undisturbed, killed = (Execution.find(folder / TRAIN_EXECUTION) for folder in (reference, project))
@@ -212,7 +212,7 @@ def test_two_processes_stop_together_and_continue(project: Path) -> None:
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_CONTINUE, said
-    said = run(project, PARROTFLOW_LAUNCH="cpu_2")
+    said = run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
     assert "launching 2 processes" in said
     assert "continuing at step" in said
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
@@ -242,6 +242,7 @@ def test_compiled_runs_on_two_threads_leave_the_same_bytes(tmp_path: Path) -> No
         global_batch_size=64,
         sequence_length=32,
         model__n_embd=64,
+        model__n_layer=1,
         optimizer__name="adamw",
     )
     settings = {"PARROTFLOW_COMPILE": "on", "OMP_NUM_THREADS": "2"}

@@ -19,7 +19,18 @@ from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch
 from stages.runtime.launch.workers import environment as workers_environment
 from stages.train.launch import launcher
-from tests.train.small_run import COMMAND, ROOT, environment, params, run, run_workers, start, write_project
+from tests.train.small_run import (
+    COMMAND,
+    ROOT,
+    environment,
+    fork,
+    held_port,
+    params,
+    run,
+    run_workers,
+    start,
+    write_project,
+)
 
 PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
 
@@ -98,7 +109,8 @@ def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPat
 
 def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=3)
-    assert "launching 2 processes by launch/cpu_2_fsdp2.yaml" in run(project, PARROTFLOW_LAUNCH="cpu_2_fsdp2")
+    said = run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2_fsdp2")
+    assert "launching 2 processes by launch/cpu_2_fsdp2.yaml" in said
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
@@ -149,16 +161,15 @@ def test_machines_with_other_parameters_are_refused(tmp_path: Path) -> None:
 
 def two_machines(folders: list[Path]) -> list[tuple[int, str]]:
     """Two launchers on the loopback device, each in a folder of its own: exit code and output of each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
-    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
+    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1"}
     machines = []
-    for rank, folder in enumerate(folders):
-        (folder / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": rank}))
-        machines.append(start(folder, PARROTFLOW_LAUNCH="machine.yaml", PARROTFLOW_RESTARTS="0"))
-    texts = [machine.communicate(timeout=200)[0] for machine in machines]
+    with held_port() as port:
+        for rank, folder in enumerate(folders):
+            own = settings | {"main_process_port": port, "machine_rank": rank}
+            (folder / "machine.yaml").write_text(yaml.safe_dump(own))
+            machines.append(fork(folder, PARROTFLOW_LAUNCH="machine.yaml", PARROTFLOW_RESTARTS="0"))
+        texts = [machine.communicate(timeout=200)[0] for machine in machines]
     return [(machine.returncode, text) for machine, text in zip(machines, texts, strict=True)]
 
 
@@ -211,7 +222,7 @@ def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -
     project = write_project(tmp_path / "project", max_steps=2)
     settings = yaml.safe_load((ROOT / "launch/cpu.yaml").read_text(encoding="utf-8"))
     (project / "own.yaml").write_text(yaml.safe_dump(settings | {"no_such_key": 1}))
-    said = run(project, EXIT_USER_ERROR, PARROTFLOW_LAUNCH="own.yaml")
+    said = run(project, EXIT_USER_ERROR, fork, PARROTFLOW_LAUNCH="own.yaml")
     assert said.splitlines()[-1] == (
         "error: own.yaml: accelerate could not start a worker by it; its messages are above"
     )

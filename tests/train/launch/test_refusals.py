@@ -22,7 +22,7 @@ from stages.train.launch import checks
 from stages.train.launch import launcher as launch
 from stages.train.model.build import build_config
 from stages.train.params import TrainParams
-from tests.train.small_run import ROOT, copy_of, params, run, run_workers, write_params, write_project
+from tests.train.small_run import ROOT, copy_of, fork, params, run, run_workers, write_params, write_project
 
 HUGE = 1e30
 """Floating-point operations a token: compiling repays itself."""
@@ -101,7 +101,7 @@ def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(projec
     settings = yaml.safe_load((ROOT / "launch/cpu_2.yaml").read_text(encoding="utf-8"))
     settings["main_process_port"] = taken
     (project / "two.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    said = run(project, PARROTFLOW_LAUNCH="two.yaml")
+    said = run(project, begin=fork, PARROTFLOW_LAUNCH="two.yaml")
     assert "launching 2 processes by two.yaml" in said
     assert (project / "model/model.safetensors").is_file()
 
@@ -214,6 +214,7 @@ def test_two_processes_without_a_compiler_refuse_once_and_are_not_started_again(
     said = run(
         project,
         expected_code=EXIT_USER_ERROR,
+        begin=fork,
         PARROTFLOW_LAUNCH="cpu_2",
         PARROTFLOW_COMPILE="on",
         PATH=str(tmp_path),

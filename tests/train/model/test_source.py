@@ -125,7 +125,7 @@ def test_a_folder_with_pickled_weights_alone_is_refused_with_one_message(project
     weights = load_file(project / "base/model.safetensors")
     torch.save(weights, project / "base/pytorch_model.bin")
     (project / "base/model.safetensors").unlink()
-    said = run(project, EXIT_USER_ERROR).splitlines()
+    said = run(project, EXIT_USER_ERROR, fork).splitlines()
     assert said == [
         "error: params.yaml: train.start_from = 'base': holds no *.safetensors; pickled weights are not loaded, "
         "as they can run code"

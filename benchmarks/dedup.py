@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Measurement, compare, interleave, record
-from stages.clean.near_duplicates.candidates import Corpus, Rows, WordSets
+from stages.clean.near_duplicates.candidates import Corpus, RowNumbers, WordSets
 from stages.clean.params import NearDuplicates
 from stages.clean.words import read_words, word_list
 from stages.formats.documents import Document, write_shard
@@ -107,7 +107,7 @@ def our_pairs(documents: list[Document]) -> tuple[float, Pairs]:
     return seconds, found
 
 
-def similar_pairs(corpus: Corpus, bucket: Rows) -> Pairs:
+def similar_pairs(corpus: Corpus, bucket: RowNumbers) -> Pairs:
     """All similar pairs of a bucket; the stage only needs as many as join its clusters."""
     words = WordSets([corpus.words(document) for document in bucket.tolist()])
     found: Pairs = set()

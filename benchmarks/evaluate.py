@@ -36,7 +36,7 @@ from benchmarks.runs.training import DEFAULT, MINI, default_section, mini_sectio
 from stages.evaluate.harness.scoring import open_language_model
 from stages.evaluate.likelihood.documents import stored_tokens
 from stages.evaluate.likelihood.score import score_batches, windows_at_once
-from stages.evaluate.likelihood.windows import Plan, Window, WindowSizes, document_windows
+from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowSizes, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
@@ -142,7 +142,7 @@ def encoded() -> TokenStore:
     return TokenStore(Path("store"))
 
 
-class LmEvalWindows(Plan):
+class LmEvalWindows(ScoringPlan):
     """Disjoint windows, the last of a document reaching back, and no closing end-of-sequence id."""
 
     def windows(self) -> Iterator[Window]:
@@ -161,7 +161,7 @@ def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
 
 def score_as_the_stage(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of the stage's own windows."""
-    plan = Plan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS))
+    plan = ScoringPlan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS))
     return float(plan.document_nats(score_batches(model, plan)).sum())
 
 

@@ -29,7 +29,7 @@ from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
 from benchmarks.runs.training import MINI, mini_section
 from stages.evaluate.generate.params import Sampling
-from stages.evaluate.generator import Request, generate, prompt_tokens
+from stages.evaluate.generator import GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import draw, stop_at
 from stages.formats.evaluation.problems import read_problems
@@ -105,7 +105,7 @@ def best(sides: Mapping[Any, Callable[[], float]]) -> Any:
 
 def by_us(model: Any, tokenizer: Any, prompts: list[str], sampling: Sampling, width: int) -> float:
     """The stage's own path."""
-    requests = [Request(prompt, seed, stop_at(()), sampling) for seed, prompt in enumerate(prompts)]
+    requests = [GenerationRequest(prompt, seed, stop_at(()), sampling) for seed, prompt in enumerate(prompts)]
     began = time.perf_counter()
     written = sum(len(text.ids) for text in generate(model, tokenizer, requests, width))
     return written / (time.perf_counter() - began)

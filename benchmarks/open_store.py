@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.measurements import compare, record
 from stages.formats.splits import TRAIN
-from stages.formats.tokens import MANIFEST, TOKENS, Manifest, ShardEntry, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, ShardEntry, TokenStore
 from stages.train.data.batches import read_rows
 from stages.train.data.packing import Integers, open_packing
 
@@ -72,7 +72,7 @@ def write_store(project: Path, shards: int) -> None:
     folder = project / STORE
     folder.mkdir(parents=True)
     manifest = Manifest("uint16", 50_000, 0, "", "tokenizers", tuple(write_shards(folder, shards)))
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    (folder / STORE_MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
 
 
 def write_shards(folder: Path, shards: int) -> Iterator[ShardEntry]:

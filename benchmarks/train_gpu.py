@@ -26,7 +26,7 @@ from torch import nn
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.splits import TRAIN
-from stages.formats.tokens import MANIFEST, TOKENS, Manifest
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import environment
 from stages.runtime.section import read_params_file
@@ -129,7 +129,7 @@ def write_random_tokens(folder: Path, tokens: int) -> None:
     info = {"id": "0", "source": "random", "path": "0", "bytes": 4 * tokens}
     shard = write_token_shard(folder, "s000", ids, np.array([tokens], dtype=np.int64), [info], 0, "uint16")
     manifest = Manifest("uint16", VOCABULARY, 0, "", "tokenizers", (shard,))
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    (folder / STORE_MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
 
 
 def our_step(trainer: Trainer, batches: list[MicroBatch]) -> Step:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import cyclopts
 
 from flows.environment import enter_project, prepare_environment
-from flows.reproduce.request import Request
+from flows.reproduce.request import ReproduceOptions
 from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
@@ -236,7 +236,7 @@ def new(
 
 
 @app.command
-def reproduce(request: Annotated[Request, cyclopts.Parameter(name="*")]) -> None:
+def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]) -> None:
     """Rebuild a published revision from what it records, and say whether the result is the same.
 
     This runs the code of the revision on this machine: whose it is, is said, and asked, before any of it runs.

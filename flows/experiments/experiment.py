@@ -45,7 +45,7 @@ class Measured(Section):
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
-class Metric(Measured):
+class RunMetric(Measured):
     """A number of each run, read from a report."""
 
     better: Literal["lower", "higher"] | None
@@ -202,7 +202,7 @@ class Experiment(Section):
     """What differs between runs. `{param: KEY, values: [...]}` is short for a level for each value."""
     seeds: Seeds = Field(default_factory=Seeds)
     """Repetitions."""
-    metrics: Annotated[dict[Name, Metric], Field(min_length=1)]
+    metrics: Annotated[dict[Name, RunMetric], Field(min_length=1)]
     """Numbers of a run."""
     curves: dict[Name, Curve] = Field(default_factory=dict)
     """Numbers over the steps of a run."""

@@ -194,7 +194,7 @@ SUCCESSES: tuple[Likeness, ...] = ("equal", "within intervals", "equal as printe
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedResult:
     """One entry of a table, the exponent of one fit or the answer of one claim."""
 
     table: str
@@ -206,7 +206,7 @@ class Compared:
     """Both; empty where there is only one."""
 
 
-def compare(stored: Results, now: Results) -> list[Compared]:
+def compare(stored: Results, now: Results) -> list[ComparedResult]:
     """Each entry of each table, the exponent of each fit and the answer of each claim of the same file.
 
     Equal: the same number, printed alike, from as many runs. Within intervals: the new number is in the old one's 95 %
@@ -221,7 +221,7 @@ def compare(stored: Results, now: Results) -> list[Compared]:
     ]
     for then, claim in zip(stored.claims, now.claims, strict=True):
         likeness: Likeness = "equal" if then.answer == claim.answer else "different"
-        compared.append(Compared("claims", claim.says, "answer", likeness, f"{then.answer}, now {claim.answer}"))
+        compared.append(ComparedResult("claims", claim.says, "answer", likeness, f"{then.answer}, now {claim.answer}"))
     return compared
 
 
@@ -235,15 +235,15 @@ def exponents(results: Results) -> Table:
     return Table("", "", "fits", "", [], ["exponent"], [[name] for name in laws], [[entry] for entry in entries], [])
 
 
-def compare_tables(old: Table, new: Table) -> Iterator[Compared]:
+def compare_tables(old: Table, new: Table) -> Iterator[ComparedResult]:
     """Each entry of two tables, also one that only one of them has."""
     before, after = ({(row, column): entry for row, column, entry in table.each()} for table in (old, new))
     for row, column in before | after:
         then, now = before.get((row, column)), after.get((row, column))
         if then is None or now is None:
-            yield Compared(new.name, row, column, "new" if then is None else "gone", "")
+            yield ComparedResult(new.name, row, column, "new" if then is None else "gone", "")
         else:
-            yield Compared(new.name, row, column, _likeness(then, now), f"{_told(then)}, now {_told(now)}")
+            yield ComparedResult(new.name, row, column, _likeness(then, now), f"{_told(then)}, now {_told(now)}")
 
 
 def _told(entry: Entry) -> str:

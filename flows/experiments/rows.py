@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flows.experiments.experiment import Experiment
     from flows.experiments.runs import Run
 
-Points = list[tuple[float, float]]
+CurvePoints = list[tuple[float, float]]
 
 FIRST, SOURCES = ("cell", "seed", "state"), ("experiment", "commit", "baseline", "params_sha256", "message")
 COLUMNS = (*FIRST, *SOURCES)
@@ -52,7 +52,7 @@ class Tidy:
     size: str
     experiment: "Experiment"
     frame: pd.DataFrame
-    curves: Mapping[str, Mapping[str, Points]] = field(default_factory=dict)
+    curves: Mapping[str, Mapping[str, CurvePoints]] = field(default_factory=dict)
     """Of finished runs, by the cell's id and the curve's name; not in runs.csv."""
     notes: tuple[str, ...] = ()
 

@@ -38,7 +38,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.inputs import DVC_FILE
 
-State = Literal["clean", "run", "maybe", "restore"]
+StageState = Literal["clean", "run", "maybe", "restore"]
 
 SECONDS = STATE_DIR / "seconds.json"
 """How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
@@ -52,7 +52,7 @@ class PlannedStage:
     """One stage of the plan."""
 
     name: str
-    state: State
+    state: StageState
     reasons: tuple[Reason, ...]
     upstream: tuple[str, ...]
     """Stages whose outputs it reads."""
@@ -173,7 +173,7 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         if force:
             reasons.append(Reason("asked", stage.addressing))
         running = [name for name in upstream if name in changing - known and not stage.frozen]
-        state: State = "clean"
+        state: StageState = "clean"
         if reasons:
             can_restore = not running and not force and not stage.frozen
             state = "restore" if can_restore and _is_cached(stage, reasons) else "run"

@@ -30,7 +30,7 @@ class Check(FlowSetting):
     """The condition: the value may not be above this. Null: it only has to be a number."""
 
 
-class Curves(FlowSetting):
+class CurveFigure(FlowSetting):
     """A figure of curves that a stage writes while it works."""
 
     title: str
@@ -46,7 +46,7 @@ class Show(FlowSetting):
 
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
-    curves: tuple[Curves, ...] = ()
+    curves: tuple[CurveFigure, ...] = ()
     """An image in Prefect's pages."""
     card: str = ""
     """Path of a Markdown file, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""

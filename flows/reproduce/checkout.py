@@ -19,7 +19,7 @@ from dvc.repo import Repo
 
 from flows.dvc_repo.reach import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
-from flows.reproduce.revision import Revision, changed_code
+from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.consistency import code_read
 from stages.formats.revision.layout import (
     RECORDED_ACCEPTED,
@@ -66,7 +66,7 @@ FREE_BYTES, MOST_RATIO = 64 << 20, 50
 """An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
 
 
-def check_out(revision: Revision, source: str | None) -> Path:
+def check_out(revision: RecordedRevision, source: str | None) -> Path:
     """The project's folder in the checkout, which is made once."""
     checkout, git, archive = revision.work / CHECKOUT, revision.provenance.git, revision.provenance.source
     # An archive of the whole project has no other folders of the repository.
@@ -109,7 +109,7 @@ def inside(root: Path, path: str) -> Path:
     return root / path
 
 
-def fetch_commit(revision: Revision, checkout: Path, source: str | None) -> None:
+def fetch_commit(revision: RecordedRevision, checkout: Path, source: str | None) -> None:
     """Check out the recorded commit: from `source`, else from this project if it has it, else from the origin.
 
     Raises UserError that says where it was looked for.
@@ -156,7 +156,7 @@ def address(place: str) -> str:
     return str(Path(place).absolute()) if Path(place).exists() else place
 
 
-def lay_over(revision: Revision, checkout: Path) -> None:
+def lay_over(revision: RecordedRevision, checkout: Path) -> None:
     """Lay the source archive over the project: what differed from the commit, without files that were deleted."""
     archive = revision.provenance.source
     if archive is None:
@@ -193,7 +193,7 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
         yield item
 
 
-def write_back(revision: Revision, checkout: Path) -> None:
+def write_back(revision: RecordedRevision, checkout: Path) -> None:
     """Write the recorded parameters, pipeline and versions, and give DVC a cache of its own.
 
     Nothing is written through a link that the commit holds.
@@ -237,7 +237,7 @@ def cache_of_this_project() -> str | None:
         return None
 
 
-def check_code(revision: Revision, checkout: Path) -> dict[str, list[str]]:
+def check_code(revision: RecordedRevision, checkout: Path) -> dict[str, list[str]]:
     """Compare all that no stage makes with the record; input data that is missing or other -> the stages that read it.
 
     The checkout's dvc.lock is the recorded one then (`write_back`). Raises UserError that names the first file of code
@@ -259,7 +259,7 @@ def check_code(revision: Revision, checkout: Path) -> dict[str, list[str]]:
     return wanted
 
 
-def write_code(revision: Revision, checkout: Path) -> None:
+def write_code(revision: RecordedRevision, checkout: Path) -> None:
     """Write what the checkout's code is, for DVC to compare with what the stages ran with. Nothing of it is run.
 
     What the commit itself has in this folder is removed: it would be compared in place of the code.
@@ -270,7 +270,7 @@ def write_code(revision: Revision, checkout: Path) -> None:
             atomic_write(inside(checkout, path.as_posix()), code.text)
 
 
-def differing_inputs(revision: Revision, checkout: Path) -> list[tuple[str, str, str]]:
+def differing_inputs(revision: RecordedRevision, checkout: Path) -> list[tuple[str, str, str]]:
     """(stage, file or parameter, how it differs) of all inputs that no recorded stage makes, as DVC compares them."""
     status = dvc_status(checkout, list(revision.stages))
     found: list[tuple[str, str, str]] = []

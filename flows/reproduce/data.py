@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.reproduce.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
 from flows.reproduce.commands import run_quietly, without_secrets
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.layout import RECORDED_DATA, record_path
 from stages.formats.revision.lock import file_md5, hash_of
 from stages.formats.revision.provenance import Dependency
@@ -23,7 +23,7 @@ from stages.runtime.inputs import DVC_FILE
 
 
 def supply_inputs(
-    revision: Revision, checkout: Path, wanted: list[str], given: Path | None, granted: Collection[str] = ()
+    revision: RecordedRevision, checkout: Path, wanted: list[str], given: Path | None, granted: Collection[str] = ()
 ) -> list[str]:
     """Bring input data into the checkout, each file checked by its hash; a line for each.
 
@@ -42,7 +42,7 @@ def supply_inputs(
 
 
 def suppliers(
-    revision: Revision, checkout: Path, path: str, given: Path | None, granted: Collection[str]
+    revision: RecordedRevision, checkout: Path, path: str, given: Path | None, granted: Collection[str]
 ) -> Iterator[tuple[str, bool]]:
     """Each place that may have an input, and whether something was copied from there into the checkout."""
     yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout, path)
@@ -79,12 +79,12 @@ def copied(source: Path, checkout: Path, path: str) -> bool:
     return True
 
 
-def differs(revision: Revision, checkout: Path, path: str) -> bool:
+def differs(revision: RecordedRevision, checkout: Path, path: str) -> bool:
     """Whether an input is missing in the checkout, or has other content than recorded."""
     return any(found == path for _, found, _ in differing_inputs(revision, checkout))
 
 
-def missing_input(revision: Revision, path: str, given: Path | None) -> str:
+def missing_input(revision: RecordedRevision, path: str, given: Path | None) -> str:
     """What is needed, its hash, and where the record says that it is."""
     dependencies = revision.inputs.dependencies if revision.inputs else []
     dep: Dependency | None = next((dep for dep in dependencies if dep.path == path), None)
@@ -100,7 +100,7 @@ def missing_input(revision: Revision, path: str, given: Path | None) -> str:
 
 
 def pulled(
-    revision: Revision, checkout: Path, wanted: Mapping[str, list[str]], granted: Collection[str] = ()
+    revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]], granted: Collection[str] = ()
 ) -> list[str]:
     """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull` from each remote.
 
@@ -132,7 +132,7 @@ def lacks_only(changes: list[Any], paths: Collection[str]) -> bool:
     )
 
 
-def keep_restored(revision: Revision, checkout: Path, restored: list[str], lacking: Collection[str]) -> None:
+def keep_restored(revision: RecordedRevision, checkout: Path, restored: list[str], lacking: Collection[str]) -> None:
     """Let the checkout's dvc.lock have only the stages that were restored: all others count as never run.
 
     Those in `lacking`, whose inputs are not there, are frozen: DVC would else compute them because an input is missing.

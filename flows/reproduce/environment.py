@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.reproduce.commands import SHOWN_LINES, output, run_quietly, without_secrets
 from flows.reproduce.probe import probe as probed
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
@@ -71,7 +71,7 @@ class Interpreter:
 
 
 def choose_interpreter(
-    revision: Revision, checkout: Path, *, python: Path | None, this_environment: bool
+    revision: RecordedRevision, checkout: Path, *, python: Path | None, this_environment: bool
 ) -> Interpreter:
     """The interpreter, `python` or this one; if it has other versions than the locked ones, a virtual environment is
     made, unless `this_environment` is to be used as it is."""
@@ -93,7 +93,7 @@ def choose_interpreter(
     )
 
 
-def interpreter_for(revision: Revision, here: Machine) -> Path:
+def interpreter_for(revision: RecordedRevision, here: Machine) -> Path:
     """The interpreter to make an environment with: of the recorded minor version of Python.
 
     Raises UserError where there is none: the locked libraries were built for that version.
@@ -111,7 +111,7 @@ def interpreter_for(revision: Revision, here: Machine) -> Path:
     )
 
 
-def needed_versions(revision: Revision, checkout: Path) -> dict[str, str]:
+def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str]:
     """The pins of the recorded lock, without the optional groups: tests, benchmarks."""
     pyproject = checkout / "pyproject.toml"
     named = groups(pyproject) if pyproject.exists() else {}
@@ -159,7 +159,7 @@ def require_pins(asked: str, lock: Path) -> None:
             )
 
 
-def make_environment(revision: Revision, base: Path) -> Path:
+def make_environment(revision: RecordedRevision, base: Path) -> Path:
     """A virtual environment with the locked versions; the same command completes one that was left half made."""
     folder = revision.work / VENV
     python, made_with = folder / "bin" / "python", folder / MADE_WITH
@@ -177,7 +177,7 @@ def make_environment(revision: Revision, base: Path) -> Path:
     return python
 
 
-def install_locked(revision: Revision, python: Path) -> None:
+def install_locked(revision: RecordedRevision, python: Path) -> None:
     """Install the pins of the lock and nothing else, from the indexes of the user's own configuration of pip.
 
     Wheels where all have one: what has none runs its own code when it is built. Raises UserError with pip's last lines.

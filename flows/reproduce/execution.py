@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flows.reproduce.commands import without_secrets
 from flows.reproduce.environment import Interpreter, Machine
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR
@@ -33,7 +33,7 @@ Control")."""
 
 
 def environment_of(
-    revision: Revision,
+    revision: RecordedRevision,
     interpreter: Interpreter,
     checkout: Path,
     settings: Mapping[str, str],

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.revision import Revision, read_revision, require_made
+from flows.reproduce.revision import RecordedRevision, read_revision, require_made
 from stages.formats.revision.layout import (
     MAIN,
     NOT_INDEXED,
@@ -59,7 +59,7 @@ def work_folder(asked: str, found: Path, given: Path | None) -> Path:
     return (given or WORK / provenance.revision).absolute()
 
 
-def keep(asked: str, found: Path, work: Path) -> Revision:
+def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
     """Copy the revision into the work folder, unless it is there, and read it.
 
     Raises UserError that names the file where it is damaged or is not what its record says.
@@ -142,7 +142,7 @@ def check_signature(asked: str, folder: Path, key: Path | None) -> str:
     return str(found)
 
 
-def require_consent(revision: Revision, checkout: Path, signature: str, *, yes: bool) -> None:
+def require_consent(revision: RecordedRevision, checkout: Path, signature: str, *, yes: bool) -> None:
     """Say whose code is about to run, and ask for a yes in the terminal.
 
     The code of this repository's own commits needs none. Raises UserError without a yes.
@@ -161,7 +161,7 @@ def require_consent(revision: Revision, checkout: Path, signature: str, *, yes: 
         raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
 
 
-def whose_code(revision: Revision, signature: str) -> str:
+def whose_code(revision: RecordedRevision, signature: str) -> str:
     """Origin, commit and signature, as far as the record says."""
     git, archive = revision.provenance.git, revision.provenance.source
     origin = (git.origin if git else None) or "of unknown origin"
@@ -171,7 +171,7 @@ def whose_code(revision: Revision, signature: str) -> str:
     return f"{origin}, {commit}{own}; {signature}"
 
 
-def is_own_code(revision: Revision, checkout: Path) -> bool:
+def is_own_code(revision: RecordedRevision, checkout: Path) -> bool:
     """Whether a revision in this project's `published/` runs exactly what a commit on one of its branches holds.
 
     Every file is compared, also dvc.yaml with its commands and the lock with its libraries: a revision can name a

@@ -19,13 +19,13 @@ from flows.dvc_repo.repair import repair_after_kill
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import failed, only_reproduction_in, run_python
 from flows.reproduce.compare.card import compared_card
-from flows.reproduce.compare.verdict import NOT_REPRODUCED, Verdict, judge
+from flows.reproduce.compare.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.execution import environment_of
 from flows.reproduce.fetch import check_signature, keep, opened, require_consent, work_folder
-from flows.reproduce.request import Request
-from flows.reproduce.revision import Revision
+from flows.reproduce.request import ReproduceOptions
+from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.segment import compute_segment, find_segment, segment_lines
 from stages.formats.revision.layout import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
@@ -53,7 +53,7 @@ class Prepared(BaseModel):
     """Data stages whose outputs were pulled, not computed."""
 
 
-def reproduce(request: Request) -> int:
+def reproduce(request: ReproduceOptions) -> int:
     """Rebuild a revision and compare. The exit code: 0 where it was reproduced, 1 where it was not.
 
     Raises UserError where it cannot be tried: the revision is damaged, or something that it needs is nowhere.
@@ -96,7 +96,7 @@ def say(step: str, text: str) -> None:
     print(f"{step:<{WIDTH}} {text}", flush=True)
 
 
-def verdict_lines(verdict: Verdict) -> list[str]:
+def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
     """The comparison and the verdict for the terminal."""
     width = max((len(stage.name) for stage in verdict.stages), default=0)
     lines = [""]
@@ -119,7 +119,9 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def prepare(request: Request, revision: Revision, checkout: Path, signature: str) -> tuple[Interpreter, list[str]]:
+def prepare(
+    request: ReproduceOptions, revision: RecordedRevision, checkout: Path, signature: str
+) -> tuple[Interpreter, list[str]]:
     """Check the code, ask whether it may run, bring data and an interpreter; that and the restored stages.
 
     What the first start has checked and asked is not checked and asked again.
@@ -144,7 +146,9 @@ def prepare(request: Request, revision: Revision, checkout: Path, signature: str
     return interpreter, restored
 
 
-def prepare_data(request: Request, revision: Revision, checkout: Path, wanted: Mapping[str, list[str]]) -> list[str]:
+def prepare_data(
+    request: ReproduceOptions, revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]]
+) -> list[str]:
     """Bring the data that can be pulled into the checkout, and of the `wanted` inputs those that are still needed.
 
     They are looked for before an environment is made, which takes minutes. The names of the restored stages.
@@ -160,7 +164,11 @@ def prepare_data(request: Request, revision: Revision, checkout: Path, wanted: M
 
 
 def remember(
-    request: Request, revision: Revision, interpreter: Interpreter, before: Prepared | None, restored: list[str]
+    request: ReproduceOptions,
+    revision: RecordedRevision,
+    interpreter: Interpreter,
+    before: Prepared | None,
+    restored: list[str],
 ) -> None:
     """Write down how the folder was prepared.
 
@@ -199,7 +207,7 @@ def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, envi
         )
 
 
-def describe_code(revision: Revision, *, begun: bool) -> str:
+def describe_code(revision: RecordedRevision, *, begun: bool) -> str:
     """Where the code is from. A continued reproduction compared it when it first started."""
     git, archive = revision.provenance.git, revision.provenance.source
     commit = "an archive of the whole project" if git is None or (archive and archive.whole) else f"commit {git.commit}"
@@ -209,7 +217,7 @@ def describe_code(revision: Revision, *, begun: bool) -> str:
     return f"{commit}{changed}; every file as the stages read it{when}"
 
 
-def describe_execution(revision: Revision) -> str:
+def describe_execution(revision: RecordedRevision) -> str:
     """How the training was executed, on one line."""
     if revision.execution is None or not revision.execution.sessions:
         return "not recorded"
@@ -219,7 +227,7 @@ def describe_execution(revision: Revision) -> str:
     return f"{session.device}, {processes} of {threads}, {session.precision}, as recorded"
 
 
-def describe_data(revision: Revision, restored: list[str]) -> str:
+def describe_data(revision: RecordedRevision, restored: list[str]) -> str:
     """What is pulled, and what is computed."""
     computed = [stage for stage in revision.data_stages if stage not in restored]
     parts = [

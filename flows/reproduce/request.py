@@ -12,7 +12,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 
 
 @dataclass(frozen=True)
-class Request:
+class ReproduceOptions:
     """The options of the command."""
 
     revision: str

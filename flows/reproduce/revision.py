@@ -19,7 +19,7 @@ from stages.formats.revision.layout import (
     RECORDED_REQUIREMENTS,
     record_path,
 )
-from stages.formats.revision.lock import Entry, maker_of, makers_of, overlaps, read_recorded_lock
+from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
 from stages.formats.revision.provenance import InputListing, Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import code_in, file_changes, library_changes
@@ -29,14 +29,14 @@ NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMEN
 
 
 @dataclass(frozen=True)
-class Revision:
+class RecordedRevision:
     """A revision, and what it records."""
 
     asked: str
     """As the user named it."""
     folder: Path
     provenance: Provenance
-    stages: dict[str, Entry]
+    stages: dict[str, LockEntry]
     """Of all stages that led to the model and its evaluation, each after those that it depends on."""
     execution: Execution | None
     """How the training was executed."""
@@ -82,7 +82,7 @@ class Revision:
         return {path: file for path, file in files.items() if file is not None and self.maker_of(file) is not None}
 
 
-def read_revision(asked: str, folder: Path) -> Revision:
+def read_revision(asked: str, folder: Path) -> RecordedRevision:
     """Read a revision whose hashes were checked. Raises UserError that names what the record lacks."""
     provenance = Provenance.find(folder / PROVENANCE)
     missing = [path for path in NEEDED if not (folder / path).is_file()]
@@ -92,7 +92,7 @@ def read_revision(asked: str, folder: Path) -> Revision:
             "(revisions of older versions of parrotflow do not); publish the model again with this version"
         )
     stages = read_recorded_lock(folder)
-    return Revision(
+    return RecordedRevision(
         asked=asked,
         folder=folder,
         provenance=provenance,
@@ -102,16 +102,16 @@ def read_revision(asked: str, folder: Path) -> Revision:
     )
 
 
-def in_order(stages: dict[str, Entry]) -> dict[str, Entry]:
+def in_order(stages: dict[str, LockEntry]) -> dict[str, LockEntry]:
     """The stages, each after those that it depends on; else as they are listed."""
     makers = makers_of(stages)
-    ordered: dict[str, Entry] = {}
+    ordered: dict[str, LockEntry] = {}
     for stage in stages:
         ordered |= {name: stages[name] for name in (*ancestors(stages, makers, stage), stage)}
     return ordered
 
 
-def ancestors(stages: dict[str, Entry], makers: dict[str, str], stage: str) -> Iterator[str]:
+def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) -> Iterator[str]:
     """The stages that a stage depends on, each after its own."""
     seen: set[str] = {stage}
 
@@ -126,7 +126,7 @@ def ancestors(stages: dict[str, Entry], makers: dict[str, str], stage: str) -> I
     return above(stage)
 
 
-def require_made(revision: Revision) -> None:
+def require_made(revision: RecordedRevision) -> None:
     """Raise UserError where the record has no stage for a file of the model or its evaluation.
 
     What nothing makes again would be compared with nothing.
@@ -139,7 +139,9 @@ def require_made(revision: Revision) -> None:
         )
 
 
-def changed_code(revision: Revision, checkout: Path, path: str) -> list[tuple[Literal["code", "library"], str, str]]:
+def changed_code(
+    revision: RecordedRevision, checkout: Path, path: str
+) -> list[tuple[Literal["code", "library"], str, str]]:
     """(kind, file or library, how it differs) of a stage's code in the checkout.
 
     Where the record does not have it, the file of code itself is named.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from flows.reproduce.commands import failed, run_python
 from flows.reproduce.compare.verdict import BIT_IDENTICAL, NOT_REPRODUCED
-from flows.reproduce.request import Request
-from flows.reproduce.revision import Revision
+from flows.reproduce.request import ReproduceOptions
+from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import weight_files
 from stages.formats.revision.execution import SegmentReport
 from stages.formats.revision.layout import EXECUTION, RECORDED_LOCK
@@ -21,21 +21,21 @@ EXIT_EQUAL, EXIT_DIFFERENT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RecordedSegment:
     """The steps after `first`, up to and with `last`."""
 
     first: int
     last: int
 
 
-def checkpoint_folder(revision: Revision, given: Path | None) -> Path:
+def checkpoint_folder(revision: RecordedRevision, given: Path | None) -> Path:
     """Where the run's checkpoints are, or were: `given`, else this project's own folder of the run."""
     if revision.execution is None:
         raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
     return (given or CHECKPOINTS / revision.execution.fingerprint).absolute()
 
 
-def find_segment(revision: Revision, checkpoints: Path | None, asked: str) -> Segment:
+def find_segment(revision: RecordedRevision, checkpoints: Path | None, asked: str) -> RecordedSegment:
     """The segment that a user names: `K`, counted from 1, or `FROM-TO` in steps.
 
     A segment begins with the run (step 0) or a checkpoint that is kept, and ends with the next recorded one. Raises
@@ -49,12 +49,14 @@ def find_segment(revision: Revision, checkpoints: Path | None, asked: str) -> Se
         )
     kept = {0, *(step for step in kept_steps(folder) if step in recorded)}
     segments = [
-        Segment(first, min(step for step in recorded if step > first)) for first in sorted(kept) if first < recorded[-1]
+        RecordedSegment(first, min(step for step in recorded if step > first))
+        for first in sorted(kept)
+        if first < recorded[-1]
     ]
     first, dash, last = asked.partition("-")
     if dash and first.isdecimal() and last.isdecimal():
         if int(first) in kept and int(last) in recorded and int(first) < int(last):
-            return Segment(int(first), int(last))
+            return RecordedSegment(int(first), int(last))
     elif asked.isdecimal() and 0 < int(asked) <= len(segments):
         return segments[int(asked) - 1]
     shown = ", ".join(f"{number} (steps {one.first}-{one.last})" for number, one in enumerate(segments, 1))
@@ -71,7 +73,7 @@ def kept_steps(folder: Path) -> set[int]:
 
 
 def segment_command(
-    revision: Revision, segment: Segment, checkpoints: Path, settings: Mapping[str, str], report: Path
+    revision: RecordedRevision, segment: RecordedSegment, checkpoints: Path, settings: Mapping[str, str], report: Path
 ) -> list[str]:
     """Python's arguments for the module `segment` in the training's package.
 
@@ -89,12 +91,12 @@ def segment_command(
 
 
 def compute_segment(
-    segment: Segment,
-    revision: Revision,
+    segment: RecordedSegment,
+    revision: RecordedRevision,
     python: Path,
     checkout: Path,
     environment: Mapping[str, str],
-    request: Request,
+    request: ReproduceOptions,
 ) -> SegmentReport:
     """Compute one segment of the training again, by the checkout's code. Raises UserError where it cannot be."""
     result = revision.work / f"segment-{segment.first}-{segment.last}.json"
@@ -104,7 +106,7 @@ def compute_segment(
     return judged_segment(run_python(python, command, checkout, environment), result, segment)
 
 
-def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
+def judged_segment(code: int, result: Path, segment: RecordedSegment) -> SegmentReport:
     """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
     whose exit code is that of a difference."""
     report = SegmentReport.find(result)
@@ -116,7 +118,7 @@ def judged_segment(code: int, result: Path, segment: Segment) -> SegmentReport:
     )
 
 
-def segment_lines(revision: Revision, segment: Segment, found: SegmentReport) -> list[str]:
+def segment_lines(revision: RecordedRevision, segment: RecordedSegment, found: SegmentReport) -> list[str]:
     """The verdict on a segment, and what of the revision it says nothing of."""
     result = BIT_IDENTICAL if found.verdict == "equal" else NOT_REPRODUCED
     weights = [file.name for file in weight_files(revision.folder)]

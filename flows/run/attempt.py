@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from flows.run import gate
-from flows.run.outcome import Event, Lines, Progress, RunOptions, RunResult, StageEnded, StageOutcome, StageStarted
+from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
 from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
 from flows.run.slots import Slots, slots_of_this_machine
@@ -166,7 +166,7 @@ class Attempts:
             self.on_event(Lines(stage.name, texts))
             if time.monotonic() - reported >= PROGRESS_SECONDS and (count := read_count(texts)):
                 reported = time.monotonic()
-                self.on_event(Progress(stage.name, *count))
+                self.on_event(StageProgress(stage.name, *count))
 
         request = StageRequest(
             stage.name,

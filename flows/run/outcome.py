@@ -15,7 +15,7 @@ from stages.runtime.section import read_key
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
 
-Result = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
+StageResult = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
 
 GOOD = ("ran", "unchanged", "restored")
 """The results of a stage that is up to date."""
@@ -49,7 +49,7 @@ class StageOutcome:
     """How a stage ended."""
 
     name: str
-    result: Result
+    result: StageResult
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
     gate did not let it run, or the stage itself refused its input; stopped: with the run, or given up early."""
     seconds: float = 0.0
@@ -83,7 +83,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StageProgress:
     """How far a stage is that counts its work."""
 
     stage: str
@@ -101,7 +101,7 @@ class StageEnded:
     """Until the next attempt; None where this was the last."""
 
 
-Event = StageStarted | Lines | Progress | StageEnded
+Event = StageStarted | Lines | StageProgress | StageEnded
 
 
 @dataclass(frozen=True, slots=True)

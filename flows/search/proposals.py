@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from flows.experiments.cells import Cell, cell_id, joined, resolved
-from flows.experiments.rows import Points, number_at
+from flows.experiments.rows import CurvePoints, number_at
 from flows.experiments.runs import Run
 from flows.search.search_file import Dimension, Search
 from flows.search.trials import EarlyStop
@@ -188,7 +188,7 @@ def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[st
     return EarlyStop(curves, rule.after, 0.5 if rule.worse_than == "median" else 0.25, lower=search.lower_is_better)
 
 
-def over_shares(search: Search, cell: Cell, points: Points, params: Mapping[str, Any]) -> Points:
+def over_shares(search: Search, cell: Cell, points: CurvePoints, params: Mapping[str, Any]) -> CurvePoints:
     """A curve over the share of the run's steps instead of the step."""
     steps = value_at(cell.params(params), search.stop_early.steps) if search.stop_early else 1
     return [(round(step / steps, SHARE_DIGITS), value) for step, value in points]

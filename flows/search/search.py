@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from flows.dvc_repo.reach import reach
 from flows.experiments.cells import Cell, check_cells
-from flows.experiments.rows import Points, number_at
+from flows.experiments.rows import CurvePoints, number_at
 from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs
 from flows.search.proposals import (
     Proposal,
@@ -157,7 +157,7 @@ class PreparedSearch:
         """Run cells after these trials. Raises UnfinishedError where one has no result through no fault of its own."""
         rule = early_stop(self.search, trials, self.params)
 
-        def stop_early(cell: Cell, curves: Mapping[str, Points]) -> str:
+        def stop_early(cell: Cell, curves: Mapping[str, CurvePoints]) -> str:
             assert rule is not None
             points = [point for curve in self.search.curves for point in curves.get(curve, [])]
             stop = rule.stopped(over_shares(self.search, cell, points, self.params))

@@ -21,7 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from flows.experiments.rows import Points
+from flows.experiments.rows import CurvePoints
 from flows.experiments.runs import Run
 from flows.search.search_file import Search
 from stages.formats.pages import table
@@ -80,7 +80,7 @@ class EarlyStop:
     It depends on the curves alone, not on when they are read.
     """
 
-    curves: Sequence[Points]
+    curves: Sequence[CurvePoints]
     """Of finished runs, over the share of their steps; none is empty."""
     after: float
     """No run is stopped before this share."""
@@ -89,7 +89,7 @@ class EarlyStop:
     lower: bool
     """Lower is better."""
 
-    def stopped(self, points: Points) -> tuple[int, str] | None:
+    def stopped(self, points: CurvePoints) -> tuple[int, str] | None:
         """The first point at which a run with this curve is stopped, and why; the end of a run is no such point.
 
         Values of the earlier runs are interpolated between their points. A run is compared with those whose curve

@@ -17,7 +17,7 @@ from stages.runtime.section import flatten, read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
-    from flows.plan.policy import Curves
+    from flows.plan.policy import CurveFigure
     from flows.run.outcome import StageOutcome
 
 
@@ -150,7 +150,7 @@ def filled_in(template: str) -> str:
     return "" if missing else text
 
 
-def read_curves(figures: Iterable["Curves"]) -> list[dict[str, Any]]:
+def read_curves(figures: Iterable["CurveFigure"]) -> list[dict[str, Any]]:
     """The figures with their points, thinned out to `MOST_POINTS` each; those without any are left out."""
     read = []
     for figure in figures:

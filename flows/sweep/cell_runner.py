@@ -21,12 +21,12 @@ from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
-    from flows.experiments.rows import Points
+    from flows.experiments.rows import CurvePoints
     from flows.plan.graph import Plan
 
 CURVES_READ_EVERY_SECONDS = 3.0
 
-ReasonToStop = Callable[["Cell", Mapping[str, "Points"]], str]
+ReasonToStop = Callable[["Cell", Mapping[str, "CurvePoints"]], str]
 """Given a cell and its curves so far, by FILE:COLUMN: why it stops early; empty while it continues."""
 
 

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.text import Text
 
-from flows.run.outcome import GOOD, Event, Lines, Progress, StageEnded, StageStarted
+from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageProgress, StageStarted
 from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, Follower, columns, one_line
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Live(Follower):
             case StageStarted():
                 with self._lock:
                     self.running[event.stage] = time.perf_counter()
-            case Progress():
+            case StageProgress():
                 with self._lock:
                     self.progress[event.stage] = f"{event.done} of {event.total}"
             case Lines():

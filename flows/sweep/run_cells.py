@@ -173,7 +173,7 @@ def record_failure(runner: CellRunner, event: StageEnded) -> None:
 
 
 @dataclass(frozen=True)
-class Failure:
+class CellFailure:
     """Why a cell has no result."""
 
     message: str
@@ -181,20 +181,20 @@ class Failure:
     """It was killed from outside, or what it needed did not answer: the same command is to try it again."""
 
 
-def failures(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> dict[str, Failure]:
+def failures(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> dict[str, CellFailure]:
     """Of each cell that did not end well: that of its own stage, or of another cell's that it waits for."""
     bad = {name: outcome for name, outcome in outcomes.items() if outcome.result not in GOOD}
-    found: dict[str, Failure] = {}
+    found: dict[str, CellFailure] = {}
     for stage in plan.to_do:
         cell, _, own = stage.name.partition("/")
         if cell in found or (stage.name in outcomes and stage.name not in bad):
             continue
         cause = next((name for name in (stage.name, *stage.upstream) if name in bad), None)
         if cause is None:
-            found[cell] = Failure(f"{own} was not started", passing=True)
+            found[cell] = CellFailure(f"{own} was not started", passing=True)
             continue
         waits = "" if cause == stage.name else f" waits for {cause}"
-        found[cell] = Failure(f"{own}{waits}: {bad[cause].message}", passes(bad[cause].exit_code))
+        found[cell] = CellFailure(f"{own}{waits}: {bad[cause].message}", passes(bad[cause].exit_code))
     return found
 
 

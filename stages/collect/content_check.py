@@ -17,7 +17,7 @@ from stages.runtime.entry import UserError
 SEEN = "files"
 """The kind of the checks in the cache."""
 
-State = tuple[int, int, int, int]
+EntryState = tuple[int, int, int, int]
 """Of a file: size in bytes, time of the content's and of the entry's last change in nanoseconds, inode."""
 
 SETTLED_NS = 2_000_000_000
@@ -88,7 +88,7 @@ class SeenFiles:
         self._before = self.log.read()
         self._now: dict[str, list[int | str]] = {}
 
-    def known(self, name: str, state: State) -> ContentCheck | None:
+    def known(self, name: str, state: EntryState) -> ContentCheck | None:
         """The check of a file that has not changed since."""
         entry = self._before.get(name)
         if entry is None or tuple(entry[:4]) != state:
@@ -97,7 +97,7 @@ class SeenFiles:
         identifier, size, flaw = entry[4:]
         return ContentCheck(str(identifier), int(size), str(flaw), None)
 
-    def remember(self, name: str, state: State, found: ContentCheck) -> None:
+    def remember(self, name: str, state: EntryState, found: ContentCheck) -> None:
         """Keep the check of a file for the next run."""
         settled = time.time_ns() - max(state[1], state[2]) > SETTLED_NS
         if settled and can_be_found(name):

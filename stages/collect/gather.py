@@ -10,7 +10,7 @@ from license_expression import Licensing
 
 from stages.collect.content_check import ContentCheck, SeenFiles, UnreadDocument, check_content
 from stages.collect.params import CollectParams
-from stages.collect.source_kinds import TOO_LARGE, Part, Reading, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, Reading, SourceItem, SourcePart
 from stages.formats.documents import Document
 from stages.runtime.workers import Progress
 
@@ -62,7 +62,7 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Doc
                 yield document
 
 
-def documents_taken(part: Part, params: CollectParams, taken: Taken) -> Iterator[Document]:
+def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> Iterator[Document]:
     """The documents of a part up to the first that does not fit; the rest is counted with its reason."""
     allowed = frozenset(params.licenses)
     total = 0

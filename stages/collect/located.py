@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
-    from stages.collect.content_check import State
+    from stages.collect.content_check import EntryState
 
 HIDDEN = "hidden (its name begins with a dot)"
 NOT_REGULAR = "no regular file"
@@ -32,7 +32,7 @@ class LocatedFile:
     """Why it is not read: a pipe, a device, a link to nowhere, to a folder or out of its own; empty where it is."""
     size: int | None = None
     """Bytes, where it is known."""
-    state: "State | None" = None
+    state: "EntryState | None" = None
     """Of a file on this machine, which tells whether it has changed."""
     fetch: Callable[[], object] | None = None
     """Begins to download it; None where it is read from where it is."""
@@ -62,7 +62,7 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
 
 def _without_other_names(files: list[LocatedFile]) -> list[LocatedFile]:
     """Each file once, by the name that is no link and not absolute, if it has such; a link to it has a flaw."""
-    by_state: dict[State, list[LocatedFile]] = {}
+    by_state: dict[EntryState, list[LocatedFile]] = {}
     for file in files:
         if file.state is not None and not file.flaw:
             by_state.setdefault(file.state, []).append(file)

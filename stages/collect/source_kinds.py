@@ -70,7 +70,7 @@ class Reading(NamedTuple):
     """Knows the files that have not changed since an earlier run."""
 
 
-class Part(NamedTuple):
+class SourcePart(NamedTuple):
     """Some items of a source, and how much of them is taken."""
 
     items: Iterable[SourceItem]
@@ -92,7 +92,7 @@ class SourceKind(Section):
         return []
 
     @abstractmethod
-    def parts(self, reading: Reading) -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[SourcePart]:
         """What the source gives.
 
         Raises UserError for what cannot be read and must not be missing, UnavailableError where a retry may help.
@@ -115,9 +115,9 @@ class NamedSource(SourceKind):
     """Bytes of text to take, in the order of paths and rows; null is no limit. The first document that does not fit
     ends the source."""
 
-    def parts(self, reading: Reading) -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[SourcePart]:
         """All items as one part."""
-        yield Part(self.items(reading), self.max_bytes, self.share)
+        yield SourcePart(self.items(reading), self.max_bytes, self.share)
 
     @abstractmethod
     def items(self, reading: Reading) -> Iterator[SourceItem]:

@@ -45,7 +45,7 @@ PLANNED_POSITIONS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GenerationRequest:
     """A text to generate."""
 
     prompt: str
@@ -71,7 +71,7 @@ class Generated:
 def generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    requests: Sequence[Request],
+    requests: Sequence[GenerationRequest],
     width: int,
     max_new_tokens: int | None = None,
 ) -> Generator[Generated]:
@@ -96,7 +96,7 @@ def stream(
 ) -> Iterator[str]:
     """Yield the continuation of a prompt piece by piece, in whole characters, until the document ends."""
     shown = 0
-    work = _work(model, tokenizer, [Request(prompt, seed, stop_at(()), sampling)], width=1)
+    work = _work(model, tokenizer, [GenerationRequest(prompt, seed, stop_at(()), sampling)], width=1)
     for row, _ in _write(model, work):
         if len(row.text) > shown:
             yield row.text[shown:]
@@ -117,7 +117,7 @@ class _Work:
     """Of the token that ends a text."""
     known_ids: int
     """Ids that the tokenizer knows: further ones pad some models' embeddings and are never drawn."""
-    requests: Sequence[Request]
+    requests: Sequence[GenerationRequest]
     width: int
     limit: float
     """The model's positions; infinite where they have no limit."""
@@ -134,7 +134,7 @@ class _Work:
 def _work(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    requests: Sequence[Request],
+    requests: Sequence[GenerationRequest],
     width: int,
 ) -> _Work:
     limit = position_limit(model.config) or math.inf
@@ -169,7 +169,7 @@ class _Row:
 
     number: int
     """Index of the request."""
-    request: Request
+    request: GenerationRequest
     seen: list[int]
     """The tokens in the model's context: the prompt and what was drawn, or the end of it if the positions ran out."""
     uniforms: npt.NDArray[np.float64]

@@ -28,7 +28,7 @@ from stages.runtime.hashes import file_sha256
 TOKENS = Path("data/tokens")
 """`TOKENS / TRAIN` and `TOKENS / VALIDATION` are token stores."""
 
-MANIFEST = "manifest.json"
+STORE_MANIFEST = "manifest.json"
 
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Dtype: TypeAlias = Literal["uint16", "uint32"]
@@ -98,11 +98,11 @@ class TokenStore:
         """Raises UserError if the folder is not a token store or a file does not have the size in the manifest."""
         self.folder = folder
         try:
-            self.manifest = Manifest.from_json((folder / MANIFEST).read_text(encoding="utf-8"))
+            self.manifest = Manifest.from_json((folder / STORE_MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise UserError(f"{folder}: no token store (no {MANIFEST}); run `dvc repro tokenize`") from None
+            raise UserError(f"{folder}: no token store (no {STORE_MANIFEST}); run `dvc repro tokenize`") from None
         except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{folder / MANIFEST}: damaged ({error}); run `dvc repro -f tokenize`") from None
+            raise UserError(f"{folder / STORE_MANIFEST}: damaged ({error}); run `dvc repro -f tokenize`") from None
         self._tokens = [self._map(f"{s.name}.tokens.bin", self.manifest.dtype, s.tokens) for s in self.manifest.shards]
         self._offsets = [self._map(f"{s.name}.offsets.bin", "<i8", s.documents + 1) for s in self.manifest.shards]
         self._first_token = _starts([shard.tokens for shard in self.manifest.shards])
@@ -112,7 +112,7 @@ class TokenStore:
         path = self.folder / name
         item = np.dtype(dtype).newbyteorder("<")
         if not path.is_file() or path.stat().st_size != count * item.itemsize:
-            raise UserError(f"{path}: missing or not the size {MANIFEST} says; run `dvc repro -f tokenize`")
+            raise UserError(f"{path}: missing or not the size {STORE_MANIFEST} says; run `dvc repro -f tokenize`")
         return np.memmap(path, dtype=item, mode="r", shape=(count,)) if count else np.empty(0, dtype=item)
 
     def verify(self) -> None:
@@ -122,7 +122,7 @@ class TokenStore:
                 path = self.folder / name
                 if not path.is_file() or file_sha256(path) != expected:
                     raise UserError(
-                        f"{path}: its sha256 is not the one in {MANIFEST} (a damaged file); "
+                        f"{path}: its sha256 is not the one in {STORE_MANIFEST} (a damaged file); "
                         "run `dvc checkout`, or `dvc repro -f tokenize`"
                     )
 

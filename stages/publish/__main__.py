@@ -15,7 +15,7 @@ from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVIS
 from stages.formats.revision.provenance import Receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
-from stages.publish.inputs import Inputs, read_inputs
+from stages.publish.inputs import CardInputs, read_inputs
 from stages.publish.lock import in_temporary_workspace, read_lock, recorded_section
 from stages.publish.params import PublishParams, describes_another_corpus
 from stages.publish.record.gather import gather_record
@@ -76,7 +76,7 @@ def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
 
 
 @contextmanager
-def gathered(params: PublishParams, inputs: Inputs) -> Iterator[Revision]:
+def gathered(params: PublishParams, inputs: CardInputs) -> Iterator[Revision]:
     """The revision with its record: that of its first publication here, or one that is gathered now.
 
     The card and a new record are in a temporary folder, which is deleted afterwards.

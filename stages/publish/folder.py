@@ -24,7 +24,7 @@ from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.layout import EVALUATION, HISTORY, MAIN, PROVENANCE, REVISIONS, RUNS, step_name
 from stages.formats.revision.provenance import Provenance, Receipt
 from stages.publish.gate import Gate
-from stages.publish.revision import Revision, Step, exported_steps, run_of_model
+from stages.publish.revision import ExportedStep, Revision, exported_steps, run_of_model
 from stages.runtime.atomic import atomic_folder, atomic_write, flush_to_disk
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -80,7 +80,7 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
     )
 
 
-def store_steps(run: Path, steps: Sequence[Step], stored: dict[str, list[Path]]) -> dict[int, Path]:
+def store_steps(run: Path, steps: Sequence[ExportedStep], stored: dict[str, list[Path]]) -> dict[int, Path]:
     """Store the exported steps of a run, unless they are there; step -> its folder.
 
     Other hardware may have trained other weights in a run of the same name: the last ones published are kept.

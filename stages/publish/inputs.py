@@ -48,7 +48,7 @@ class TextAmount:
 
 
 @dataclass
-class Split:
+class SplitSize:
     """What one split of the corpus holds."""
 
     total: TextAmount
@@ -70,7 +70,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedVersions:
     """The parameters and library versions that made the model, as dvc.lock records them; empty where it does not."""
 
     training: dict[str, Any]
@@ -80,13 +80,13 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class CardInputs:
     """Everything that a card is written from."""
 
     config: dict[str, Any]
     samples: list[Sample]
-    train: Split
-    validation: Split
+    train: SplitSize
+    validation: SplitSize
     clean: dict[str, Any]
     training: dict[str, Any]
     facts: Facts | None
@@ -95,7 +95,7 @@ class Inputs:
     """How that run was executed, session by session; None if not recorded."""
     steps: list[int]
     """After which the model was exported too."""
-    recorded: Recorded
+    recorded: RecordedVersions
     evaluation: Evaluation
     generation: Generation
     score: ScoreReport
@@ -107,13 +107,13 @@ class Inputs:
     """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
 
-def read_inputs() -> Inputs:
+def read_inputs() -> CardInputs:
     """Read all of it. Raises UserError that names what is missing, or was measured on other weights."""
     for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
     stages = read_lock()
-    inputs = Inputs(
+    inputs = CardInputs(
         config=read_json(MODEL / CONFIG),
         samples=read_samples(),
         train=read_split(TOKENS / TRAIN),
@@ -123,7 +123,7 @@ def read_inputs() -> Inputs:
         facts=training_facts(),
         execution=training_execution(),
         steps=sorted(int(path.name.removeprefix("step-")) for path in MODEL.glob("step-*")),
-        recorded=Recorded(
+        recorded=RecordedVersions(
             training=recorded_section(stages, "train"),
             cleaning=recorded_section(stages, "clean"),
             versions=recorded_versions(maker(stages, MODEL)),
@@ -146,7 +146,7 @@ def paths_read() -> list[Path]:
     return [*ALWAYS_READ, *(path for report in read_measurements() for path in (report, receipt_path(report)))]
 
 
-def require_measured(inputs: Inputs, weights: str) -> None:
+def require_measured(inputs: CardInputs, weights: str) -> None:
     """Raise UserError if a report is of other weights: after a training that only `publish` followed."""
     measured = {
         EVALUATE_RECEIPT: inputs.evaluation_receipt.models[str(MODEL)].weights_sha256,
@@ -199,10 +199,10 @@ def training_execution() -> Execution | None:
     return execution if execution and execution.weights_sha256 == weights_sha256() else None
 
 
-def read_split(folder: Path) -> Split:
+def read_split(folder: Path) -> SplitSize:
     """Count a token store's documents by source and by licence."""
     store = TokenStore(folder)
-    split = Split(TextAmount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
+    split = SplitSize(TextAmount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
     for info in store.document_infos():
         for amount in (split.sources[info["source"], info["revision"]], split.licenses[info["license"]]):
             amount.documents += 1

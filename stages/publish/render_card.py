@@ -16,7 +16,7 @@ from stages.formats.revision.provenance import InputListing
 from stages.publish.card.curves import draw_curves
 from stages.publish.card.results import metadata
 from stages.publish.card.values import filled_card
-from stages.publish.inputs import Inputs, read_inputs
+from stages.publish.inputs import CardInputs, read_inputs
 from stages.publish.lock import read_lock, recorded_section
 from stages.publish.params import PublishParams
 from stages.publish.record.data import sources
@@ -35,7 +35,7 @@ def main() -> None:
     InputListing(sources=list(sources(asked)), dependencies=[]).write(folder / "inputs.json")
 
 
-def render_card(params: PublishParams, inputs: Inputs, folder: Path) -> dict[str, Path]:
+def render_card(params: PublishParams, inputs: CardInputs, folder: Path) -> dict[str, Path]:
     """Write the card below `folder`; path in the revision -> file. The same inputs give the same bytes."""
     card, picture = folder / CARD, folder / CURVES
     drawn = {CURVES: picture} if draw_curves(picture) else {}
@@ -48,7 +48,7 @@ def render_card(params: PublishParams, inputs: Inputs, folder: Path) -> dict[str
     return {CARD: card} | drawn | {path: folder / path for path in benchmarks}
 
 
-def write_card(params: PublishParams, inputs: Inputs, *, with_curves: bool = False) -> str:
+def write_card(params: PublishParams, inputs: CardInputs, *, with_curves: bool = False) -> str:
     """README.md as the Hub reads it: YAML front matter, then Markdown. With curves it shows `curves.png`."""
     return filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=with_curves)
 

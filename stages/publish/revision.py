@@ -65,7 +65,7 @@ def model_files(model: Path) -> dict[str, Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExportedStep:
     """The model after some steps of a run."""
 
     number: int
@@ -82,15 +82,15 @@ def model_title(run: str, revision: Revision) -> str:
     return f"model of run {run}: {revision.name}"
 
 
-def exported_steps() -> list[Step]:
+def exported_steps() -> list[ExportedStep]:
     """The steps in the model folder, in order."""
     found = ((STEP.fullmatch(folder.name), folder) for folder in MODEL.glob("step-*"))
     return sorted((read_step(int(name[1]), folder) for name, folder in found if name), key=lambda step: step.number)
 
 
-def read_step(number: int, folder: Path) -> Step:
+def read_step(number: int, folder: Path) -> ExportedStep:
     """A step from its folder. Raises UserError where it holds no model."""
-    return Step(number, name_revision(model_files(folder) | tokenizer_files()))
+    return ExportedStep(number, name_revision(model_files(folder) | tokenizer_files()))
 
 
 def tokenizer_files() -> dict[str, Path]:

@@ -12,7 +12,7 @@ RETRIED = {408, 425, 429}
 """Status codes of HTTP after which a retry may succeed, in addition to the server's own failures (5xx)."""
 
 
-class Failure(Enum):
+class HubFailure(Enum):
     """What an error says of the Hub, in words for the user."""
 
     NOT_FOUND = "not found, or your HF_TOKEN has no access"
@@ -28,7 +28,7 @@ class NotFoundError(UserError):
     """The Hub has no such revision, or does not show it."""
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> HubFailure:
     """What an error says of the Hub, raised by its client or by a library that calls it.
 
     Libraries raise their own errors over the client's, so the first of the chain that comes from the network decides.
@@ -40,15 +40,15 @@ def failure_of(error: BaseException) -> Failure:
         if isinstance(cause, HfHubHTTPError):
             status = cause.response.status_code
             if status in RETRIED or status >= 500:
-                return Failure.NO_ANSWER
+                return HubFailure.NO_ANSWER
             # A missing repository is answered with 401 to those without a token.
             missing = isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError)
             if missing or status == 404:
-                return Failure.NOT_FOUND
-            return Failure.REFUSED if status in (401, 403) else Failure.OTHER
+                return HubFailure.NOT_FOUND
+            return HubFailure.REFUSED if status in (401, 403) else HubFailure.OTHER
         if isinstance(cause, ConnectionError | TimeoutError | TransportError):
-            return Failure.OFFLINE if offline() else Failure.NO_ANSWER
-    return Failure.OTHER
+            return HubFailure.OFFLINE if offline() else HubFailure.NO_ANSWER
+    return HubFailure.OTHER
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -81,7 +81,7 @@ def explained(what: str) -> Iterator[None]:
         yield
     except (OSError, HTTPError, ValueError, RuntimeError) as error:  # ValueError: no valid name; RuntimeError: hf_xet
         failure = failure_of(error)
-        kind = {Failure.NOT_FOUND: NotFoundError, Failure.NO_ANSWER: UnavailableError}.get(failure, UserError)
+        kind = {HubFailure.NOT_FOUND: NotFoundError, HubFailure.NO_ANSWER: UnavailableError}.get(failure, UserError)
         # The client's "not cached, and the Hub failed" has the Hub's words only in its later lines.
         reason = next((cause for cause in chain(error) if isinstance(cause, HfHubHTTPError)), error)
         raise kind(f"{what}: {failure.value}: {first_line(reason)}") from None
@@ -107,10 +107,10 @@ def data_set_error(what: str, error: Exception, remedy: str) -> UserError:
     """
     failure = failure_of(error)
     said = {
-        Failure.NO_ANSWER: "the Hub does not answer: try again",
-        Failure.REFUSED: "access denied: correct HF_TOKEN, or ask for access on the data set's page",
-        Failure.OFFLINE: "its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run once "
-        f"without it, or {remedy}",
+        HubFailure.NO_ANSWER: "the Hub does not answer: try again",
+        HubFailure.REFUSED: "access denied: correct HF_TOKEN, or ask for access on the data set's page",
+        HubFailure.OFFLINE: "its data is not on this machine, and HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: run "
+        f"once without it, or {remedy}",
     }
-    kind = UnavailableError if failure is Failure.NO_ANSWER else UserError
+    kind = UnavailableError if failure is HubFailure.NO_ANSWER else UserError
     return kind(f"{what}; {said.get(failure, remedy)}")

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from stages.formats.documents import read_shard, text_size
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json
-from stages.formats.tokens import MANIFEST, Dtype, Manifest, Positions, ShardEntry
+from stages.formats.tokens import STORE_MANIFEST, Dtype, Manifest, Positions, ShardEntry
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -99,7 +99,7 @@ def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Man
         engine=encoding.engine.split()[0],
         shards=tuple(entries),
     )
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    (folder / STORE_MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 

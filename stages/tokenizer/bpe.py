@@ -45,7 +45,7 @@ GPT4_PATTERN = (
 PATTERNS = {"gpt2": GPT2_PATTERN, "digits": DIGITS_PATTERN, "gpt4": GPT4_PATTERN}
 
 
-class Part(NamedTuple):
+class CountedPart(NamedTuple):
     """The documents of a shard that are counted: the first ones."""
 
     shard: Path
@@ -57,7 +57,7 @@ class Part(NamedTuple):
         return texts
 
 
-def parts(folder: Path, limit: int) -> Iterator[Part]:
+def parts(folder: Path, limit: int) -> Iterator[CountedPart]:
     """The documents of a folder in the order of their ids, up to `limit` bytes of text in total.
 
     Raises UserError if the first one is larger.
@@ -72,7 +72,7 @@ def parts(folder: Path, limit: int) -> Iterator[Part]:
                 f"tokenizer.training_bytes = {limit:,}: no document fits, the first has {sizes[0]:,} bytes; raise it "
                 "to at least that"
             )
-        yield Part(shard, fitting)
+        yield CountedPart(shard, fitting)
         if fitting < len(texts):
             return
         room -= int(sizes[-1])
@@ -118,11 +118,11 @@ def train_by_reference(batches: Iterable[Sequence[str]], vocabulary_size: int, p
     return tokenizer
 
 
-def _part_key(pattern: str, part: Part) -> str:
+def _part_key(pattern: str, part: CountedPart) -> str:
     return cache_key(pattern, shard_sha256(part.shard), str(part.documents))
 
 
-def _count_part(pattern: str, part: Part, folder: Path) -> None:
+def _count_part(pattern: str, part: CountedPart, folder: Path) -> None:
     words = _cutter(pattern).word_counter()
     words.add_batch(part.texts())
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.launch.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.manifest import Progress
+from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches
 from stages.train.data.order import RowOrder
 from stages.train.distributed.gradients import gradient_sum
@@ -142,9 +142,9 @@ def train(
     checkpoints: Checkpoints,
     reporter: Reporter,
     tasks: TaskEvaluation,
-    progress: Progress,
+    progress: TrainingProgress,
     segment: Sequence[int] = (),
-) -> Progress:
+) -> TrainingProgress:
     """Run the steps that the reporter is told; where a `segment` names steps, with a checkpoint at each of them alone.
 
     Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
@@ -179,7 +179,7 @@ def train(
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
             report_spikes(trainer, checkpoints, reporter)
             carried = {"recent": trainer.spikes.recent, **reporter.times()}
-            progress = Progress.of(params, done, result.loss.item(), **carried)
+            progress = TrainingProgress.of(params, done, result.loss.item(), **carried)
             with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:

@@ -27,7 +27,14 @@ import yaml
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION, Compared, Difference, Execution, SegmentReport, Session
+from stages.formats.revision.execution import (
+    TRAIN_EXECUTION,
+    ComparedHash,
+    DifferingFact,
+    Execution,
+    SegmentReport,
+    Session,
+)
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage
@@ -99,7 +106,7 @@ class Segment:
 
 
 @dataclass
-class Found:
+class SegmentResult:
     """What the steps led to this time."""
 
     sessions: list[Session] = field(default_factory=list)
@@ -140,7 +147,7 @@ def main() -> None:
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def recompute(segment: Segment, settings: dict[str, str]) -> Found:
+def recompute(segment: Segment, settings: dict[str, str]) -> SegmentResult:
     """Start the trainer for each piece of the segment, up to one that does not lead to what is recorded.
 
     `settings`: environment variables that are to be other than recorded.
@@ -157,7 +164,7 @@ def recompute(segment: Segment, settings: dict[str, str]) -> Found:
             "evaluate_every_steps": points.evaluate_every_steps * params.max_steps,
         }
     )
-    found, recorded = Found(), segment.record.checkpoints
+    found, recorded = SegmentResult(), segment.record.checkpoints
     STATE_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segment-", dir=STATE_DIR.absolute()) as scratch:
         link_inputs(segment, Path(scratch))
@@ -283,7 +290,7 @@ def execute_as_recorded(piece: Piece, recorded: dict[int, str], scratch: Path) -
         os.environ[LAUNCH] = str(file)
 
 
-def read_found(segment: Segment, piece: Piece, found: Found) -> None:
+def read_found(segment: Segment, piece: Piece, found: SegmentResult) -> None:
     """Add what the trainer left in the current folder. Raises UserError where it has no checkpoint of the last step."""
     checkpoint = CHECKPOINTS / segment.record.fingerprint / checkpoint_name(piece.last)
     if problem := fault(checkpoint):
@@ -295,15 +302,15 @@ def read_found(segment: Segment, piece: Piece, found: Found) -> None:
         found.weights = execution.weights_sha256
 
 
-def judge(segment: Segment, found: Found) -> SegmentReport:
+def judge(segment: Segment, found: SegmentResult) -> SegmentReport:
     """The verdict, from what the segment led to: all hashes up to the first one that differs."""
     record = segment.record
     hashes = [(f"checkpoint of step {step}", record.checkpoints[step], own) for step, own in found.contents.items()]
     if found.weights:
         hashes.append(("weights", record.weights_sha256, found.weights))
-    compared: list[Compared] = []
+    compared: list[ComparedHash] = []
     for what, recorded, own in hashes:
-        compared.append(Compared(what=what, recorded=recorded, found=own))
+        compared.append(ComparedHash(what=what, recorded=recorded, found=own))
         if recorded != own:
             break
     differences = [
@@ -330,7 +337,7 @@ def judge(segment: Segment, found: Found) -> SegmentReport:
     )
 
 
-def differing_facts(recorded: Session, here: Session) -> list[Difference]:
+def differing_facts(recorded: Session, here: Session) -> list[DifferingFact]:
     """In which facts two executions differ; of lists only what the other one lacks."""
     before, now = (one.model_dump(exclude=SET_FROM_THE_RECORD) for one in (recorded, here))
     flags = set(recorded.cpu_flags) ^ set(here.cpu_flags)
@@ -338,7 +345,7 @@ def differing_facts(recorded: Session, here: Session) -> list[Difference]:
         values["cpu_flags"] = " ".join(sorted(flags & set(session.cpu_flags)))
         values |= {f"versions.{name}": version for name, version in values.pop("versions").items()}
     return [
-        Difference(fact=fact, recorded=_shown(before.get(fact)), here=_shown(now.get(fact)))
+        DifferingFact(fact=fact, recorded=_shown(before.get(fact)), here=_shown(now.get(fact)))
         for fact in sorted(before.keys() | now.keys())
         if before.get(fact) != now.get(fact)
     ]

@@ -39,7 +39,7 @@ from transformers import (
 
 from stages.evaluate import generator, sampling, side_by_side
 from stages.evaluate.generate.params import Sampling
-from stages.evaluate.generator import Generated, Request, generate, prompt_tokens, stream
+from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import BatchedRows, SingleRows, after, bytes_per_position, draw, rows_of, stop_at
 from stages.runtime.entry import UserError
@@ -63,15 +63,15 @@ def model(project: Path) -> PreTrainedModel:
     return opened
 
 
-def requests(count: int, sampling: Sampling = FREELY) -> list[Request]:
+def requests(count: int, sampling: Sampling = FREELY) -> list[GenerationRequest]:
     """Prompts of several lengths, some longer than the model's positions, some shared, each with a seed of its own."""
     return [
-        Request("def f(" + "x, " * (7 * (number // 3 % 5)), number, stop_at(["\n\n", "zz"]), sampling)
+        GenerationRequest("def f(" + "x, " * (7 * (number // 3 % 5)), number, stop_at(["\n\n", "zz"]), sampling)
         for number in range(count)
     ]
 
 
-def by_seed(asked: Sequence[Request], texts: Iterator[Generated]) -> dict[int, tuple[str, str, list[int]]]:
+def by_seed(asked: Sequence[GenerationRequest], texts: Iterator[Generated]) -> dict[int, tuple[str, str, list[int]]]:
     return {asked[one.request].seed: (one.text, one.ended, one.ids) for one in texts}
 
 
@@ -170,7 +170,7 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
 ) -> None:
     prompts = ["def f(", "x = 1\n" * 3, "y"]
     long = Sampling(temperature=0, top_p=1.0, max_new_tokens=60)
-    asked = [Request(prompt, 0, stop_at(()), long) for prompt in prompts]
+    asked = [GenerationRequest(prompt, 0, stop_at(()), long) for prompt in prompts]
 
     for one in generate(model, tokenizer, asked, width=4):
         read, expected = prompt_tokens(tokenizer, prompts[one.request]), []
@@ -187,7 +187,7 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
 def test_greedy_texts_are_those_of_transformers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     prompts = ["def f(", "x", "class A:\n"]
     short = Sampling(temperature=0, top_p=1.0, max_new_tokens=20)
-    asked = [Request(prompt, 0, stop_at(()), short) for prompt in prompts]
+    asked = [GenerationRequest(prompt, 0, stop_at(()), short) for prompt in prompts]
 
     texts = {one.request: one.ids for one in generate(model, tokenizer, asked, width=2)}
 
@@ -260,7 +260,7 @@ def test_layers_that_see_only_the_last_tokens_see_no_more_of_them_here(
     torch.manual_seed(0)
     for parameter in limited.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    asked = [Request(prompt, 0, stop_at(()), GREEDILY) for prompt in ("def f(", "x, " * 12)]
+    asked = [GenerationRequest(prompt, 0, stop_at(()), GREEDILY) for prompt in ("def f(", "x, " * 12)]
 
     for one in generate(limited, tokenizer, asked, width=2):
         read = prompt_tokens(tokenizer, asked[one.request].prompt)
@@ -322,7 +322,7 @@ def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
         model = open_model(project / "model")
         written = Spelled([*ids, *([tokenizer.eos_token_id] if eos else [])], len(tokenizer))
         monkeypatch.setattr("stages.evaluate.generator.rows_of", lambda _, written=written: written.rows)
-        request = Request("x", 0, stop_at(["\nprint", "\nclass"]), GREEDILY)
+        request = GenerationRequest("x", 0, stop_at(["\nprint", "\nclass"]), GREEDILY)
         (one,) = generate(model, tokenizer, [request], width=1)
 
         assert one.ended == ended
@@ -362,7 +362,7 @@ def test_a_terminal_gets_the_same_text_piece_by_piece(
     with torch.inference_mode():  # towards ASCII: bytes that are no character are held back
         model.get_input_embeddings().weight[1:95] *= 2
     pieces = list(stream(model, tokenizer, "def f(", FREELY, seed=3))
-    (whole,) = generate(model, tokenizer, [Request("def f(", 3, stop_at(()), FREELY)], width=1)
+    (whole,) = generate(model, tokenizer, [GenerationRequest("def f(", 3, stop_at(()), FREELY)], width=1)
 
     assert len(pieces) > 5
     assert "".join(pieces) == whole.text
@@ -473,7 +473,7 @@ def test_a_text_continues_a_prompt_with_the_space_that_its_tokenizer_writes(mode
     backend.decoder = decoders.Metaspace()  # of the first word of a text it leaves out the space
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
 
-    (one,) = generate(model, tokenizer, [Request("a", 0, stop_at(()), FREELY)], width=1)
+    (one,) = generate(model, tokenizer, [GenerationRequest("a", 0, stop_at(()), FREELY)], width=1)
 
     assert one.ids
     assert one.text == "".join(f" {'.ab'[id]}" for id in one.ids if id)

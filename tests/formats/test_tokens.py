@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.formats.tokens import MANIFEST, Manifest, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, Manifest, TokenStore
 from stages.runtime.entry import UserError
 from stages.tokenize.encode import smallest_dtype, write_token_shard
 
@@ -28,7 +28,7 @@ def write_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 3
             )
         )
     manifest = Manifest(smallest_dtype(vocab_size), vocab_size, 0, "hash", "test 1", tuple(entries))
-    (folder / MANIFEST).write_text(manifest.to_json())
+    (folder / STORE_MANIFEST).write_text(manifest.to_json())
     return folder
 
 
@@ -78,11 +78,11 @@ def test_a_flipped_byte_is_found_by_its_hash_and_the_file_named(tmp_path: Path, 
 
 def test_a_flipped_byte_in_the_manifest_is_never_a_fault_of_the_program(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "s", [[[1, 2, 3]], [[4, 5]]])
-    data = bytearray((folder / MANIFEST).read_bytes())
+    data = bytearray((folder / STORE_MANIFEST).read_bytes())
     refusals = []
     for position in range(len(data)):
         data[position] ^= 0x02
-        (folder / MANIFEST).write_bytes(data)
+        (folder / STORE_MANIFEST).write_bytes(data)
         try:
             TokenStore(folder).verify()
         except UserError as error:
@@ -108,6 +108,6 @@ def test_a_file_cut_short_is_refused_when_the_store_opens(tmp_path: Path) -> Non
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no token store \(no manifest\.json\); run `dvc repro tokenize`"):
         TokenStore(tmp_path)
-    (tmp_path / MANIFEST).write_text("{}")
+    (tmp_path / STORE_MANIFEST).write_text("{}")
     with pytest.raises(UserError, match="damaged"):
         TokenStore(tmp_path)

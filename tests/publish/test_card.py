@@ -12,13 +12,13 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
-from stages.formats.evaluation.report import Comparison, HeldOutMetrics
+from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
 from stages.publish.__main__ import main
 from stages.publish.card.values import ROWS_SHOWN, flat, shown
-from stages.publish.inputs import Inputs, TextAmount, read_inputs
+from stages.publish.inputs import CardInputs, TextAmount, read_inputs
 from stages.publish.params import PublishParams
 from stages.publish.render_card import write_card
 from stages.runtime.entry import UserError
@@ -237,18 +237,18 @@ def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
     assert "| clean | stages/clean/verdicts.py modified | a comment | Ada, 2026-01-02 |" in card()
 
 
-def written(inputs: Inputs, **changes: Any) -> str:
+def written(inputs: CardInputs, **changes: Any) -> str:
     """A card of these inputs with some of them changed."""
     params = read_section("publish", PublishParams)
     return write_card(params.model_copy(update=changes.pop("params", {})), replace(inputs, **changes))
 
 
 @pytest.fixture
-def inputs(project: Path) -> Inputs:
+def inputs(project: Path) -> CardInputs:
     return read_inputs()
 
 
-def test_the_card_of_a_model_of_text_shows_no_python(inputs: Inputs) -> None:
+def test_the_card_of_a_model_of_text_shows_no_python(inputs: CardInputs) -> None:
     samples = [replace(sample, parses=None, body=" of words.", finished=True) for sample in inputs.samples]
     counts = inputs.generation.samples.model_copy(update={"parsed_share": None})
     generation = inputs.generation.model_copy(update={"samples": counts})
@@ -262,7 +262,7 @@ def test_the_card_of_a_model_of_text_shows_no_python(inputs: Inputs) -> None:
 
 @pytest.mark.parametrize(("prompt", "shown"), [("Es war einmal", '"Es war einmal"'), ("", '"def f"')])
 def test_the_example_is_the_publishers_or_begins_as_a_held_out_document(
-    inputs: Inputs, prompt: str, shown: str
+    inputs: CardInputs, prompt: str, shown: str
 ) -> None:
     samples = [replace(inputs.samples[0], signature="\n  def f\n")]
 
@@ -272,14 +272,14 @@ def test_the_example_is_the_publishers_or_begins_as_a_held_out_document(
     assert "prompt = tokenizer(tokenizer.eos_token, " in written(inputs, params={"prompt": ""}, samples=[])
 
 
-def test_weights_without_a_stated_licence_get_none(inputs: Inputs) -> None:
+def test_weights_without_a_stated_licence_get_none(inputs: CardInputs) -> None:
     text = written(inputs, params={"license": None})
 
     assert "The licence of the weights: none stated." in text
     assert ModelCard(text).data.license is None
 
 
-def test_there_is_no_interval_of_fewer_than_ten_documents(inputs: Inputs) -> None:
+def test_there_is_no_interval_of_fewer_than_ten_documents(inputs: CardInputs) -> None:
     def of(documents: int) -> str:
         return written(inputs, evaluation=inputs.evaluation.model_copy(update={"documents": documents}))
 
@@ -306,17 +306,17 @@ def test_a_card_that_was_written_for_other_sources_is_not_published(project: Pat
     assert MAIN.exists()
 
 
-def test_a_completion_that_was_cut_off_is_shown_as_such(inputs: Inputs) -> None:
+def test_a_completion_that_was_cut_off_is_shown_as_such(inputs: CardInputs) -> None:
     samples = [replace(sample, parses=True, body=" pass", finished=False) for sample in inputs.samples]
 
     assert "(parses; cut off):" in written(inputs, samples=samples)
 
 
-def test_without_samples_the_card_does_not_speak_of_them(inputs: Inputs) -> None:
+def test_without_samples_the_card_does_not_speak_of_them(inputs: CardInputs) -> None:
     assert "## Samples" not in written(inputs, samples=[])
 
 
-def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(inputs: Inputs) -> None:
+def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(inputs: CardInputs) -> None:
     commit = "a" * 40
 
     def started(start_from: str | None) -> str:
@@ -330,9 +330,9 @@ def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(in
     assert ModelCard(started(f"owner/name@{commit}")).data.base_model == "owner/name"
 
 
-def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inputs: Inputs) -> None:
+def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inputs: CardInputs) -> None:
     evaluation = inputs.evaluation
-    other = Comparison(bits_per_byte=2.5, difference=-0.5, difference_interval_95=(-0.75, -0.25))
+    other = BaselineComparison(bits_per_byte=2.5, difference=-0.5, difference_interval_95=(-0.75, -0.25))
     sets = {"web|": HeldOutMetrics(**evaluation.model_dump(exclude={"sets"}) | {"bits_per_byte": 3.5, "documents": 70})}
 
     changed = {"compared": {"gpt2": other}, "sets": sets, "documents": 10}
@@ -343,7 +343,7 @@ def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inpu
     assert "| gpt2 | 2.5 | -0.5 | -0.75 to -0.25 |" in text
 
 
-def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: Inputs) -> None:
+def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: CardInputs) -> None:
     sources = {(f"source {number:02d}", ""): TextAmount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
     split = replace(inputs.train, sources=sources, licenses={"": TextAmount(2, 3000)})
 
@@ -354,7 +354,7 @@ def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: Inputs) -
     assert "| none stated | 2 | 3,000 |" in written(inputs, train=split)
 
 
-def test_the_data_statement_says_what_was_removed_and_masked(inputs: Inputs) -> None:
+def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs) -> None:
     cleaning = {"near_duplicates": None, "decontamination": {"files": ["eval/a.jsonl"], "ngram_size": 13}}
     clean = inputs.clean | {"masked": {"ip_addresses": 1200, "emails": 3, "keys": 0}}
 
@@ -384,7 +384,7 @@ def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) ->
     assert "Abacus" not in written(read_inputs())
 
 
-def test_times_and_a_stop_under_the_same_settings_change_no_card(inputs: Inputs) -> None:
+def test_times_and_a_stop_under_the_same_settings_change_no_card(inputs: CardInputs) -> None:
     stopped = [SESSION.model_copy(update={"last_step": 20}), SESSION.model_copy(update={"first_step": 21})]
     whole, in_two = (executed(*sessions) for sessions in ([SESSION], stopped))
     facts = {"seconds": 399.4, "tokens_per_second": 5198.8}
@@ -413,7 +413,7 @@ def executed(*sessions: Session) -> Execution:
     )
 
 
-def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: Inputs) -> None:
+def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: CardInputs) -> None:
     second = SESSION.model_copy(update={"first_step": 61, "last_step": 1200, "threads_per_process": 8})
 
     text = written(
@@ -429,7 +429,7 @@ def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: Inputs) 
     assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text
 
 
-def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: Inputs) -> None:
+def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: CardInputs) -> None:
     earlier = "e" * 16
     second = SESSION.model_copy(update={"first_step": 61, "last_step": 90, "continued_from": earlier})
 
@@ -439,7 +439,7 @@ def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: Inp
     assert "other code" not in written(inputs, execution=executed(SESSION))
 
 
-def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: Inputs) -> None:
+def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: CardInputs) -> None:
     assert "model_flops" not in inputs.training
     text = written(inputs, execution=executed(), facts={"device": "Abacus"})
     assert "floating-point operations" not in text
@@ -451,7 +451,7 @@ def test_the_execution_of_other_weights_is_not_shown(project: Path) -> None:
     assert read_inputs().execution is None
 
 
-def test_the_architecture_is_that_of_the_configuration(inputs: Inputs) -> None:
+def test_the_architecture_is_that_of_the_configuration(inputs: CardInputs) -> None:
     text = written(inputs)
 
     for row in ("| layers | 2 |", "| width | 16 |", "| attention heads | 2 |", "| context (tokens) | 32 |"):
@@ -462,7 +462,7 @@ def test_the_architecture_is_that_of_the_configuration(inputs: Inputs) -> None:
         assert row in text
 
 
-def test_what_the_publisher_says_of_use_contact_and_authors_is_in_the_card(inputs: Inputs) -> None:
+def test_what_the_publisher_says_of_use_contact_and_authors_is_in_the_card(inputs: CardInputs) -> None:
     said = {"contact": "<https://example.org>", "authors": ["Ada Lovelace", "Alan Turing"], "limitations": ["Slow."]}
 
     text = written(inputs, params=said)
@@ -476,14 +476,14 @@ def test_what_the_publisher_says_of_use_contact_and_authors_is_in_the_card(input
     assert "## Contact" not in written(inputs)
 
 
-def test_the_licence_of_each_source_is_stated(inputs: Inputs) -> None:
+def test_the_licence_of_each_source_is_stated(inputs: CardInputs) -> None:
     split = inputs.train
     split.licenses_of["mine", "1"].add("")
 
     assert f"| mine 1 | {split.total.documents} | {split.total.bytes:,} | MIT, none stated |" in written(inputs)
 
 
-def test_the_model_index_names_the_intervals(inputs: Inputs) -> None:
+def test_the_model_index_names_the_intervals(inputs: CardInputs) -> None:
     text = written(inputs, evaluation=inputs.evaluation.model_copy(update={"documents": 10}))
 
     results = ModelCard(text).data.eval_results
@@ -517,7 +517,7 @@ def test_without_curves_there_is_no_picture(project: Path) -> None:
     assert not (MAIN / "curves.png").exists()
 
 
-def test_validation_values_of_the_training_are_told_from_those_of_the_evaluation(inputs: Inputs) -> None:
+def test_validation_values_of_the_training_are_told_from_those_of_the_evaluation(inputs: CardInputs) -> None:
     text = written(inputs, training=inputs.training | {"validation_loss": 3.25})
 
     assert "| validation loss (nats per token) | 3.25 |" in text
@@ -525,7 +525,7 @@ def test_validation_values_of_the_training_are_told_from_those_of_the_evaluation
     assert "Validation values" not in written(inputs)
 
 
-def test_a_mixture_is_told_by_source_and_phase(inputs: Inputs) -> None:
+def test_a_mixture_is_told_by_source_and_phase(inputs: CardInputs) -> None:
     def of(tokens: int, share: float) -> dict[str, Any]:
         return {"tokens": tokens, "share": share, "asked_share": 0.25, "epochs": 1.5}
 
@@ -547,7 +547,7 @@ def test_a_mixture_is_told_by_source_and_phase(inputs: Inputs) -> None:
     assert "### Trained on" in written(inputs)
 
 
-def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: Inputs) -> None:
+def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: CardInputs) -> None:
     text = written(inputs, recorded=replace(inputs.recorded, training={"deterministic_micro_batch_size": 4}))
 
     assert "with any number of processes and threads" in text

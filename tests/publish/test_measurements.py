@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from stages.formats.evaluation.measurements import Measurements, Metric, read_measurements
+from stages.formats.evaluation.measurements import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, receipt_path
 from stages.formats.revision.model_index import contradictions
@@ -24,8 +24,8 @@ RECEIPT = receipt_path(REPORT)
 
 def write_riddles(**changes: object) -> None:
     metrics = {
-        "solved": Metric(label="solved *riddles*", unit="share", value=0.25, interval_95=(0.125, 0.5), over=1200),
-        "seconds": Metric(label="time", unit="s", value=None, over=3),
+        "solved": TableMetric(label="solved *riddles*", unit="share", value=0.25, interval_95=(0.125, 0.5), over=1200),
+        "seconds": TableMetric(label="time", unit="s", value=None, over=3),
     }
     Measurements(
         title="Riddles",
@@ -117,7 +117,7 @@ def test_it_cannot_pass_for_the_evaluation_of_the_pipeline(project: Path, tmp_pa
     revision.mkdir()
     for name in ("README.md", "evaluation.json"):
         (revision / name).write_bytes((MAIN / name).read_bytes())
-    forged = {"bits_per_byte": Metric(label="bits per byte", value=0.25, over=9)}
+    forged = {"bits_per_byte": TableMetric(label="bits per byte", value=0.25, over=9)}
     write_riddles(data_set="held-out", title=title, metrics=forged)
     shutil.copytree("reports", revision / "record/reports")
     assert list(contradictions(revision, weights_sha256())) == []

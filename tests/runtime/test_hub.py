@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import hf_raise_for_status
 
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
-from stages.runtime.hub import Failure, data_set_error, failure_of, snapshot
+from stages.runtime.hub import HubFailure, data_set_error, failure_of, snapshot
 
 ADDRESS = "https://huggingface.co/api/models/me/base/tree/main"
 
@@ -37,28 +37,28 @@ def raised_over(cause: Exception, kind: type[Exception] = FileNotFoundError) -> 
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (answer(404, "RepoNotFound"), Failure.NOT_FOUND),
-        (answer(401), Failure.NOT_FOUND),  # as the Hub answers of a missing repository to those without a token
-        (answer(404, "RevisionNotFound"), Failure.NOT_FOUND),
-        (answer(404, "EntryNotFound"), Failure.NOT_FOUND),
-        (answer(404), Failure.NOT_FOUND),
-        (answer(403), Failure.REFUSED),
-        (answer(403, "GatedRepo"), Failure.REFUSED),
-        (answer(401, "GatedRepo"), Failure.REFUSED),
-        (answer(429), Failure.NO_ANSWER),
-        (answer(503), Failure.NO_ANSWER),
-        (answer(400), Failure.OTHER),
-        (ConnectError("refused"), Failure.NO_ANSWER),
-        (ReadTimeout("silent"), Failure.NO_ANSWER),
-        (ConnectionError("reset"), Failure.NO_ANSWER),
-        (TimeoutError("too long"), Failure.NO_ANSWER),
-        (PermissionError("the cache's folder"), Failure.OTHER),
-        (raised_over(answer(403)), Failure.REFUSED),
-        (raised_over(ConnectError("refused")), Failure.NO_ANSWER),
-        (raised_over(answer(404), ConnectionError), Failure.NO_ANSWER),  # the later one
+        (answer(404, "RepoNotFound"), HubFailure.NOT_FOUND),
+        (answer(401), HubFailure.NOT_FOUND),  # as the Hub answers of a missing repository to those without a token
+        (answer(404, "RevisionNotFound"), HubFailure.NOT_FOUND),
+        (answer(404, "EntryNotFound"), HubFailure.NOT_FOUND),
+        (answer(404), HubFailure.NOT_FOUND),
+        (answer(403), HubFailure.REFUSED),
+        (answer(403, "GatedRepo"), HubFailure.REFUSED),
+        (answer(401, "GatedRepo"), HubFailure.REFUSED),
+        (answer(429), HubFailure.NO_ANSWER),
+        (answer(503), HubFailure.NO_ANSWER),
+        (answer(400), HubFailure.OTHER),
+        (ConnectError("refused"), HubFailure.NO_ANSWER),
+        (ReadTimeout("silent"), HubFailure.NO_ANSWER),
+        (ConnectionError("reset"), HubFailure.NO_ANSWER),
+        (TimeoutError("too long"), HubFailure.NO_ANSWER),
+        (PermissionError("the cache's folder"), HubFailure.OTHER),
+        (raised_over(answer(403)), HubFailure.REFUSED),
+        (raised_over(ConnectError("refused")), HubFailure.NO_ANSWER),
+        (raised_over(answer(404), ConnectionError), HubFailure.NO_ANSWER),  # the later one
     ],
 )
-def test_what_an_error_says_of_the_hub(error: Exception, failure: Failure) -> None:
+def test_what_an_error_says_of_the_hub(error: Exception, failure: HubFailure) -> None:
     assert failure_of(error) == failure
 
 

@@ -13,13 +13,13 @@ from flows.reproduce.commands import run_quietly
 from flows.reproduce.compare.files import (
     CARD_STAGE,
     ComparedStage,
+    DifferenceWeight,
     FieldDifference,
     FileDifference,
-    Weight,
     keys,
     same_weights,
 )
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
@@ -45,7 +45,7 @@ SHOWN = 100
 
 
 def compared_card(
-    revision: Revision, checkout: Path, python: Path, environment: Mapping[str, str]
+    revision: RecordedRevision, checkout: Path, python: Path, environment: Mapping[str, str]
 ) -> ComparedStage | str:
     """The comparison of a card that is rendered again; why there is none, in words."""
     if CARD not in revision.provenance.files:
@@ -62,7 +62,7 @@ def compared_card(
     return compare_card(revision, project / "rendered", same_weights=same_weights(revision, checkout))
 
 
-def lay_out(revision: Revision, checkout: Path, project: Path) -> None:
+def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
     """Make the project that publish saw: links to the recorded files, and to rebuilt ones where nothing is recorded."""
     files = {project / file: revision.folder / path for path, file in revision.published.items()}
     for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED):
@@ -85,7 +85,7 @@ def lay_out(revision: Revision, checkout: Path, project: Path) -> None:
     (project / "data").symlink_to(checkout / "data")
 
 
-def compare_card(revision: Revision, rendered: Path, *, same_weights: bool) -> ComparedStage:
+def compare_card(revision: RecordedRevision, rendered: Path, *, same_weights: bool) -> ComparedStage:
     """What publish said of the model, against what it says now."""
     differences = [
         *card_differences(revision.folder / CARD, rendered / CARD, same_weights=same_weights),
@@ -108,7 +108,7 @@ def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> 
     number = min(len(lines), len(others)) if at is None else at
     recorded, found = (one[number][:SHOWN] if number < len(one) else "no line" for one in (lines, others))
     extent = f"{len(differing)} sections differ: {', '.join(differing)}" if len(differing) > 1 else ""
-    explained: Weight = "rounding" if not same_weights and set(differing) <= OF_THE_MODEL else "content"
+    explained: DifferenceWeight = "rounding" if not same_weights and set(differing) <= OF_THE_MODEL else "content"
     yield FileDifference(CARD, FieldDifference(differing[0], recorded, found, extent, weight=explained))
 
 

@@ -19,9 +19,9 @@ from ruamel.yaml import YAML
 from safetensors import SafetensorError
 
 from flows.dvc_repo.lock_file import LOCK_FILE
-from flows.reproduce.revision import Revision, changed_code
+from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.model_folder import MODEL, weights_sha256
-from stages.formats.revision.lock import Entry, hash_of, overlaps
+from stages.formats.revision.lock import LockEntry, hash_of, overlaps
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage_code import FOLDER
 
@@ -40,7 +40,7 @@ VERSIONS = "versions"
 NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
 """What reading a damaged file raises."""
 
-Weight = Literal["rounding", "versions", "content"]
+DifferenceWeight = Literal["rounding", "versions", "content"]
 
 CauseKind = Literal[
     "publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"
@@ -65,7 +65,7 @@ class FieldDifference:
     found: str
     extent: str = ""
     """How much else differs, in words."""
-    weight: Weight = "content"
+    weight: DifferenceWeight = "content"
     """`rounding`: nothing differs but numbers, by no more than that; `versions`: and the libraries that are named."""
 
 
@@ -175,7 +175,7 @@ def table_difference(recorded: Path, found: Path) -> FieldDifference | None:
             if one != other
         ]
     difference = of_pairs(pairs, "cells")
-    weight: Weight = (
+    weight: DifferenceWeight = (
         "rounding" if all(is_rounding(number(one), number(other)) for _, one, other in pairs) else "content"
     )
     return difference and replace(difference, extent=f"{rows} of {len(ours)} rows differ", weight=weight)
@@ -234,14 +234,16 @@ COMPARISONS: dict[str, Callable[[Path, Path], FieldDifference | None]] = {
 """By the ending of a file's name."""
 
 
-def compare_stages(revision: Revision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
+def compare_stages(revision: RecordedRevision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
     """All stages that led to the revision."""
     lock = checkout / LOCK_FILE
     found = (YAML(typ="safe", pure=True).load(lock).get("stages") or {}) if lock.exists() else {}
     return [compare_stage(revision, checkout, stage, found.get(stage), stage in restored) for stage in revision.stages]
 
 
-def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry | None, restored: bool) -> ComparedStage:
+def compare_stage(
+    revision: RecordedRevision, checkout: Path, stage: str, found: LockEntry | None, restored: bool
+) -> ComparedStage:
     """One stage; `found` is its new entry in dvc.lock."""
     recorded = revision.stages[stage]
     outs = recorded.get("outs", [])
@@ -267,7 +269,7 @@ def compare_stage(revision: Revision, checkout: Path, stage: str, found: Entry |
     )
 
 
-def different_files(revision: Revision, checkout: Path, stage: str) -> Iterator[FileDifference]:
+def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[FileDifference]:
     """The published files that a stage made and that came out otherwise; one line for each file of the project."""
     seen: set[str] = set()
     for path, file in revision.published.items():
@@ -278,7 +280,9 @@ def different_files(revision: Revision, checkout: Path, stage: str) -> Iterator[
                 yield FileDifference(file, difference)
 
 
-def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found: Entry) -> Iterator[Cause]:
+def different_inputs(
+    revision: RecordedRevision, checkout: Path, recorded: LockEntry, found: LockEntry
+) -> Iterator[Cause]:
     """Command, parameters and dependencies that are not the recorded ones."""
     if recorded.get("cmd") != found.get("cmd"):
         yield Cause("code", f"command: {recorded.get('cmd')} -> {found.get('cmd')}")
@@ -300,7 +304,7 @@ def different_inputs(revision: Revision, checkout: Path, recorded: Entry, found:
             yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")
 
 
-def same_weights(revision: Revision, checkout: Path) -> bool:
+def same_weights(revision: RecordedRevision, checkout: Path) -> bool:
     """Whether the rebuilt weights are the published ones; False where there are none."""
     try:
         return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256

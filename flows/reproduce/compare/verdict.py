@@ -16,7 +16,7 @@ from flows.reproduce.compare.files import (
     compare_stages,
     same_weights,
 )
-from flows.reproduce.revision import Revision, ancestors
+from flows.reproduce.revision import RecordedRevision, ancestors
 from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
     EVALUATE_REPORT,
@@ -64,7 +64,7 @@ class ComparedSet:
     """Why it is equal, or not."""
 
 
-def compare_evaluations(revision: Revision, checkout: Path) -> list[ComparedSet]:
+def compare_evaluations(revision: RecordedRevision, checkout: Path) -> list[ComparedSet]:
     """Each set of the published evaluation; empty where one of the two has no evaluation that can be read."""
     try:
         published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
@@ -119,7 +119,7 @@ def compare_set(
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReproductionVerdict:
     """What became of a reproduction."""
 
     result: Literal["bit-identical", "equal within intervals", "not reproduced"]
@@ -158,13 +158,13 @@ class Verdict:
 
 
 def judge(
-    revision: Revision,
+    revision: RecordedRevision,
     checkout: Path,
     restored: list[str],
     libraries: dict[str, tuple[str, str]],
     notes: list[str],
     card: ComparedStage | str,
-) -> Verdict:
+) -> ReproductionVerdict:
     """Compare everything.
 
     `libraries`: those of other versions than locked; `notes`: facts that this machine lacks; `card`: the comparison
@@ -177,20 +177,20 @@ def judge(
     sets = compare_evaluations(revision, checkout)
     if all(stage.state in ("identical", "restored") for stage in stages):
         if stages and same:
-            return Verdict("bit-identical", stages, sets, not_compared=left_out)
+            return ReproductionVerdict("bit-identical", stages, sets, not_compared=left_out)
         cause = Cause("unknown", "dvc.lock has the recorded outputs, and the weights are not the published ones")
-        return Verdict("not reproduced", stages, sets, [cause], left_out)
+        return ReproductionVerdict("not reproduced", stages, sets, [cause], left_out)
     ran = all(stage.state != "not run" for stage in stages)
     equal = ran and bool(sets) and all(one.equal for one in sets) and not any(contradictions(stages))
     if same:  # then no interval applies, to no number of any report
         equal = equal and not any(unexplained(revision, stages, libraries))
-    verdict = Verdict("equal within intervals" if equal else "not reproduced", stages, sets)
+    verdict = ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets)
     assert verdict.first is not None
     causes = find_causes(revision, checkout, stages, verdict.first[0], libraries)
-    return Verdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)], left_out)
+    return ReproductionVerdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)], left_out)
 
 
-def not_compared(revision: Revision, card: ComparedStage | str) -> Iterator[str]:
+def not_compared(revision: RecordedRevision, card: ComparedStage | str) -> Iterator[str]:
     """What of a revision its reproduction says nothing of."""
     if isinstance(card, str):
         files = ", ".join(path for path in (CARD, CURVES, INPUTS) if path in revision.provenance.files)
@@ -207,7 +207,7 @@ def contradictions(stages: list[ComparedStage]) -> Iterator[FileDifference]:
 
 
 def unexplained(
-    revision: Revision, stages: list[ComparedStage], libraries: dict[str, tuple[str, str]]
+    revision: RecordedRevision, stages: list[ComparedStage], libraries: dict[str, tuple[str, str]]
 ) -> Iterator[FileDifference]:
     """Where the weights are the same: differences that neither rounding nor other libraries explain.
 
@@ -223,7 +223,7 @@ def unexplained(
 
 
 def find_causes(
-    revision: Revision,
+    revision: RecordedRevision,
     checkout: Path,
     stages: list[ComparedStage],
     first: ComparedStage,

@@ -15,13 +15,13 @@ FOUND_AT_THRESHOLD = 0.999
 COMPARED_AT_ONCE = 1000
 """Documents whose words are in memory together."""
 
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 
 
 class Corpus:
     """Documents in a fixed order, with the words and signatures of their shards."""
 
-    def __init__(self, shards: list[ShardWords], rows: Rows) -> None:
+    def __init__(self, shards: list[ShardWords], rows: RowNumbers) -> None:
         """`rows` are positions in the sequence of all shards' documents."""
         counts = np.array([len(shard.signatures) for shard in shards], dtype=np.int64)
         self.first_row = np.cumulative_sum(counts, include_initial=True)
@@ -37,10 +37,10 @@ class Corpus:
         words: WordHashes = self.shards[self.shard_of[document]].of(int(self.row_in_shard[document]))
         return words
 
-    def sizes(self) -> Rows:
+    def sizes(self) -> RowNumbers:
         """Distinct words of each document."""
         sizes = np.concatenate([np.diff(shard.offsets) for shard in self.shards])
-        own: Rows = sizes[self.first_row[self.shard_of] + self.row_in_shard]
+        own: RowNumbers = sizes[self.first_row[self.shard_of] + self.row_in_shard]
         return own
 
     def similarities(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -56,7 +56,7 @@ class Corpus:
             found.append(common / (len(own) + sizes - common))
         return np.concatenate(found)
 
-    def buckets(self, params: NearDuplicates, among: Rows | None = None) -> Iterator[Rows]:
+    def buckets(self, params: NearDuplicates, among: RowNumbers | None = None) -> Iterator[RowNumbers]:
         """Groups of documents whose signatures agree in a whole band (locality-sensitive hashing, Indyk and Motwani
         1998). Two documents of a group are candidates for near-duplicates; the groups of different bands overlap.
         `among` are documents, in their order, to look at instead of all that have `minimum_words`.
@@ -113,7 +113,7 @@ class WordSets:
         rows, columns = rows[shared], columns[numbers[shared]]
         np.bitwise_or.at(self._bits, (rows, columns // 64), np.uint64(1) << (columns % 64).astype(np.uint64))
 
-    def similarities(self, document: int, others: Rows) -> npt.NDArray[np.float64]:
+    def similarities(self, document: int, others: RowNumbers) -> npt.NDArray[np.float64]:
         """Common words over all words (Jaccard) of one set with each of others."""
         common = np.bitwise_count(self._bits[others] & self._bits[document]).sum(axis=1, dtype=np.int64)
         similarities: npt.NDArray[np.float64] = common / (self.sizes[document] + self.sizes[others] - common)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.cluster.hierarchy import DisjointSet
 
-from stages.clean.near_duplicates.candidates import Corpus, Rows, WordSets
+from stages.clean.near_duplicates.candidates import Corpus, RowNumbers, WordSets
 from stages.clean.params import NearDuplicates
 from stages.clean.words import WordKind, read_words
 
@@ -44,7 +44,7 @@ Pair = tuple[int, int, float]
 
 
 def find_near_duplicates(
-    shards: Sequence[Path], ledger: pd.DataFrame, rows: Rows, params: NearDuplicates, words: WordKind
+    shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates, words: WordKind
 ) -> pd.DataFrame:
     """The near-duplicates to drop among the ledger's rows: an index of rows, and the columns of `NearDuplicate`, in
     which documents are rows too.
@@ -71,7 +71,7 @@ def similar_documents(corpus: Corpus, params: NearDuplicates) -> tuple[list[list
     return sorted(sorted(cluster) for cluster in clusters.subsets() if len(cluster) > 1), pairs
 
 
-def join_similar(corpus: Corpus, bucket: Rows, params: NearDuplicates, clusters: DisjointSet) -> Iterator[Pair]:
+def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSet) -> Iterator[Pair]:
     """Join the clusters of those documents of a bucket that are similar enough. Gives a pair for each joint.
 
     Every pair is compared unless both are in one cluster already. The first document is compared with all others. If

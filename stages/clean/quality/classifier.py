@@ -36,14 +36,14 @@ DIGITS = 4
 
 WORD_MIX, PAIR_MIX = np.uint32(0x9E3779B1), np.uint32(0x85EBCA6B)
 
-Weights = npt.NDArray[np.float32]
+HashedWeights = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
     """What a training gives."""
 
-    weights: Weights
+    weights: HashedWeights
     """Of the buckets; shape (2 ** BITS)."""
     bias: float
 
@@ -62,7 +62,7 @@ class Classifier:
         return stream.getvalue()
 
 
-def features_of(text: str) -> tuple[npt.NDArray[np.int64], Weights]:
+def features_of(text: str) -> tuple[npt.NDArray[np.int64], HashedWeights]:
     """The buckets of a document's words and pairs of words, sorted, and how much each counts (their squares sum to 1).
 
     A word that is there n times counts log(1 + n).

@@ -13,7 +13,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, 
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
-from stages.collect.source_kinds import Bytes, Names, Part, Reading, SourceItem, SourceKind
+from stages.collect.source_kinds import Bytes, Names, Reading, SourceItem, SourceKind, SourcePart
 from stages.runtime.entry import UserError
 
 PathT = TypeVar("PathT", bound=PurePosixPath)
@@ -51,10 +51,10 @@ class Packages(SourceKind):
         """All of them."""
         return self.names
 
-    def parts(self, reading: Reading) -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[SourcePart]:
         """Each package as a part."""
         for name in self.names:
-            yield Part(read_package(name, self.tests), self.max_bytes_each, 1.0)
+            yield SourcePart(read_package(name, self.tests), self.max_bytes_each, 1.0)
 
 
 class StandardLibrary(SourceKind):
@@ -66,9 +66,9 @@ class StandardLibrary(SourceKind):
     max_bytes: Bytes | None
     """Bytes of text; null is no limit. The same order as packages."""
 
-    def parts(self, reading: Reading) -> Iterator[Part]:
+    def parts(self, reading: Reading) -> Iterator[SourcePart]:
         """All files as one part."""
-        yield Part(read_standard_library(self.tests), self.max_bytes, 1.0)
+        yield SourcePart(read_standard_library(self.tests), self.max_bytes, 1.0)
 
 
 def read_package(name: str, tests: bool) -> Iterator[SourceItem]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from stages.evaluate.rows import End
 from stages.formats.documents import Document
-from stages.formats.evaluation.problems import Kind
+from stages.formats.evaluation.problems import ProblemFormat
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
 
@@ -261,7 +261,7 @@ class Language:
     """Whether a text parses; None for a language without a grammar."""
     compiles: Callable[[str], bool] | None
     """Whether a text compiles, without running it; None for a language without a compiler here."""
-    stops: Mapping[Kind, tuple[str, ...]]
+    stops: Mapping[ProblemFormat, tuple[str, ...]]
     """Strings before which the completion of a problem is cut."""
 
 

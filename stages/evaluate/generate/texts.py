@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES, Header
 from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet
-from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
+from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.rows import after, stop_at
 from stages.evaluate.side_by_side import run_in_processes
@@ -87,17 +87,18 @@ class Text:
     language: str
 
 
-def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[Request]:
+def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[GenerationRequest]:
     """A request for one completion of each header."""
     end = LANGUAGES[params.language].header_end
     return [
-        Request(header.prompt, own_seed(params.seed, header.key), end(header), params.headers) for header in headers
+        GenerationRequest(header.prompt, own_seed(params.seed, header.key), end(header), params.headers)
+        for header in headers
     ]
 
 
 def problem_requests(
     sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
-) -> tuple[list[tuple[Problem, int]], list[Request]]:
+) -> tuple[list[tuple[Problem, int]], list[GenerationRequest]]:
     """`generate.problems.samples` samples of each problem, by their numbers, and the request for each."""
     asked, requests, sampling = [], [], params.problems
     for one in sets:
@@ -107,7 +108,9 @@ def problem_requests(
             end = after(problem.prompt[len(prompt) :], stop)
             for sample in range(params.problems.samples):
                 asked.append((problem, sample))
-                requests.append(Request(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end, sampling))
+                requests.append(
+                    GenerationRequest(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end, sampling)
+                )
     return asked, requests
 
 
@@ -127,7 +130,7 @@ def own_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")
 
 
-def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Request]) -> int:
+def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest]) -> int:
     """How many of the requests have a prompt of more tokens than the model reads."""
     limit = position_limit(open_config(MODEL))
     prompts = {request.prompt for request in requests}
@@ -136,7 +139,7 @@ def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Request])
 
 
 def written_texts(
-    params: GenerateParams, sets: Sequence[OpenSet], headers: Sequence[Header], requests: Sequence[Request]
+    params: GenerateParams, sets: Sequence[OpenSet], headers: Sequence[Header], requests: Sequence[GenerationRequest]
 ) -> tuple[list[Generated], ResultLog]:
     """A text for each request, in their order. The processes share what an earlier run of the same has not finished.
 
@@ -156,7 +159,7 @@ def written_texts(
 
 
 def _write_share(
-    log: ResultLog, requests: Sequence[Request], missing: Sequence[int], width: int, rank: int, processes: int
+    log: ResultLog, requests: Sequence[GenerationRequest], missing: Sequence[int], width: int, rank: int, processes: int
 ) -> None:
     """Write the texts of one process."""
     own = missing[rank::processes]
@@ -169,7 +172,7 @@ def _write_share(
             log.append(str(own[one.request]), [one.text, one.ended, one.ids])
 
 
-def header_sample(header: Header, request: Request, written: Generated, params: GenerateParams) -> Sample:
+def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:
     """The completion of a header, without its last line if the text was cut off in it."""
     finished = written.ended != "length"
     body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
@@ -193,7 +196,7 @@ def header_text(sample: Sample, written: Generated, params: GenerateParams) -> T
     return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
 
 
-def completion(asked: tuple[Problem, int], request: Request, written: Generated) -> Completion:
+def completion(asked: tuple[Problem, int], request: GenerationRequest, written: Generated) -> Completion:
     """The completion of a problem: what follows the whole prompt, so without the white space that ends the prompt."""
     problem, sample = asked
     return Completion(

@@ -17,7 +17,7 @@ from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.score import ScoredSet, Scores
 from stages.formats.documents import write_table
 from stages.formats.evaluation.report import (
-    Comparison,
+    BaselineComparison,
     Evaluation,
     EvaluationReceipt,
     HeldOutMetrics,
@@ -113,7 +113,7 @@ def held_out_metrics(
     )
 
 
-def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
+def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> BaselineComparison:
     """The difference in bits per byte over the same documents, drawn together (paired bootstrap)."""
     columns = np.stack([ours.nats - theirs.nats, ours.bytes], axis=1).astype(np.float64)
     total = columns.sum(axis=0)
@@ -121,7 +121,7 @@ def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> Comparison:
     if len(columns) > 1:
         nats, text_bytes = resampled_sums(columns, bootstrap.resamples, bootstrap.seed).T
         interval = interval_95(nats / (math.log(2) * text_bytes))
-    return Comparison(
+    return BaselineComparison(
         bits_per_byte=bits_per_byte(theirs.columns),
         difference=significant(total[0] / (math.log(2) * total[1])),
         difference_interval_95=interval,

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
-from stages.evaluate.likelihood.windows import Losses, Plan, Window, WindowSizes
+from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowLosses, WindowSizes
 from stages.evaluate.model import open_model, products_in
 from stages.evaluate.side_by_side import (
     cores_each,
@@ -95,8 +95,8 @@ class ScoredSet:
 
     held_out: HeldOutSet
     model: ScoredModel
-    plan: Plan
-    losses: Losses
+    plan: ScoringPlan
+    losses: WindowLosses
 
     @cached_property
     def scores(self) -> Scores:
@@ -119,7 +119,9 @@ def score_sets(
 ) -> list[ScoredSet]:
     """All sets of the first model, then those of the next; the processes share the batches of each."""
     pairs = [(held_out, model) for model in models for held_out in sets]
-    plans = [Plan(model.tokens(held_out), model.sizes, windows_at_once(model.sizes)) for held_out, model in pairs]
+    plans = [
+        ScoringPlan(model.tokens(held_out), model.sizes, windows_at_once(model.sizes)) for held_out, model in pairs
+    ]
     work = [
         (number, model.folder, plan, f"scoring {held_out.name} by {model.name}")
         for number, ((held_out, model), plan) in enumerate(zip(pairs, plans, strict=True))
@@ -128,13 +130,13 @@ def score_sets(
         folder = Path(temporary)
         run_in_processes(partial(_score_share, work, folder, precision))
         return [
-            ScoredSet(*pair, plan, Losses.read(plan, sorted(folder.glob(f"{number}.*.npz"))))
+            ScoredSet(*pair, plan, WindowLosses.read(plan, sorted(folder.glob(f"{number}.*.npz"))))
             for number, (pair, plan) in enumerate(zip(pairs, plans, strict=True))
         ]
 
 
 def _score_share(
-    work: Sequence[tuple[int, Path, Plan, str]],
+    work: Sequence[tuple[int, Path, ScoringPlan, str]],
     folder: Path,
     precision: Literal["fp32", "tf32"],
     rank: int,
@@ -168,10 +170,10 @@ def require_finite(nats: Floats, model: ScoredModel) -> None:
 
 
 def score_batches(
-    model: PreTrainedModel, plan: Plan, rank: int = 0, processes: int = 1, description: str = "scoring"
-) -> Losses:
+    model: PreTrainedModel, plan: ScoringPlan, rank: int = 0, processes: int = 1, description: str = "scoring"
+) -> WindowLosses:
     """The losses of every `processes`-th batch, from batch `rank` on; on a CPU each core scores batches of its own."""
-    losses = Losses.of_nothing(plan)
+    losses = WindowLosses.of_nothing(plan)
     waiting = deque(range(rank, len(plan.batches), processes))
     cores = cores_for(model, _bytes_in_use(model, plan))
     threads = max(1, min(cores_of(model) // cores, len(waiting)))
@@ -186,7 +188,7 @@ def score_batches(
     return losses
 
 
-def _scored(scorer: "Scorer", plan: Plan, waiting: deque[int], losses: Losses) -> Iterator[int]:
+def _scored(scorer: "Scorer", plan: ScoringPlan, waiting: deque[int], losses: WindowLosses) -> Iterator[int]:
     """Score batches that no thread has begun: fill their rows of the losses, and yield each batch's number."""
     while (number := next_of(waiting)) is not None:
         batch = plan.batches[number]
@@ -199,7 +201,7 @@ def _scored(scorer: "Scorer", plan: Plan, waiting: deque[int], losses: Losses) -
         yield number
 
 
-def _bytes_in_use(model: PreTrainedModel, plan: Plan) -> int:
+def _bytes_in_use(model: PreTrainedModel, plan: ScoringPlan) -> int:
     """About what scoring a batch holds at once: some activations, or the logits where they are not taken in parts."""
     config = model.config.get_text_config()
     width = ACTIVATIONS * int(config.hidden_size)

@@ -102,7 +102,7 @@ def scored_per_position(windows: Iterable[Window], context_length: int) -> npt.N
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScoringPlan:
     """Which windows of a set are scored together. Who scores a batch changes nothing, so batches can be shared."""
 
     tokens: Tokens
@@ -126,7 +126,7 @@ class Plan:
         cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
         return chain.from_iterable(cut)
 
-    def document_nats(self, losses: "Losses") -> Floats:
+    def document_nats(self, losses: "WindowLosses") -> Floats:
         """The negative log-likelihood of each document in nats; shape (documents,)."""
         nats = np.zeros(len(self.tokens.lengths), dtype=np.float64)
         for batch, row in zip(self.batches, losses.windows, strict=True):
@@ -134,14 +134,14 @@ class Plan:
                 nats[window.document] += loss
         return nats
 
-    def position_losses(self, losses: "Losses") -> tuple[Floats, npt.NDArray[np.int64]]:
+    def position_losses(self, losses: "WindowLosses") -> tuple[Floats, npt.NDArray[np.int64]]:
         """Nats and number of the tokens that were scored in each bucket of positions; both of shape (buckets,)."""
         scored = scored_per_position(chain.from_iterable(self.batches), self.sizes.context_length)
         return losses.positions.sum(axis=0), np.add.reduceat(scored, self.sizes.buckets)
 
 
 @dataclass(frozen=True)
-class Losses:
+class WindowLosses:
     """The negative log-likelihood in nats of each batch of a plan; of batches that were not scored 0.
 
     Sums over batches are added later, in the order of the batches, so that they have the same bits however many threads
@@ -154,15 +154,15 @@ class Losses:
     """Of all its windows together, by bucket of positions; shape (batches, buckets)."""
 
     @staticmethod
-    def of_nothing(plan: Plan) -> "Losses":
+    def of_nothing(plan: ScoringPlan) -> "WindowLosses":
         """Before any batch is scored."""
         batches = len(plan.batches)
-        return Losses(np.zeros((batches, plan.most_windows)), np.zeros((batches, len(plan.sizes.buckets))))
+        return WindowLosses(np.zeros((batches, plan.most_windows)), np.zeros((batches, len(plan.sizes.buckets))))
 
     @staticmethod
-    def read(plan: Plan, shares: Iterable[Path]) -> "Losses":
+    def read(plan: ScoringPlan, shares: Iterable[Path]) -> "WindowLosses":
         """Those of processes that have shared the batches: each has written a file with its own."""
-        losses = Losses.of_nothing(plan)
+        losses = WindowLosses.of_nothing(plan)
         for path in shares:
             with np.load(path) as share:
                 np.add(losses.windows, share["windows"], out=losses.windows)

@@ -9,7 +9,7 @@ from stages.evaluate.score.scoring import first_pass_at_k, judged, require_enoug
 from stages.formats.evaluation.compared import write_compared
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
 from stages.formats.evaluation.problems import read_written_problems
-from stages.formats.evaluation.verdicts import Verdict, write_verdicts
+from stages.formats.evaluation.verdicts import SampleVerdict, write_verdicts
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
@@ -18,7 +18,7 @@ def main() -> None:
     params = read_section("score", ScoreParams)
     problems, completions = read_written_problems(), read_completions()
     weights_sha256 = GenerationReceipt.read().receipts.weights_sha256
-    verdicts: list[Verdict] = []
+    verdicts: list[SampleVerdict] = []
     programs = 0
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)

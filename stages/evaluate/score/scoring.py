@@ -23,7 +23,7 @@ from stages.evaluate.score.sandbox import LEVEL, Judge
 from stages.formats.evaluation.compared import Numbers
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
-from stages.formats.evaluation.verdicts import Outcome, PassAtK, ScoreReport, SetScore, Verdict
+from stages.formats.evaluation.verdicts import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import significant
 from stages.runtime.cache import ResultLog, cache_key, drop_unused
 from stages.runtime.code import code_sha256
@@ -75,7 +75,7 @@ def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) 
 
 def judged(
     problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits, kind: str = OUTCOMES
-) -> tuple[list[Verdict], int]:
+) -> tuple[list[SampleVerdict], int]:
     """The verdict on each completion, in their order, and how many programs they are: equal ones are judged once.
 
     Outcomes that hold for these completions, limits and code are taken from the cache. Raises UserError for a
@@ -88,7 +88,9 @@ def judged(
     outcomes = judge_programs(dict(zip(keys, programs, strict=True)), limits, known)
     drop_unused(kind)
     verdicts = [
-        Verdict(task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception)
+        SampleVerdict(
+            task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception
+        )
         for completion, found in zip(completions, map(outcomes.__getitem__, keys), strict=True)
     ]
     return verdicts, len(outcomes)
@@ -182,7 +184,7 @@ def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, resamples: int, se
 def score_report(
     problems: Sequence[Problem],
     completions: Sequence[Completion],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[SampleVerdict],
     programs: int,
     weights_sha256: str,
     params: ScoreParams,
@@ -209,7 +211,7 @@ def _set_score(
     name: str,
     problems: Sequence[Problem],
     completions: Sequence[Completion],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[SampleVerdict],
     params: ScoreParams,
 ) -> SetScore:
     counts: dict[str, Counter[str]] = defaultdict(Counter)

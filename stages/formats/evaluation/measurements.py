@@ -14,7 +14,7 @@ from stages.formats.reports import REPORTS, Report
 from stages.runtime.entry import UserError
 
 
-class Metric(BaseModel, frozen=True, extra="forbid"):
+class TableMetric(BaseModel, frozen=True, extra="forbid"):
     """One number of a table."""
 
     label: str
@@ -46,7 +46,7 @@ class Measurements(Report):
     """Of the model that was measured."""
     versions: dict[str, str]
     """Library -> version, of those that computed the metrics."""
-    metrics: dict[str, Metric]
+    metrics: dict[str, TableMetric]
     """By name."""
 
 

@@ -30,7 +30,7 @@ from stages.runtime.entry import UserError
 PROBLEMS = Path("data/problems.jsonl")
 """The problems that were completed."""
 
-Kind: TypeAlias = Literal["humaneval", "mbpp"]
+ProblemFormat: TypeAlias = Literal["humaneval", "mbpp"]
 
 
 class Problem(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -46,7 +46,7 @@ class Problem(BaseModel, frozen=True, extra="forbid", strict=True):
     """HumanEval: the name of the function that `check` is called with. MBPP: empty."""
     solution: str
     """A completion that passes: the canonical one."""
-    kind: Kind
+    kind: ProblemFormat
     """How completion and test become a program."""
     language: str
     """The programming language, e.g. `python`."""

@@ -31,7 +31,7 @@ class Intervals(BaseModel, frozen=True, extra="forbid"):
     bits_per_byte_per_length: dict[str, Interval | None]
 
 
-class Comparison(BaseModel, frozen=True, extra="forbid"):
+class BaselineComparison(BaseModel, frozen=True, extra="forbid"):
     """The model compared with a baseline, on the same documents."""
 
     bits_per_byte: float
@@ -58,7 +58,7 @@ class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
     """Tokens of the document, in buckets of powers of two (`000512-001023`) -> bits per byte."""
     compressors_bits_per_byte: dict[str, float]
     """Compressor -> bits per byte of the same text."""
-    compared: dict[str, Comparison]
+    compared: dict[str, BaselineComparison]
     """A model of `evaluate.baselines` -> how it compares."""
 
 

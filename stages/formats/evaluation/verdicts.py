@@ -14,7 +14,7 @@ from stages.runtime.atomic import atomic_write
 VERDICTS = Path("data/verdicts.jsonl")
 SCORE_REPORT = Path("reports/score.json")
 
-Result: TypeAlias = Literal[
+SampleResult: TypeAlias = Literal[
     "passed",
     "assertion",
     "exception",
@@ -33,17 +33,17 @@ outside, or the sandbox did not answer."""
 class Outcome:
     """How one program did."""
 
-    result: Result
+    result: SampleResult
     exception: str = ""
     """The exception's type, of `exception` and `syntax`."""
 
 
-class Verdict(BaseModel, frozen=True, extra="forbid"):
+class SampleVerdict(BaseModel, frozen=True, extra="forbid"):
     """The verdict on one sample."""
 
     task_id: str
     sample: int
-    result: Result
+    result: SampleResult
     exception: str
 
 
@@ -94,6 +94,6 @@ class ScoreReport(Report):
     """How the score was computed, in prose."""
 
 
-def write_verdicts(verdicts: Iterable[Verdict], path: Path = VERDICTS) -> None:
+def write_verdicts(verdicts: Iterable[SampleVerdict], path: Path = VERDICTS) -> None:
     """Write one verdict a line, in the order given."""
     atomic_write(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))

@@ -94,7 +94,7 @@ class Execution(Report, extra="ignore"):
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
 
 
-class Compared(BaseModel, frozen=True):
+class ComparedHash(BaseModel, frozen=True):
     """A hash on record, and the one that was found."""
 
     what: str
@@ -103,7 +103,7 @@ class Compared(BaseModel, frozen=True):
     found: str
 
 
-class Difference(BaseModel, frozen=True):
+class DifferingFact(BaseModel, frozen=True):
     """A fact of the recorded execution that this one does not share."""
 
     fact: str
@@ -122,8 +122,8 @@ class SegmentReport(Report, extra="ignore"):
     """In a sentence."""
     from_step: int
     to_step: int
-    compared: list[Compared] = Field(default_factory=list)
+    compared: list[ComparedHash] = Field(default_factory=list)
     """In the order of steps, up to the first one that differs."""
-    differences: list[Difference] = Field(default_factory=list)
+    differences: list[DifferingFact] = Field(default_factory=list)
     seconds: float
     """Of the command, after its imports."""

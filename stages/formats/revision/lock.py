@@ -14,10 +14,10 @@ from ruamel.yaml.error import YAMLError
 from stages.formats.revision.layout import RECORDED_LOCK
 from stages.runtime.entry import UserError, first_line
 
-Entry: TypeAlias = dict[str, Any]
+LockEntry: TypeAlias = dict[str, Any]
 """Of a stage in dvc.lock: cmd, deps, params, outs."""
 
-Stages: TypeAlias = dict[str, Entry]
+Stages: TypeAlias = dict[str, LockEntry]
 
 NO_YAML = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What ruamel.yaml raises for a damaged file."""
@@ -151,7 +151,7 @@ def is_outside(path: str) -> bool:
     return Path(path).is_absolute() or ".." in Path(path).parts
 
 
-def hash_of(entry: Entry) -> str | None:
+def hash_of(entry: LockEntry) -> str | None:
     """The hash that dvc.lock has of a dependency or output."""
     return entry.get(entry.get("hash", "md5"))
 

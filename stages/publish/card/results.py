@@ -12,7 +12,7 @@ from stages.formats.evaluation.report import Evaluation, Interval
 from stages.formats.evaluation.verdicts import ScoreReport
 from stages.formats.revision.model_index import HELD_OUT, HELD_OUT_NAME, problem_set_name
 from stages.publish.card.values import FEWEST, between, drawn, interval, is_published, pass_at_k, problems_from
-from stages.publish.inputs import Inputs
+from stages.publish.inputs import CardInputs
 from stages.publish.params import PublishParams
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
@@ -23,7 +23,7 @@ METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "p
 TASK_TYPE = "text-generation"
 
 
-def metadata(params: PublishParams, inputs: Inputs) -> ModelCardData:
+def metadata(params: PublishParams, inputs: CardInputs) -> ModelCardData:
     """The card's front matter."""
     base_model = HUB_COMMIT.fullmatch(str(inputs.recorded.training.get("start_from")))
     return ModelCardData(

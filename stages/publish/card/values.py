@@ -12,7 +12,7 @@ from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.execution import Session
 from stages.formats.revision.layout import run_name, step_name
-from stages.publish.inputs import Inputs, Split, TextAmount
+from stages.publish.inputs import CardInputs, SplitSize, TextAmount
 from stages.publish.params import PublishParams
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
@@ -56,7 +56,7 @@ HARDWARE = [
 """Of the observed facts those that can change the result, with their titles."""
 
 
-def filled_card(params: PublishParams, inputs: Inputs, metadata: str, *, with_curves: bool) -> str:
+def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, with_curves: bool) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
     formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
     functions = (benchmarks, by_phase, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
@@ -114,13 +114,13 @@ def between(interval: Interval | None, count: int, digits: str = "g") -> str:
     return " to ".join(format(end, digits) for end in interval)
 
 
-def example_prompt(params: PublishParams, inputs: Inputs) -> str:
+def example_prompt(params: PublishParams, inputs: CardInputs) -> str:
     """The publisher's, else the first line of a held-out document; empty where there is neither."""
     lines = (line for sample in inputs.samples for line in sample.signature.splitlines() if line.strip())
     return params.prompt or next(lines, "")[:PROMPT_CHARACTERS].strip()
 
 
-def sizes(inputs: Inputs) -> Iterator[tuple[str, str]]:
+def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
     """What the configuration says of them; what it leaves to the architecture's default is left out."""
     yield "parameters", shown(inputs.training["parameters"])
     for title, names in ARCHITECTURE.items():
@@ -205,12 +205,12 @@ def verdict(sample: Sample) -> str:
     return "; ".join(notes) or "no grammar to check"
 
 
-def by_license(split: Split, most: int = ROWS_SHOWN) -> list[tuple[str, str, str]]:
+def by_license(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str]]:
     """Rows of a split's documents and bytes by licence."""
     return amounts({name or NO_LICENSE: amount for name, amount in split.licenses.items()}, most)
 
 
-def by_source(split: Split, most: int = ROWS_SHOWN) -> list[tuple[str, str, str, str]]:
+def by_source(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str, str]]:
     """Rows of a split's documents and bytes by source and revision, with its licences."""
     named = {f"{source} {revision}".strip(): of for (source, revision), of in split.sources.items()}
     licenses = {

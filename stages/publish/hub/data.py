@@ -11,7 +11,7 @@ from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
 from stages.publish.card.values import by_license, by_source
 from stages.publish.hub.repository import Repository
-from stages.publish.inputs import Split, read_split
+from stages.publish.inputs import SplitSize, read_split
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, name_revision, tokenizer_files
 
@@ -72,7 +72,7 @@ def data_card(params: PublishParams, repository: str) -> str:
     )
 
 
-def split_tables(title: str, split: Split) -> str:
+def split_tables(title: str, split: SplitSize) -> str:
     """One split's documents by licence and by source, the largest first."""
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
     sources = [row[:3] for row in by_source(split, most=len(split.sources))]

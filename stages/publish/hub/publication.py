@@ -19,7 +19,7 @@ from stages.publish.hub import client
 from stages.publish.hub.data import content_of, is_shard, other_repositories
 from stages.publish.hub.repository import Repository, Tree, differing
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision, Step, exported_steps, model_title, run_of_model
+from stages.publish.revision import ExportedStep, Revision, exported_steps, model_title, run_of_model
 from stages.runtime.entry import UnavailableError
 
 WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"}
@@ -72,7 +72,7 @@ def bounded(repository: Repository, size: int, call: Callable[[], client.Answer]
 
 
 def publish_model(
-    repository: Repository, revision: Revision, run: str | None, steps: Sequence[Step], gate: Gate
+    repository: Repository, revision: Revision, run: str | None, steps: Sequence[ExportedStep], gate: Gate
 ) -> Receipt:
     """The steps' commits, the model's commit, their tags, then main."""
     name = run or revision.name

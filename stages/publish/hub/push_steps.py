@@ -12,7 +12,7 @@ from stages.formats.checkpoints import all_exports, export_path, steps_to_export
 from stages.formats.revision.layout import run_branch, run_name, step_name
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
-from stages.publish.revision import Step, read_step
+from stages.publish.revision import ExportedStep, read_step
 from stages.runtime.entry import UnavailableError, UserError, run_stage
 from stages.runtime.section import read_params_file, read_section
 
@@ -68,7 +68,7 @@ def run_folder(before: set[tuple[Path, int]]) -> Path | None:
     return next((path.parents[1] for path, _ in exports() - before), None)
 
 
-def exported(folder: Path, step: int, length: int) -> Step | None:
+def exported(folder: Path, step: int, length: int) -> ExportedStep | None:
     """A step that this run of `length` steps has exported; None as long as it has not.
 
     A run of another length may have exported it: whether its weights are those of this run, publish knows in the end.
@@ -80,7 +80,7 @@ def exported(folder: Path, step: int, length: int) -> Step | None:
         return None  # training has ended, and its model holds the steps
 
 
-def push(step: Step, run: str, params: PublishParams) -> None:
+def push(step: ExportedStep, run: str, params: PublishParams) -> None:
     """Commit a step to the branch of its run, unless it is there."""
     # Two seconds of imports: not before there is a step.
     from huggingface_hub.utils.tqdm import disable_progress_bars

@@ -40,7 +40,7 @@ from stages.train.checkpoint.fingerprint import CONTINUE
 from stages.train.checkpoint.manifest import (
     DataOnlyPlanner,
     History,
-    Progress,
+    TrainingProgress,
     content_sha256,
     fault,
     misfit,
@@ -49,7 +49,7 @@ from stages.train.checkpoint.manifest import (
 )
 from stages.train.checkpoint.mirror import MIRROR, Mirror
 from stages.train.distributed.parallel import count, on_main
-from stages.train.monitoring.report import Curves
+from stages.train.monitoring.report import CurveFiles
 from stages.train.optim.optimizers import Optimizers
 from stages.train.params import TrainParams
 
@@ -70,7 +70,7 @@ class Checkpoints:
         self._lock: IO[str] | None = None
         on_main(accelerator, self._prepare)
         self._check_shared()
-        self.curves = Curves(self.folder / "curves", params.optimizer.peaks)
+        self.curves = CurveFiles(self.folder / "curves", params.optimizer.peaks)
         self._alone = accelerator.num_processes == 1
         # A group of its own: its messages must not meet those of the training.
         self._group = None if self._alone else dist.new_group(backend="gloo")
@@ -108,7 +108,7 @@ class Checkpoints:
                 "one; all machines need the project's folder on a shared file system"
             )
 
-    def save(self, progress: Progress, model: nn.Module, optimizers: Optimizers) -> None:
+    def save(self, progress: TrainingProgress, model: nn.Module, optimizers: Optimizers) -> None:
         """Begin to write a checkpoint, after the one before is done. Every process calls this."""
         self.wait()
         path = self.folder / f"step-{progress.step:08d}"
@@ -138,7 +138,7 @@ class Checkpoints:
             return False
         return True
 
-    def _finish(self, staged: "Future[Any]", partial_path: Path, path: Path, progress: Progress) -> None:
+    def _finish(self, staged: "Future[Any]", partial_path: Path, path: Path, progress: TrainingProgress) -> None:
         staged.result()
         if not self.accelerator.is_main_process:
             return
@@ -181,7 +181,7 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if not path.name.endswith(".partial"))
 
-    def latest(self, fits: Callable[[Progress], bool]) -> Path | None:
+    def latest(self, fits: Callable[[TrainingProgress], bool]) -> Path | None:
         """The newest intact checkpoint that fits, of those here and in the mirror. The main process chooses.
 
         Raises UserError where the mirror cannot be read and none here fits: the run would start afresh.
@@ -202,7 +202,7 @@ class Checkpoints:
 
         return on_main(self.accelerator, choose)
 
-    def _newest(self, fits: Callable[[Progress], bool], mirrored: list[str]) -> Path | None:
+    def _newest(self, fits: Callable[[TrainingProgress], bool], mirrored: list[str]) -> Path | None:
         here = {path.name for path in self._all()}
         for name in sorted({*here, *mirrored}, reverse=True):
             path = self.folder / name
@@ -215,7 +215,7 @@ class Checkpoints:
                 return path
         return None
 
-    def load(self, path: Path, model: nn.Module, optimizers: Optimizers) -> Progress:
+    def load(self, path: Path, model: nn.Module, optimizers: Optimizers) -> TrainingProgress:
         """Load a checkpoint's state into the model and the optimizers, on any number of processes.
 
         Raises UserError where it is not the state of such a model and such optimizers: their code has changed.

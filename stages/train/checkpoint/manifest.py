@@ -31,7 +31,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.hashes import file_sha256
 from stages.train.params import TrainParams
 
-MANIFEST = "manifest.json"
+CHECKPOINT_MANIFEST = "manifest.json"
 METADATA = ".metadata"
 
 ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
@@ -45,7 +45,7 @@ ALLOWED = {
 }
 
 
-class Progress(BaseModel):
+class TrainingProgress(BaseModel):
     """How far a run is: what is neither in the weights nor in the optimizer's state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -68,7 +68,7 @@ class Progress(BaseModel):
     """`Uptime.useful_seconds` of all sessions until here."""
 
     @classmethod
-    def of(cls, params: TrainParams, step: int, training_loss: float, **carried: Any) -> "Progress":
+    def of(cls, params: TrainParams, step: int, training_loss: float, **carried: Any) -> "TrainingProgress":
         """Of a run with these parameters; `carried` are the fields that have a default."""
         names = ("max_steps", "log_every_steps", "evaluate_every_steps")
         own = {name: getattr(params, name) for name in names}
@@ -102,7 +102,7 @@ class History:
         return [spike for spike in self.spikes if spike.step <= step]
 
 
-class CheckpointManifest(Progress):
+class CheckpointManifest(TrainingProgress):
     """The content of manifest.json."""
 
     sha256: dict[str, str]
@@ -115,19 +115,19 @@ class CheckpointManifest(Progress):
     """Of the steps until this one."""
 
 
-def write_manifest(checkpoint: Path, progress: Progress, history: History, sha256: dict[str, str]) -> None:
+def write_manifest(checkpoint: Path, progress: TrainingProgress, history: History, sha256: dict[str, str]) -> None:
     """Write it: the last of a checkpoint's files."""
     sessions = history.sessions_until(progress.step)
     spikes = history.spikes_until(progress.step)
     manifest = CheckpointManifest(
         **dict(progress), sha256=sha256, sessions=sessions, contents=history.contents, spikes=spikes
     )
-    atomic_write(checkpoint / MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
+    atomic_write(checkpoint / CHECKPOINT_MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
 
 
 def read_manifest(checkpoint: Path) -> CheckpointManifest:
     """How far a checkpoint is, and how it came about. Raises OSError or ValidationError where it has no manifest."""
-    return CheckpointManifest.model_validate_json((checkpoint / MANIFEST).read_bytes())
+    return CheckpointManifest.model_validate_json((checkpoint / CHECKPOINT_MANIFEST).read_bytes())
 
 
 def fault(checkpoint: Path) -> str:
@@ -135,7 +135,7 @@ def fault(checkpoint: Path) -> str:
     try:
         manifest = read_manifest(checkpoint)
     except (OSError, ValidationError):
-        return f"it has no complete {MANIFEST}"
+        return f"it has no complete {CHECKPOINT_MANIFEST}"
     for name in sorted({METADATA, *manifest.sha256}):
         file = checkpoint / name
         if not file.is_file() or file_sha256(file) != manifest.sha256.get(name):

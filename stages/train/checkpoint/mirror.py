@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UnavailableError, UserError
-from stages.train.checkpoint.manifest import MANIFEST, Progress, fault, read_manifest
+from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, TrainingProgress, fault, read_manifest
 
 MIRROR = "PARROTFLOW_MIRROR"
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
@@ -48,7 +48,7 @@ class Mirror:
             return
         try:
             self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
-            for file in sorted(path.iterdir(), key=lambda file: (file.name == MANIFEST, file.name)):
+            for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
                 self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
             for old in self._names():
                 if old < path.name:
@@ -65,18 +65,18 @@ class Mirror:
         with self._reading():
             return self._names()
 
-    def pull(self, path: Path, fits: Callable[[Progress], bool]) -> bool:
+    def pull(self, path: Path, fits: Callable[[TrainingProgress], bool]) -> bool:
         """Download the checkpoint of this name to `path` if it is intact and fits, in place of what is there.
 
         Raises UserError where the credentials are refused, UnavailableError where the mirror cannot be read otherwise.
         """
         there, fetched = f"{self._run}/{path.name}", path.with_name(f"{path.name}.partial")
         with self._reading():
-            if not self._files.exists(f"{there}/{MANIFEST}"):
+            if not self._files.exists(f"{there}/{CHECKPOINT_MANIFEST}"):
                 return False
             fetched.mkdir(parents=True, exist_ok=True)
             try:
-                self._files.get_file(f"{there}/{MANIFEST}", str(fetched / MANIFEST))
+                self._files.get_file(f"{there}/{CHECKPOINT_MANIFEST}", str(fetched / CHECKPOINT_MANIFEST))
                 with suppress(ValidationError):  # which `fault` names
                     if not fits(read_manifest(fetched)):
                         return False  # before the rest is downloaded, which may be large

@@ -18,7 +18,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import CONTINUE, IDENTITY, changes_since, why_afresh
-from stages.train.checkpoint.manifest import Progress
+from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.distributed.parallel import on_main
 from stages.train.model.loss import CausalLoss
@@ -29,7 +29,7 @@ from stages.train.optim.optimizers import Optimizers
 class Start:
     """Where a run starts."""
 
-    progress: Progress
+    progress: TrainingProgress
     continued_from: str | None = None
     """The fingerprint of the run with other code whose checkpoint it is."""
 
@@ -45,7 +45,7 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
     params, accelerator = checkpoints.params, checkpoints.accelerator
     refused: list[str] = []
 
-    def fits(progress: Progress, of: Checkpoints = checkpoints) -> bool:
+    def fits(progress: TrainingProgress, of: Checkpoints = checkpoints) -> bool:
         if reason := why_not(progress, checkpoints, of):
             refused.append(reason)
         return not reason
@@ -64,7 +64,7 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
             accelerator.print(f"starting afresh, {reason}")
         if accelerator.is_main_process:
             checkpoints.curves.restart()
-        return Start(Progress.of(params, 0, math.nan))
+        return Start(TrainingProgress.of(params, 0, math.nan))
     progress = checkpoints.load(path, model, optimizers)
     accelerator.print(f"continuing at step {progress.step} of {params.max_steps}, from {path}")
     if crossed:
@@ -77,7 +77,7 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
     return Start(progress, crossed.folder.name if crossed else None)
 
 
-def why_not(progress: Progress, own: Checkpoints, of: Checkpoints) -> str:
+def why_not(progress: TrainingProgress, own: Checkpoints, of: Checkpoints) -> str:
     """Why a run cannot continue from a checkpoint `of` another one or of its own; empty where it can."""
     params, shared = own.params, own.shared_steps(progress.max_steps)
     if progress.step > shared:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.splits import TRAIN
-from stages.formats.tokens import MANIFEST, TOKENS, Manifest, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
@@ -51,7 +51,7 @@ def tokens_of_corpus(values: dict[str, Any]) -> int | None:
     """Of the train split, if it was made of the same corpus as `values` ask for."""
     now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
     same = all(values.get(name) == now.get(name) for name in DATA_SECTIONS)
-    return TokenStore(TOKENS / TRAIN).manifest.tokens if same and (TOKENS / TRAIN / MANIFEST).is_file() else None
+    return TokenStore(TOKENS / TRAIN).manifest.tokens if same and (TOKENS / TRAIN / STORE_MANIFEST).is_file() else None
 
 
 class Dial:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from stages.formats.splits import TRAIN
-from stages.formats.tokens import MANIFEST, TOKENS, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.entry import run_stage
 from stages.runtime.environment import STAGES_TO_DO
 from stages.runtime.section import read_section
@@ -33,7 +33,7 @@ def lines(params: TrainParams) -> Iterator[str]:
     """
     if params.mixture is None:
         return
-    if MAKES_TOKENS in os.environ.get(STAGES_TO_DO, "").split() or not (TOKENS / TRAIN / MANIFEST).is_file():
+    if MAKES_TOKENS in os.environ.get(STAGES_TO_DO, "").split() or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
         yield f"mixture: not known before `{MAKES_TOKENS}` has run"
         return
     order = open_order(TokenStore(TOKENS / TRAIN), params)

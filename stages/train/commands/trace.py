@@ -21,7 +21,7 @@ from stages.formats.reports import read_json
 from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
 from stages.formats.revision.provenance import Provenance
 from stages.formats.splits import TRAIN
-from stages.formats.tokens import MANIFEST, TOKENS, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_params_file, read_section
@@ -114,12 +114,12 @@ def trained_order(model: Path = MODEL, tokens: Path = TRAINING_TOKENS) -> DataOr
         return DataOrder.model_validate(params.model_dump(include=set(DataOrder.model_fields)))
     if provenance and provenance.files.get(TRAINING_RUN) != file_sha256(recorded):
         raise UserError(f"{recorded}: not the file that was published ({PROVENANCE}); fetch the revision again")
-    values, manifest = read_json(recorded), tokens / MANIFEST
+    values, manifest = read_json(recorded), tokens / STORE_MANIFEST
     if not manifest.is_file() or values["tokens_sha256"] != file_sha256(manifest):
         commit = f"`git checkout {provenance.git.commit}`, then " if provenance and provenance.git else ""
         raise UserError(
             f"{tokens}: {'not' if manifest.is_file() else 'does not exist, so not'} the tokens that {model}/ was "
-            f"trained on (their {MANIFEST} has the sha256 {values['tokens_sha256']}); {commit}"
+            f"trained on (their {STORE_MANIFEST} has the sha256 {values['tokens_sha256']}); {commit}"
             "`dvc checkout data/tokens` brings back those of a commit if the cache has them, "
             "`dvc repro tokenize` computes them; --tokens names "
             "another folder"

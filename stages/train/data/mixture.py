@@ -21,14 +21,14 @@ from stages.runtime.section import Section
 OTHERS = "*"
 """All sources without a weight of their own, taken as one."""
 
-Weights: TypeAlias = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+SourceWeights: TypeAlias = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
 
 
 def _is_positive(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _some_weight(weights: Weights) -> Weights:
+def _some_weight(weights: SourceWeights) -> SourceWeights:
     if not any(weights.values()):
         raise ValueError("no source has a weight above 0")
     return weights
@@ -39,7 +39,7 @@ class Phase(Section):
 
     after: int | float
     """The steps after this one: a number of steps, or a share of `max_steps` (0.8: the last fifth)."""
-    weights: Weights
+    weights: SourceWeights
     """As `Mixture.weights`."""
 
     _has_some_weight = field_validator("weights")(_some_weight)
@@ -60,7 +60,7 @@ class Phase(Section):
 class Mixture(Section):
     """Which share of the tokens each source gives."""
 
-    weights: Weights
+    weights: SourceWeights
     """Source -> weight; only their ratios count. 0, or no weight: no document of that source is trained on."""
     weighting: Literal["shares", "upsampling"]
     """shares: of the tokens that are trained on. upsampling: of how often a source is read, so that 1 for each is the
@@ -97,7 +97,7 @@ class Mixture(Section):
         return self
 
     @property
-    def all_weights(self) -> list[Weights]:
+    def all_weights(self) -> list[SourceWeights]:
         """Those of the start and of each phase."""
         return [self.weights, *(phase.weights for phase in self.phases)]
 

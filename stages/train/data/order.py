@@ -15,7 +15,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.train.data.batches import BatchParams, rows_before, rows_of_step
 from stages.train.data.draws import Draws, Ratios, whole_numbers
-from stages.train.data.mixture import OTHERS, Mixture, Weights
+from stages.train.data.mixture import OTHERS, Mixture, SourceWeights
 from stages.train.data.packing import Integers, PackingIndex, Strategy, open_packing
 from stages.train.data.sources import MixedRows, SourceRows, document_sources, open_mixed_rows
 
@@ -115,7 +115,7 @@ def mixed_order(params: OrderParams, mixture: Mixture, rows: MixedRows) -> Mixed
     return MixedOrder(params.seed, rows.sources, rows.left_out, Draws(starts, tuple(ratios)), tuple(shares))
 
 
-def shares_asked(mixture: Mixture, weights: Weights, sources: tuple[SourceRows, ...]) -> tuple[float, ...]:
+def shares_asked(mixture: Mixture, weights: SourceWeights, sources: tuple[SourceRows, ...]) -> tuple[float, ...]:
     """The share of the tokens that some weights ask of each source; together 1."""
     size = {one.name: one.targets if mixture.weighting == "upsampling" else 1 for one in sources}
     asked = [weights.get(one.name, 0) * size[one.name] for one in sources]

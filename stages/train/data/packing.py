@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stages.formats.tokens import MANIFEST, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TokenStore
 from stages.runtime.cache import cache_key, cached
 from stages.runtime.hashes import file_sha256
 from stages.train.data.best_fit import best_fit
@@ -72,7 +72,7 @@ def open_packing(store: TokenStore, sequence_length: int, strategy: Strategy) ->
     """
     if store.manifest.documents < KEPT_FROM_DOCUMENTS or strategy == "concatenate":
         return build_packing(store, sequence_length, strategy)
-    key = cache_key(file_sha256(store.folder / MANIFEST), str(sequence_length), strategy)
+    key = cache_key(file_sha256(store.folder / STORE_MANIFEST), str(sequence_length), strategy)
     folder = cached(CACHE_NAME, key, partial(_write, store, sequence_length, strategy))
     return PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.formats.tokens import MANIFEST, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TokenStore
 from stages.runtime.cache import cache_key, cached
 from stages.runtime.hashes import file_sha256
 from stages.train.data.mixture import OTHERS, Mixture
@@ -67,7 +67,7 @@ def open_mixed_rows(store: TokenStore, sequence_length: int, strategy: Strategy,
     if store.manifest.documents < KEPT_FROM_DOCUMENTS:
         return pack_sources(store, sequence_length, strategy, mixture)
     names = json.dumps([mixture.sources, sorted(mixture.named)])
-    key = cache_key(file_sha256(store.folder / MANIFEST), str(sequence_length), strategy, names)
+    key = cache_key(file_sha256(store.folder / STORE_MANIFEST), str(sequence_length), strategy, names)
     folder = cached(CACHE_NAME, key, partial(_write, store, sequence_length, strategy, mixture))
     index = PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
     *sources, left_out = (SourceRows(**source) for source in json.loads((folder / SOURCES).read_bytes()))

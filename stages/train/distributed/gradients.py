@@ -19,17 +19,17 @@ from stages.train.params import TrainParams
 
 Gradients = list[Tensor]
 
-Losses = Tensor
+StepLosses = Tensor
 """(2,): as `CausalLoss` returns them, divided by the targets of the step's global batch."""
 
 
 class GradientSum(Protocol):
     """The gradients of one step."""
 
-    def add(self, losses: Callable[[], Losses], is_last: bool) -> None:
+    def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
         """Forward and backward of a micro-batch; `is_last`: of this process's ones."""
 
-    def finish(self, asked_to_stop: Tensor) -> tuple[Losses, Tensor]:
+    def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
         """Leave the sum over all processes in the parameters' `grad`.
 
         Returns the losses of the global batch, and the sum of the votes: one exchange serves both.
@@ -50,7 +50,7 @@ class BackendSum:
         self.accelerator = accelerator
         self.losses = torch.zeros(2, device=accelerator.device)
 
-    def add(self, losses: Callable[[], Losses], is_last: bool) -> None:
+    def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
         """Gradients are exchanged once per step, in the last backward pass."""
         with exchange_gradients(self.model, enabled=is_last):
             part = losses()
@@ -58,7 +58,7 @@ class BackendSum:
             torch.autograd.backward(part.sum() * self.accelerator.num_processes)
         self.losses += part.detach()
 
-    def finish(self, asked_to_stop: Tensor) -> tuple[Losses, Tensor]:
+    def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
         """The gradients are summed by now."""
         reduced = self.accelerator.reduce(torch.cat([self.losses, asked_to_stop]), "sum")
         return reduced[:2], reduced[2]
@@ -72,7 +72,7 @@ class TreeSum:
         self.accelerator = accelerator
         self.tree = BinaryTree()
 
-    def add(self, losses: Callable[[], Losses], is_last: bool) -> None:
+    def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
         """Its losses are a leaf of the tree like its gradients."""
         part = losses()
         torch.autograd.backward(part.sum())
@@ -80,7 +80,7 @@ class TreeSum:
         for parameter in self.trained:
             parameter.grad = None
 
-    def finish(self, asked_to_stop: Tensor) -> tuple[Losses, Tensor]:
+    def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
         """Sum the subtrees of all processes."""
         *gradients, losses = sum_over_processes(self.tree.result())
         for parameter, gradient in zip(self.trained, gradients, strict=True):

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.runtime.entry import UserError
 from stages.train.distributed.parallel import blocks
-from stages.train.forecast.tracker import MemoryTracker, Part
+from stages.train.forecast.tracker import MemoryPart, MemoryTracker
 from stages.train.model.attention import (
     mask_documents_where_needed,
     may_use_document_kernel,
@@ -33,7 +33,7 @@ from stages.train.model.loss import SWITCH, CausalLoss
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 
-PARTS: tuple[Part, ...] = ("weights", "gradients", "optimizer", "activations", "loss")
+PARTS: tuple[MemoryPart, ...] = ("weights", "gradients", "optimizer", "activations", "loss")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Process:
 class Memory:
     """Bytes at the moment of a step when they are most."""
 
-    parts: Counter[Part]
+    parts: Counter[MemoryPart]
     """Without `activations` and `loss` where the model cannot be run without values."""
     reason: str = ""
     """Why it cannot be."""
@@ -79,7 +79,7 @@ def memory_of_step(params: TrainParams, config: PreTrainedConfig, process: Proce
                 f"params.yaml: train.model: cannot build `{config.model_type}`: {one_line(error)}"
             ) from None
         model.train()
-        step = Step(model, params, process)
+        step = FakeStep(model, params, process)
         with step.tracker:
             state = step.create_state()
             try:
@@ -89,7 +89,7 @@ def memory_of_step(params: TrainParams, config: PreTrainedConfig, process: Proce
     return Memory(step.shared_out(parts))
 
 
-class Step:
+class FakeStep:
     """A training step of a fake model."""
 
     def __init__(self, model: PreTrainedModel, params: TrainParams, process: Process) -> None:
@@ -99,7 +99,7 @@ class Step:
         self.optimizers = build_optimizers(model, params.optimizer, params.precision)
         self.tracker = MemoryTracker()
 
-    def create_state(self) -> Counter[Part]:
+    def create_state(self) -> Counter[MemoryPart]:
         """Weights and a first update, which makes the optimizers' state; what they and the gradients take."""
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             self.tracker.count(tensor, "weights")
@@ -109,9 +109,9 @@ class Step:
         gradients = self.tracker.held["gradients"]
         with self.tracker.counting_as("optimizer"):
             self.optimizers.step(1.0)
-        return self.tracker.held + Counter[Part]({"gradients": gradients})
+        return self.tracker.held + Counter[MemoryPart]({"gradients": gradients})
 
-    def run(self) -> Counter[Part]:
+    def run(self) -> Counter[MemoryPart]:
         """A step with all of the state there; the parts at its peak."""
         if self.params.attention == "document":
             self._leave_out_document_mask()
@@ -140,10 +140,10 @@ class Step:
             self.optimizers.step(1.0)
         return self.tracker.peak
 
-    def shared_out(self, parts: Counter[Part]) -> Counter[Part]:
+    def shared_out(self, parts: Counter[MemoryPart]) -> Counter[MemoryPart]:
         """The parts of one process: sums that deterministic sums hold as well, and its shard of what is cut up."""
         weights, gradients = parts["weights"], sum(map(_bytes, self._trained()))
-        more = Counter[Part]()
+        more = Counter[MemoryPart]()
         if self.params.deterministic_micro_batch_size is not None:
             # The subtrees that are summed when the last micro-batch comes.
             more["gradients"] = gradients * int(math.log2(self.process.micro_batches))
@@ -157,7 +157,7 @@ class Step:
             more["weights"] = gathered - (weights - weights // shards)
             more["gradients"] += gathered - (parts["gradients"] - parts["gradients"] // shards)
             more["optimizer"] = parts["optimizer"] // shards - parts["optimizer"]
-        return Counter[Part]({part: parts[part] + more[part] for part in PARTS if part in parts})
+        return Counter[MemoryPart]({part: parts[part] + more[part] for part in PARTS if part in parts})
 
     def _leave_out_document_mask(self) -> None:
         if may_use_document_kernel(self.model):

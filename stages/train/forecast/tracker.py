@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-Part = Literal["weights", "gradients", "optimizer", "activations", "loss"]
+MemoryPart = Literal["weights", "gradients", "optimizer", "activations", "loss"]
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -24,12 +24,12 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.part: Part = "activations"
-        self.held: Counter[Part] = Counter()
+        self.part: MemoryPart = "activations"
+        self.held: Counter[MemoryPart] = Counter()
         """Bytes now."""
-        self.peak: Counter[Part] = Counter()
+        self.peak: Counter[MemoryPart] = Counter()
         """Bytes at the moment when their sum was largest."""
-        self._part_of: dict[int, Part] = {}
+        self._part_of: dict[int, MemoryPart] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -42,7 +42,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.count(value, self.part)
         return made
 
-    def count(self, tensor: Tensor, part: Part) -> None:
+    def count(self, tensor: Tensor, part: MemoryPart) -> None:
         """Count a tensor's storage as a part, where it is not counted yet."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
@@ -54,7 +54,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.held.total() > self.peak.total():
             self.peak = self.held.copy()
 
-    def move(self, tensor: Tensor, part: Part) -> None:
+    def move(self, tensor: Tensor, part: MemoryPart) -> None:
         """Count a tensor as another part from now on: what was an intermediate result is now a gradient."""
         storage = tensor.untyped_storage()
         before = self._part_of[storage._cdata]
@@ -63,7 +63,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.held[part] += storage.nbytes()
 
     @contextmanager
-    def counting_as(self, part: Part) -> Iterator[None]:
+    def counting_as(self, part: MemoryPart) -> Iterator[None]:
         """New tensors within are for `part`."""
         before, self.part = self.part, part
         yield

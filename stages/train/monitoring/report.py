@@ -48,7 +48,7 @@ class Reporter:
         steps: range,
         throughput: Throughput,
         uptime: Uptime,
-        curves: "Curves",
+        curves: "CurveFiles",
         accelerator: Accelerator,
     ) -> None:
         self.params = params
@@ -137,7 +137,7 @@ class ProgressLine:
         print(f"\r{text}\x1b[K" if self.live else text, flush=True)
 
 
-class Curves:
+class CurveFiles:
     """`folder/NAME.tsv` for each of `CURVE_NAMES`."""
 
     def __init__(self, folder: Path, optimizers: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.manifest import Progress
+from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import rows_before
 from stages.train.data.shares import SourceShares, shares_by_phase
 from stages.train.loop import Trainer
@@ -56,7 +56,7 @@ class TrainingReport(BaseModel):
 
 
 def write_results(
-    trainer: Trainer, progress: Progress, held_out: ValidationResult, checkpoints: Checkpoints, uptime: Uptime
+    trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult, checkpoints: Checkpoints, uptime: Uptime
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
@@ -109,7 +109,7 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
     return trainer.params.model_dump(include=names) | tokens
 
 
-def training_report(trainer: Trainer, progress: Progress, held_out: ValidationResult) -> TrainingReport:
+def training_report(trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult) -> TrainingReport:
     """The numbers of a finished run."""
     params = trainer.params
     tokens = rows_before(params, params.max_steps) * params.sequence_length

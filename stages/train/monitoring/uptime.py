@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.train.checkpoint.manifest import Progress
+from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.monitoring.throughput import Throughput
 
 STARTS = "starts"
@@ -29,7 +29,7 @@ class Uptime:
     """Useful seconds of the sessions before."""
 
     @classmethod
-    def of(cls, progress: Progress, folder: Path, began: float) -> "Uptime":
+    def of(cls, progress: TrainingProgress, folder: Path, began: float) -> "Uptime":
         """Of the session that `began` then and continues from `progress`; the run's checkpoints are in `folder`.
 
         A run that was already complete and is made longer is measured from here on: it did not wait to be continued.

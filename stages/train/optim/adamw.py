@@ -10,7 +10,7 @@ from stages.train.optim.settings import OptimizerSettings, Precision, Rate
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from stages.train.optim.optimizers import Weight
+    from stages.train.optim.optimizers import TrainedWeight
 
 
 class WithAdamW(OptimizerSettings):
@@ -23,7 +23,7 @@ class WithAdamW(OptimizerSettings):
     epsilon: Annotated[float, Field(gt=0)]
     """AdamW's denominator floor."""
 
-    def adamw(self, weights: Sequence["Weight"]) -> "Optimizer":
+    def adamw(self, weights: Sequence["TrainedWeight"]) -> "Optimizer":
         """AdamW over some weights: a group of those that are decayed and one of the others, where there are any."""
         import torch
 
@@ -51,6 +51,6 @@ class AdamW(WithAdamW):
         """One column."""
         return {"adamw": self.adamw_learning_rate}
 
-    def build(self, weights: Sequence["Weight"], precision: Precision) -> dict[str, "Optimizer"]:
+    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
         """One optimizer."""
         return {"adamw": self.adamw(weights)}

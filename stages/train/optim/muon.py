@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from stages.train.optim.optimizers import Weight
+    from stages.train.optim.optimizers import TrainedWeight
 
 ROLES = ("matrix", "experts")
 """Of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
@@ -47,7 +47,7 @@ class Muon(WithAdamW):
         """A column for each."""
         return {"adamw": self.adamw_learning_rate, "muon": self.muon_learning_rate}
 
-    def build(self, weights: Sequence["Weight"], precision: Precision) -> dict[str, "Optimizer"]:
+    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
         """Muon first, where a model has matrices for it."""
         import torch
 

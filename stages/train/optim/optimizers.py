@@ -81,7 +81,7 @@ class ByRule(torch.optim.Optimizer):
 
 
 @dataclass(frozen=True)
-class Weight:
+class TrainedWeight:
     """A trained parameter of a model, once where several names share it."""
 
     name: str
@@ -94,7 +94,7 @@ class Weight:
         return self.role in DECAYED
 
 
-def weights(model: PreTrainedModel) -> Iterator[Weight]:
+def weights(model: PreTrainedModel) -> Iterator[TrainedWeight]:
     """The model's trained parameters with their roles, in the model's order."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     output = model.get_output_embeddings()
@@ -107,7 +107,7 @@ def weights(model: PreTrainedModel) -> Iterator[Weight]:
                 role = "embedding"
             elif id(parameter) in heads:
                 role = "head"
-            yield Weight(name, parameter, role)
+            yield TrainedWeight(name, parameter, role)
 
 
 def _role(model: PreTrainedModel, name: str, parameter: nn.Parameter, experts: int | None) -> Role:

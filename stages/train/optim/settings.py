@@ -14,7 +14,7 @@ from stages.runtime.section import Section
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from stages.train.optim.optimizers import Weight
+    from stages.train.optim.optimizers import TrainedWeight
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -33,5 +33,5 @@ class OptimizerSettings(Section):
         """The peak learning rate of each of torch's optimizers that `build` makes, by its column in the curves."""
 
     @abstractmethod
-    def build(self, weights: Sequence["Weight"], precision: Precision) -> dict[str, "Optimizer"]:
+    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
         """Optimizers that train all of the weights together, by column; `precision` is of the matrix products."""

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from stages.evaluate.generate.languages import Header
 from stages.evaluate.generate.params import GenerateParams, Sampling
 from stages.evaluate.generate.texts import OpenSet, completion, header_sample, problem_requests
-from stages.evaluate.generator import Generated, Request, generate, prompt_tokens
+from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
@@ -32,7 +32,7 @@ def test_only_a_text_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_lin
     header = Header("id", "source", "path.py", 1, before="", signature="def f():")
     written = Generated(request=0, text="\n    x = 1\n    return x", ended=ended, ids=[])
 
-    request = Request(header.prompt, 0, stop_at(()), Sampling(temperature=0, top_p=1, max_new_tokens=20))
+    request = GenerationRequest(header.prompt, 0, stop_at(()), Sampling(temperature=0, top_p=1, max_new_tokens=20))
     sample = header_sample(header, request, written, params)
 
     assert (sample.body, sample.finished, sample.parses) == (body, finished, True)
@@ -44,7 +44,7 @@ def problem(prompt: str) -> Problem:
     )
 
 
-def ask(one: Problem, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[Problem, int], Request]:
+def ask(one: Problem, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[Problem, int], GenerationRequest]:
     """The first sample of a problem, with the stop strings of its language."""
     params = GenerateParams.model_validate(sections("generate")["generate"])
     asked, requests = problem_requests([OpenSet("set", None, [one])], params, tokenizer)

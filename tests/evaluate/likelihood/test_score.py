@@ -24,7 +24,7 @@ from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood import score
 from stages.evaluate.likelihood.documents import Tokens, stored_tokens
 from stages.evaluate.likelihood.score import Scorer, score_batches
-from stages.evaluate.likelihood.windows import Plan, WindowSizes
+from stages.evaluate.likelihood.windows import ScoringPlan, WindowSizes
 from stages.evaluate.model import open_model
 from stages.formats.tokens import TokenStore
 
@@ -82,7 +82,7 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
     chosen = (0, store.manifest.documents - 1)
     documents = [store.document(number) for number in chosen]
     lengths = np.array([len(document) for document in documents])
-    plan = Plan(
+    plan = ScoringPlan(
         Tokens(np.concatenate(documents), lengths, store.manifest.eos_id), WindowSizes(context_length, stride), 5
     )
 
@@ -99,7 +99,7 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
     np.testing.assert_array_equal(found_tokens, at_position[1])
 
 
-def document_nats(model: PreTrainedModel, plan: Plan) -> Floats:
+def document_nats(model: PreTrainedModel, plan: ScoringPlan) -> Floats:
     return plan.document_nats(score_batches(model, plan))
 
 
@@ -107,8 +107,8 @@ def test_the_result_does_not_hang_on_the_batch_size(project: Path) -> None:
     store = TokenStore(project / "data/tokens/validation")
     model = open_model(project / "model")
 
-    alone = document_nats(model, Plan(stored_tokens(store), WindowSizes(32, 24), 1))
-    together = document_nats(model, Plan(stored_tokens(store), WindowSizes(32, 24), 1000))
+    alone = document_nats(model, ScoringPlan(stored_tokens(store), WindowSizes(32, 24), 1))
+    together = document_nats(model, ScoringPlan(stored_tokens(store), WindowSizes(32, 24), 1000))
 
     np.testing.assert_allclose(alone, together, rtol=1e-6)
 
@@ -116,7 +116,7 @@ def test_the_result_does_not_hang_on_the_batch_size(project: Path) -> None:
 def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
+    plan = ScoringPlan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
     model = open_model(project / "model")
     scored_by: set[str] = set()
     scored = Scorer.token_losses
@@ -143,7 +143,7 @@ def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
 def test_cores_share_a_product_where_memory_has_no_room_for_a_batch_of_each(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
+    plan = ScoringPlan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
     seen: set[int] = set()
     scored = Scorer.token_losses
     monkeypatch.setattr(Scorer, "token_losses", lambda *of: seen.add(torch.get_num_threads()) or scored(*of))

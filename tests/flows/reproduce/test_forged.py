@@ -11,11 +11,11 @@ from dvc.repo import Repo
 
 from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.commands import MARK, only_reproduction_in, output
-from flows.reproduce.compare.files import Cause, ComparedStage, FieldDifference, FileDifference, Weight
-from flows.reproduce.compare.verdict import BIT_IDENTICAL, Verdict, of_one_alone, pairs, unexplained
+from flows.reproduce.compare.files import Cause, ComparedStage, DifferenceWeight, FieldDifference, FileDifference
+from flows.reproduce.compare.verdict import BIT_IDENTICAL, ReproductionVerdict, of_one_alone, pairs, unexplained
 from flows.reproduce.data import copied, pull
 from flows.reproduce.reproduction import verdict_lines
-from flows.reproduce.revision import Revision
+from flows.reproduce.revision import RecordedRevision
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.layout import RECORDED_PARAMS
 from stages.formats.revision.lock import is_outside
@@ -37,7 +37,7 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def make_revision(tmp_path: Path, **git: str) -> Revision:
+def make_revision(tmp_path: Path, **git: str) -> RecordedRevision:
     (tmp_path / "revision" / "record").mkdir(parents=True, exist_ok=True)
     (tmp_path / "revision" / RECORDED_PARAMS).write_text("recorded")
     state = GitState.model_validate({"commit": "a" * 40, "dirty": False, "changed": [], "untracked": 0} | git)
@@ -53,7 +53,7 @@ def make_revision(tmp_path: Path, **git: str) -> Revision:
         training=None,
         published_from={},
     )
-    return Revision("main", tmp_path / "revision", provenance, {}, None, None)
+    return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, None)
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -138,7 +138,9 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
 
 
 @pytest.mark.parametrize(("weight", "count"), [("content", 1), ("versions", 1), ("rounding", 0)])
-def test_no_interval_excuses_the_benchmark_of_the_same_weights(tmp_path: Path, weight: Weight, count: int) -> None:
+def test_no_interval_excuses_the_benchmark_of_the_same_weights(
+    tmp_path: Path, weight: DifferenceWeight, count: int
+) -> None:
     difference = FileDifference("reports/harness.json", FieldDifference("acc", "0.9", "0.5", weight=weight))
     stages = [ComparedStage("harness", "different", [], [difference])]
 
@@ -148,7 +150,7 @@ def test_no_interval_excuses_the_benchmark_of_the_same_weights(tmp_path: Path, w
 def test_an_input_that_was_changed_after_the_check_of_the_code_is_said_whatever_the_verdict() -> None:
     stage = ComparedStage("train", "identical", [Cause("data", "train.py: md5 a -> b")], [])
 
-    said = verdict_lines(Verdict(BIT_IDENTICAL, [stage], []))
+    said = verdict_lines(ReproductionVerdict(BIT_IDENTICAL, [stage], []))
 
     assert "         input: train.py: md5 a -> b" in said
 

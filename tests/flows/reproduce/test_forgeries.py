@@ -19,7 +19,7 @@ from flows.reproduce.compare.files import ComparedStage
 from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
 from flows.reproduce.fetch import check_signature
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import Request
+from flows.reproduce.request import ReproduceOptions
 from flows.reproduce.revision import read_revision
 from stages.formats.revision.layout import (
     CARD,
@@ -132,7 +132,7 @@ def test_what_the_record_alone_contradicts_is_refused_before_anything_runs(
 
     assert named in {fault.path for fault in verify_files(forger.folder)}
     with pytest.raises(UserError, match="is damaged: "):
-        reproduce(Request("main", segment="2"))
+        reproduce(ReproduceOptions("main", segment="2"))
     assert not Path(".parrotflow").exists()
 
 
@@ -188,7 +188,7 @@ def rebuilt(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(project)
         with (work.parent / "said").open("w") as said, redirect_stdout(said):
-            assert reproduce(Request("published/tiny", folder=work)) == 0
+            assert reproduce(ReproduceOptions("published/tiny", folder=work)) == 0
     return work / "checkout"
 
 

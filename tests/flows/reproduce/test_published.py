@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import Request
+from flows.reproduce.request import ReproduceOptions
 from stages.formats.revision.layout import RECORDED_LOCK
 
 
@@ -17,7 +17,7 @@ def test_a_segment_of_a_published_training_is_bit_identical(
     shutil.copytree(up_to_date, project, symlinks=True)
     monkeypatch.chdir(project)
 
-    assert reproduce(Request("published/tiny", segment="2", folder=tmp_path / "work")) == 0
+    assert reproduce(ReproduceOptions("published/tiny", segment="2", folder=tmp_path / "work")) == 0
 
     said = capfd.readouterr().out
     assert "restored: collect, clean, tokenizer, tokenize" in said

@@ -17,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import Request
+from flows.reproduce.request import ReproduceOptions
 from stages.formats.revision.layout import (
     EVALUATION,
     EVALUATION_RECEIPT,
@@ -78,7 +78,7 @@ def git_state(revision: Path) -> GitState:
 def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_nothing_more_to_compute(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    request = Request(str(revision), yes=True, source=str(project))
+    request = ReproduceOptions(str(revision), yes=True, source=str(project))
 
     assert reproduce(request) == 0
     said = capfd.readouterr().out
@@ -98,7 +98,10 @@ def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing
 ) -> None:
     python = Path(os.path.relpath(sys.executable))
     assert (
-        reproduce(Request(str(revision), yes=True, source=str(project), python=python, set=["OMP_NUM_THREADS=7"])) == 0
+        reproduce(
+            ReproduceOptions(str(revision), yes=True, source=str(project), python=python, set=["OMP_NUM_THREADS=7"])
+        )
+        == 0
     )
 
     said = capfd.readouterr().out
@@ -135,7 +138,7 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
     seal(revision, git_state(revision), source)
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(Request("main", yes=True, source=str(project), folder=tmp_path / "work")) == 0
+    assert reproduce(ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work")) == 0
 
     assert "\nbit-identical: " in capfd.readouterr().out
     assert not (tmp_path / "work/checkout/notes.txt").exists()
@@ -161,7 +164,7 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     execution["sessions"][0]["versions"]["numpy"] = "1.0.1"
     (revision / EXECUTION).write_text(json.dumps(execution))
     seal(revision, git_state(revision))
-    reproduce(Request(str(revision), yes=True, source=str(project), this_environment=True))
+    reproduce(ReproduceOptions(str(revision), yes=True, source=str(project), this_environment=True))
 
     said = capfd.readouterr().out
     assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
@@ -177,7 +180,7 @@ def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(
     seal(revision, git_state(revision))
 
     with pytest.raises(UserError, match=r"(?s)pip install .*\n.*No matching distribution found for no-such-library==1"):
-        reproduce(Request(str(revision), yes=True, source=str(project)))
+        reproduce(ReproduceOptions(str(revision), yes=True, source=str(project)))
 
 
 def test_a_damaged_file_ends_it_by_name(revision: Path) -> None:
@@ -185,7 +188,7 @@ def test_a_damaged_file_ends_it_by_name(revision: Path) -> None:
         file.write(b"x")
 
     with pytest.raises(UserError, match=r"is damaged: model\.safetensors: differs from what was published"):
-        reproduce(Request(str(revision)))
+        reproduce(ReproduceOptions(str(revision)))
 
 
 def forge(revision: Path, file: str) -> None:
@@ -200,7 +203,7 @@ def test_a_forged_evaluation_with_fitting_hashes_contradicts_the_recorded_pipeli
     seal(revision, git_state(revision))
 
     with pytest.raises(UserError, match=r"evaluation\.json: is not what the pipeline made: .*\(stage evaluate\)"):
-        reproduce(Request(str(revision)))
+        reproduce(ReproduceOptions(str(revision)))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
     (revision / RECORDED_LOCK).write_text(lock.replace(before, after))
     seal(revision, git_state(revision))
 
-    assert reproduce(Request(str(revision), yes=True, source=str(project))) == 1
+    assert reproduce(ReproduceOptions(str(revision), yes=True, source=str(project))) == 1
 
     said = capfd.readouterr().out
     assert "\nnot reproduced: " in said
@@ -246,7 +249,7 @@ def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revis
     subprocess.run(["git", "init", "-q", str(tmp_path / "empty")], check=True)
 
     with pytest.raises(UserError, match=rf"commit {git_state(revision).commit} was not found in {tmp_path}/empty"):
-        reproduce(Request(str(revision), yes=True, source=str(tmp_path / "empty")))
+        reproduce(ReproduceOptions(str(revision), yes=True, source=str(tmp_path / "empty")))
 
 
 def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> None:
@@ -260,11 +263,11 @@ def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> N
     seal(revision, git_state(revision))
 
     with pytest.raises(UserError, match=r"stages/train/__main__\.py is modified: it is not as stage train read it"):
-        reproduce(Request(str(revision), yes=True, source=str(project)))
+        reproduce(ReproduceOptions(str(revision), yes=True, source=str(project)))
     shutil.rmtree(code.parent)
     seal(revision, git_state(revision), left_out=[LeftOut(path="code/train.json", reason="was edited")])
     with pytest.raises(UserError, match=r"code/train\.json is modified: it is not as stage train read it"):
-        reproduce(Request(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
+        reproduce(ReproduceOptions(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
 
 
 def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:
@@ -331,14 +334,14 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     write_revision(mine, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(Request("main", yes=True, source=str(mine))) == 0
+    assert reproduce(ReproduceOptions("main", yes=True, source=str(mine))) == 0
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
     with pytest.raises(UserError, match=r"was begun with other options"):
-        reproduce(Request("main", yes=True, source=str(mine), from_scratch=True))
+        reproduce(ReproduceOptions("main", yes=True, source=str(mine), from_scratch=True))
 
 
 def with_other_data(project: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
@@ -366,7 +369,7 @@ def test_an_input_that_changed_here_is_no_obstacle_where_what_was_made_of_it_is_
     mine, revision = with_other_data(project, tmp_path, monkeypatch)
     (mine / "corpus.txt").write_text("1.5 2.5 3.5 4.5")
     monkeypatch.chdir(mine)
-    request = Request(str(revision), yes=True, source=str(project))
+    request = ReproduceOptions(str(revision), yes=True, source=str(project))
 
     assert reproduce(request) == 0
     assert reproduce(request) == 0
@@ -389,7 +392,7 @@ def test_missing_input_data_is_named_before_an_environment_is_made(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(UserError, match=r"corpus\.txt \(DVC's md5 .*, 11 bytes\): this input is neither"):
-        reproduce(Request("main", yes=True, source=str(project), folder=tmp_path / "work"))
+        reproduce(ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work"))
 
     assert not (tmp_path / "work/venv").exists()
 
@@ -402,10 +405,10 @@ def test_input_data_that_is_nowhere_is_named_with_its_hash_and_can_be_supplied(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(UserError, match=rf"corpus\.txt \(DVC's md5 {md5}, 11 bytes\): this input is neither"):
-        reproduce(Request("main", yes=True, source=str(project)))
+        reproduce(ReproduceOptions("main", yes=True, source=str(project)))
     with pytest.raises(UserError, match=r"does not hold it with the recorded content"):
-        reproduce(Request("main", yes=True, source=str(project), data=project))
-    assert reproduce(Request("main", yes=True, source=str(project), data=mine)) == 0
+        reproduce(ReproduceOptions("main", yes=True, source=str(project), data=project))
+    assert reproduce(ReproduceOptions("main", yes=True, source=str(project), data=mine)) == 0
 
     said = capfd.readouterr().out
     assert f"corpus.txt: from {mine}" in said

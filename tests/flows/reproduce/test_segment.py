@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.segment import EXIT_DIFFERENT, EXIT_EQUAL, Segment, judged_segment
+from flows.reproduce.segment import EXIT_DIFFERENT, EXIT_EQUAL, RecordedSegment, judged_segment
 from stages.formats.revision.execution import SegmentReport
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
-SEGMENT = Segment(3, 6)
+SEGMENT = RecordedSegment(3, 6)
 
 
 @pytest.mark.parametrize("content", [None, "{}"])

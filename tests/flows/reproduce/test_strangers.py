@@ -12,7 +12,7 @@ import pytest
 from flows.reproduce.environment import Machine, interpreter_for, require_pins
 from flows.reproduce.fetch import keep
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import Request
+from flows.reproduce.request import ReproduceOptions
 from flows.reproduce.revision import read_revision
 from stages.formats.revision.layout import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE
 from stages.formats.revision.provenance import GitState, Provenance
@@ -106,14 +106,14 @@ def test_this_projects_own_revision_runs_without_a_question_only_if_its_commit_h
     own = write_revision(mine, mine / "published/tiny/main")
     monkeypatch.chdir(mine)
 
-    assert reproduce(Request("published/tiny/main")) == 0
+    assert reproduce(ReproduceOptions("published/tiny/main")) == 0
     assert "someone else" not in capfd.readouterr().out
 
     with (own / RECORDED_PIPELINE).open("a") as file:
         file.write("# other commands\n")
     reseal(own)
     with pytest.raises(UserError, match="then give --yes"):
-        reproduce(Request("published/tiny/main", folder=tmp_path / "other"))
+        reproduce(ReproduceOptions("published/tiny/main", folder=tmp_path / "other"))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_failed_installation_does_not_show_the_password_of_an_index(
 
 def test_a_token_that_is_not_set_is_refused(revision: Path) -> None:
     with pytest.raises(UserError, match="--token NOT_SET_HERE: no such variable"):
-        reproduce(Request(str(revision), token=["NOT_SET_HERE"]))
+        reproduce(ReproduceOptions(str(revision), token=["NOT_SET_HERE"]))
 
 
 def test_a_signature_that_was_added_or_removed_since_the_first_start_counts(revision: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_an_interpreter_without_the_libraries_makes_the_environment(
     bare = tmp_path / "bare/bin/python"
 
     with pytest.raises(UserError, match="the stages did not all run"):  # they need more than that
-        reproduce(Request("main", yes=True, source=str(project), folder=tmp_path / "work", python=bare))
+        reproduce(ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work", python=bare))
 
     assert "work/venv, made from the lock" in capfd.readouterr().out
     assert (tmp_path / "work/venv/made-with").read_text() == str(bare)

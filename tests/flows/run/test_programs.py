@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan.graph import Plan, PlannedStage, State
+from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.policy import Policy, Program
 from flows.run.programs import forecasts, running_sidecar
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
@@ -120,14 +120,14 @@ def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
     assert policy.all_secrets == {"A", "B"}
 
 
-def planned(state: State, command: str, **program: object) -> PlannedStage:
+def planned(state: StageState, command: str, **program: object) -> PlannedStage:
     """A stage with a forecast."""
     policy = Policy.model_validate({"forecast": {"command": command, **program}})
     return PlannedStage("train", state, (), (), policy)
 
 
 @pytest.mark.parametrize(("state", "is_asked"), [("run", True), ("maybe", True), ("restore", False), ("clean", False)])
-def test_a_forecast_is_made_where_its_stage_may_run(state: State, is_asked: bool) -> None:
+def test_a_forecast_is_made_where_its_stage_may_run(state: StageState, is_asked: bool) -> None:
     lines = list(forecasts(Plan((planned(state, "echo an hour"),)), set(), str))
 
     assert lines == (["train:", "  an hour"] if is_asked else [])

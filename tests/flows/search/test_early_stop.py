@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.experiments.rows import Points
+from flows.experiments.rows import CurvePoints
 from flows.search.trials import EarlyStop
 
-CURVES: list[Points] = [[(0.25, 5.0), (0.5, 4.0), (1.0, final)] for final in (1.0, 2.0, 3.0)]
+CURVES: list[CurvePoints] = [[(0.25, 5.0), (0.5, 4.0), (1.0, final)] for final in (1.0, 2.0, 3.0)]
 
 
 def rule(quantile: float = 0.5, *, after: float = 0.5, lower: bool = True) -> EarlyStop:
@@ -34,7 +34,7 @@ def test_a_run_is_stopped_at_the_first_point_where_its_best_value_is_worse_than_
         [],
     ],
 )
-def test_a_run_goes_on_before_the_share_while_it_is_as_good_and_at_its_end(points: Points) -> None:
+def test_a_run_goes_on_before_the_share_while_it_is_as_good_and_at_its_end(points: CurvePoints) -> None:
     assert rule().stopped(points) is None
 
 

@@ -5,12 +5,12 @@ from rich.console import Console
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run
-from flows.run.outcome import Result, StageEnded, StageOutcome, StageStarted
+from flows.run.outcome import StageEnded, StageOutcome, StageResult, StageStarted
 from flows.search.proposals import ProposedCell
 from flows.sweep.live import Live
 
 
-def ended(cell: str, result: Result, message: str) -> StageEnded:
+def ended(cell: str, result: StageResult, message: str) -> StageEnded:
     stage = f"{cell}/train"
     return StageEnded(stage, StageOutcome(stage, result, 1.0, message))
 
@@ -24,7 +24,7 @@ def test_a_run_that_is_stopped_early_has_not_failed_and_a_search_has_no_seeds(
     }
     live = Live("search toy", cells, [f"{cell}/train" for cell in cells], known=0)
 
-    ends: list[tuple[str, Result, str]] = [
+    ends: list[tuple[str, StageResult, str]] = [
         ("a", "stopped", "worse than the median"),
         ("b", "failed", "error: no luck"),
     ]

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from stages.train.monitoring.report import Curves
+from stages.train.monitoring.report import CurveFiles
 from stages.train.params import TrainParams
 from tests.train.small_run import params
 
 
 def test_a_run_that_continues_takes_the_curves_of_its_checkpoint(tmp_path: Path) -> None:
     """The live file lost its end in a power failure: the checkpoint's copy counts, half a line does not."""
-    curves, checkpoint = Curves(tmp_path / "live", ["adamw"]), tmp_path / "checkpoint"
+    curves, checkpoint = CurveFiles(tmp_path / "live", ["adamw"]), tmp_path / "checkpoint"
     checkpoint.mkdir()
     curves.restart()
     for step in (5, 10, 15):
@@ -29,7 +29,7 @@ def test_the_learning_rate_has_a_column_for_each_optimizer_that_trains(tmp_path:
         ("adamw", ["step\tadamw", "5\t0.003"]),
     ):
         peaks = TrainParams.model_validate(params(**rates, optimizer__name=name)).optimizer.peaks
-        curves = Curves(tmp_path / name, peaks)
+        curves = CurveFiles(tmp_path / name, peaks)
         curves.restart()
         curves.append("learning_rate", 5, *peaks.values())
         assert (tmp_path / name / "learning_rate.tsv").read_text().splitlines() == lines

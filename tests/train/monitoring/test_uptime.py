@@ -7,7 +7,7 @@ import pytest
 
 from stages.formats.reports import read_json
 from stages.train import worker
-from stages.train.checkpoint.manifest import Progress
+from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.loop import StopSignal
 from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.uptime import Uptime
@@ -15,8 +15,8 @@ from stages.train.params import TrainParams
 from tests.train.small_run import params, run_workers, write_project
 
 
-def progress(step: int, **carried: object) -> Progress:
-    return Progress.of(TrainParams.model_validate(params()), step, 1.0, **carried)
+def progress(step: int, **carried: object) -> TrainingProgress:
+    return TrainingProgress.of(TrainParams.model_validate(params()), step, 1.0, **carried)
 
 
 def test_what_lasts_is_useful_and_all_else_since_the_first_start_is_lost(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UnavailableError, UserError
-from stages.runtime.environment import STAGES_TO_DO
+from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, STAGES_TO_DO, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan

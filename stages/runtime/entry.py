@@ -14,6 +14,9 @@ from typing import overload
 STATE_DIR = Path(".parrotflow")
 """What runs leave on this machine, in the project's folder; it is not shared."""
 
+STAGES_TO_DO = "PARROTFLOW_STAGES_TO_DO"
+"""Names with spaces between: the stages that are not up to date, for a stage's preflight and forecast."""
+
 EXIT_USER_ERROR = 2
 """The input or the parameters are wrong: a retry cannot help."""
 

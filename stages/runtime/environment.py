@@ -8,9 +8,6 @@ from collections.abc import Mapping
 
 PREFIX = "PARROTFLOW_"
 
-STAGES_TO_DO = "PARROTFLOW_STAGES_TO_DO"
-"""Names with spaces between: the stages that are not up to date, for a stage's preflight and forecast."""
-
 VARIABLES = {
     "PARROTFLOW_LAUNCH": (
         "your `accelerate config`, else `one_gpu` or `cpu`",
@@ -101,7 +98,7 @@ OF_LIBRARIES = {
 SET_BY_STAGES = {
     "PARROTFLOW_LAUNCH_SETTINGS",
     "PARROTFLOW_SEGMENT",
-    STAGES_TO_DO,
+    "PARROTFLOW_STAGES_TO_DO",
     "PARROTFLOW_SUPERVISION",
     "PARROTFLOW_TRAIN_SECTION",
 }

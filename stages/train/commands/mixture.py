@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
-from stages.runtime.entry import run_stage
-from stages.runtime.environment import STAGES_TO_DO
+from stages.runtime.entry import STAGES_TO_DO, run_stage
 from stages.runtime.section import read_section
 from stages.train.data.order import open_order
 from stages.train.data.shares import check_repetition, describe

@@ -106,10 +106,11 @@ class EvaluationReceipt(Report):
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
     """Of the libraries that compute a loss."""
-    precision: str
+    precision: str | None = None
     """`evaluate.precision`: of the matrix products where a GPU has scored; a CPU computes in fp32 always."""
-    bootstrap_resamples: int
-    bootstrap_seed: int
+    bootstrap_resamples: int | None = None
+    bootstrap_seed: int | None = None
+    """Revisions of older versions have none of the three."""
 
 
 class PublishedIntervals(BaseModel):

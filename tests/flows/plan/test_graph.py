@@ -231,7 +231,6 @@ def test_several_dvc_yaml_files_are_one_graph(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(folder)
 
     assert plan("more/dvc.yaml")["more/dvc.yaml:copy"].upstream == ("join",)
-    assert make_plan(["more/dvc.yaml"]).dvc_files == ["dvc.yaml", "more/dvc.yaml"]
     assert plan("left", downstream=True).keys() == {"left", "join", "more/dvc.yaml:copy"}
 
 

@@ -37,7 +37,7 @@ def run_forked(
         _log_there()
         code: object = 1
         try:
-            code = main()
+            code = main() if program == DVC else _imported_anew()
         except SystemExit as ended:
             code = ended.code
         except BaseException:
@@ -56,6 +56,14 @@ def run_forked(
     )
     said, errors = process.communicate(timeout=500)
     return subprocess.CompletedProcess([program, *arguments], process.returncode, said, errors)
+
+
+def _imported_anew() -> object:
+    """`parrotflow` with the code of this project: this process may have read filters and sources of another one."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("flows", "stages", "filters", "sources"):
+            del sys.modules[name]
+    return _parrotflow_main()()
 
 
 def _log_there() -> None:

@@ -106,6 +106,7 @@ def test_a_change_reruns_what_it_affects_and_nothing_else(row: Row, up_to_date: 
     row.make(folder)
 
     why = run_forked(PARROTFLOW, ["why", "--json"], folder, environment(folder, **row.variables))
+    assert why.returncode == 0, why.stderr
     plan = json.loads(why.stdout)
     ran = repro(folder, **row.variables)
 

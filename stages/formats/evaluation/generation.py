@@ -149,8 +149,8 @@ class Receipts(BaseModel, frozen=True, extra="forbid"):
     seed: int
     """Of the stage; each sample's own is in its row."""
     width: int
-    prompts_cut: int
-    """Texts of whose prompt the model read only the end, as it reads no more."""
+    prompts_cut: int | None = None
+    """Texts of whose prompt the model read only the end, as it reads no more; null in reports of earlier versions."""
     sampling: dict[str, dict[str, int | float]]
     """Headers, problems -> temperature, top_p, max_new_tokens."""
     versions: dict[str, str]

@@ -37,7 +37,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from stages.evaluate import generator, sampling, side_by_side
+from stages.evaluate import generator, rows, side_by_side
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
@@ -427,7 +427,7 @@ def test_a_gpu_draws_the_same_from_the_same_probabilities(monkeypatch: pytest.Mo
     uniforms = np.random.default_rng(1).random(16)
     drawn = draw(logits, 0.8, top_p, uniforms)
 
-    monkeypatch.setattr(sampling, "_on_host", sampling._on_device)
+    monkeypatch.setattr(rows, "_on_host", rows._on_device)
 
     assert draw(logits, 0.8, top_p, uniforms) == drawn
 

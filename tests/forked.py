@@ -8,11 +8,21 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 DVC = "dvc"
 PARROTFLOW = "parrotflow"
+
+IMPORTED = {
+    DVC: ("dvc.cli", "dvc.commands.repro", "dvc.repo"),
+    PARROTFLOW: ("flows.cli", "flows.plan.graph", "flows.plan.params", "flows.sweep.sweep"),
+}
+"""By the program: what each child finds imported with all that it uses. The first one has `main`."""
+
+OF_THE_PROJECT = ("flows", "stages", "filters", "sources")
+"""Imported by each child anew: this process may have read the filters and sources of another project."""
 
 
 def run_forked(
@@ -24,8 +34,8 @@ def run_forked(
     stderr: int = subprocess.PIPE,
 ) -> "subprocess.CompletedProcess[str]":
     """Run `dvc` or `parrotflow` with these arguments to its end."""
-    # Imported here, by the process that is forked, so that each child finds it done.
-    main = _dvc_main() if program == DVC else _parrotflow_main()
+    for name in IMPORTED[program]:
+        import_module(name)
     variables = dict(os.environ if environment is None else environment)
 
     def child() -> None:
@@ -37,7 +47,10 @@ def run_forked(
         _log_there()
         code: object = 1
         try:
-            code = main() if program == DVC else _imported_anew()
+            for name in [*sys.modules]:
+                if name.partition(".")[0] in OF_THE_PROJECT:
+                    del sys.modules[name]
+            code = import_module(IMPORTED[program][0]).main()
         except SystemExit as ended:
             code = ended.code
         except BaseException:
@@ -58,14 +71,6 @@ def run_forked(
     return subprocess.CompletedProcess([program, *arguments], process.returncode, said, errors)
 
 
-def _imported_anew() -> object:
-    """`parrotflow` with the code of this project: this process may have read filters and sources of another one."""
-    for name in [*sys.modules]:
-        if name.partition(".")[0] in ("flows", "stages", "filters", "sources"):
-            del sys.modules[name]
-    return _parrotflow_main()()
-
-
 def _log_there() -> None:
     """Let DVC's loggers be as in a process of its own: they took the streams of this one when they were imported."""
     for name in ("dvc", "dvc_objects", "dvc_data"):
@@ -74,19 +79,3 @@ def _log_there() -> None:
         for handler in logger.handlers:
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(sys.stderr if handler.level >= logging.WARNING else sys.stdout)
-
-
-def _dvc_main() -> Callable[[], object]:
-    from dvc.cli import main
-    from dvc.commands import repro  # noqa: F401
-    from dvc.repo import Repo  # noqa: F401
-
-    return lambda: main(sys.argv[1:])
-
-
-def _parrotflow_main() -> Callable[[], object]:
-    from flows.cli import main
-    from flows.plan import graph, params  # noqa: F401
-    from flows.sweep import sweep  # noqa: F401
-
-    return main

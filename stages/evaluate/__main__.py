@@ -24,7 +24,7 @@ from stages.evaluate.likelihood.report import (
 from stages.evaluate.likelihood.score import ScoredSet, score_sets
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
-from stages.formats.evaluation.compared import write_compared
+from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
@@ -48,7 +48,7 @@ def main() -> None:
     report = evaluation(measured)
     report.write()
     held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
-    write_compared("evaluate", held_out)
+    write_metrics("evaluate", held_out)
     evaluation_receipt(ours, models, bootstrap, params.precision).write()
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from stages.collect.located import LocatedFile, find
-from stages.collect.opening import decompressed, opened
+from stages.collect.opening import COMPRESSED, decompressed, opened
 from stages.collect.source_kinds import TOO_LARGE, Bytes, Fields, FileSource, Names, Reading, SourceItem
 from stages.collect.sources.archives import Archives
 from stages.collect.sources.files import Files, text_items, why_no_text
@@ -13,13 +13,13 @@ from stages.collect.sources.tables import Parquet
 from stages.collect.sources.text_rows import Csv, Jsonl, lines, longest_line
 from stages.formats.reports import parse_json
 
-COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst")
+MAYBE_COMPRESSED = ("", *COMPRESSED)
 
 ENDINGS: dict[str, tuple[str, ...]] = {
-    "jsonl": tuple(f".{name}{end}" for name in ("jsonl", "ndjson") for end in COMPRESSED),
-    "csv": tuple(f".csv{end}" for end in COMPRESSED),
+    "jsonl": tuple(f".{name}{end}" for name in ("jsonl", "ndjson") for end in MAYBE_COMPRESSED),
+    "csv": tuple(f".csv{end}" for end in MAYBE_COMPRESSED),
     "parquet": (".parquet",),
-    "archives": (".zip", ".tgz", ".tbz2", ".txz", *(f".tar{end}" for end in COMPRESSED)),
+    "archives": (".zip", ".tgz", ".tbz2", ".txz", *(f".tar{end}" for end in MAYBE_COMPRESSED)),
 }
 """Kind -> how the names of its files end, whatever the case; all other files are text."""
 

@@ -14,8 +14,8 @@ from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
-from stages.formats.evaluation.compared import write_compared
 from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
+from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.splits import TRAIN, VALIDATION
@@ -63,7 +63,7 @@ def main() -> None:
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))
     report.write()
-    write_compared("generate", {"parsed": report.samples.parsed_share})
+    write_metrics("generate", {"parsed": report.samples.parsed_share})
     # Of this run alone: the clones of a sweep share the cache.
     log.drop()
     drop_unused(texts.TEXTS)

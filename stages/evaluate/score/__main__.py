@@ -6,8 +6,8 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.scoring import first_pass_at_k, judged, require_enough_samples, score_report
-from stages.formats.evaluation.compared import write_compared
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
+from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import SampleVerdict, write_verdicts
 from stages.runtime.entry import run_stage
@@ -26,7 +26,7 @@ def main() -> None:
     write_verdicts(verdicts)
     report = score_report(problems, completions, verdicts, programs, weights_sha256, params)
     report.write()
-    write_compared("score", first_pass_at_k(report))
+    write_metrics("score", first_pass_at_k(report))
 
 
 if __name__ == "__main__":

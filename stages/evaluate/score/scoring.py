@@ -20,8 +20,8 @@ from rich.progress import track
 from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, Judge
-from stages.formats.evaluation.compared import Numbers
 from stages.formats.evaluation.generation import Completion, completions_text
+from stages.formats.evaluation.metrics import RunMetrics
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.verdicts import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import significant
@@ -242,7 +242,7 @@ def _convention(params: ScoreParams) -> str:
     )
 
 
-def first_pass_at_k(report: ScoreReport) -> Numbers:
+def first_pass_at_k(report: ScoreReport) -> RunMetrics:
     """pass@k of the smallest k, of several sets by their names; empty where nothing was run."""
     scores = {name: one.pass_at_k for name, one in sorted(report.sets.items()) if one.pass_at_k}
     if not scores:

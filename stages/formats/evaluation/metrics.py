@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 from stages.formats.reports import REPORTS, write_json
 
-METRICS = REPORTS / "metrics"
+METRICS_FOLDER = REPORTS / "metrics"
 
-Numbers: TypeAlias = Mapping[str, "float | Mapping[str, float] | None"]
+RunMetrics: TypeAlias = Mapping[str, "float | Mapping[str, float] | None"]
 """Name, as a column is called -> value; of several sets the value of each."""
 
 
-def write_compared(stage: str, values: Numbers) -> None:
+def write_metrics(stage: str, values: RunMetrics) -> None:
     """Write the numbers of a stage, without those that have no value: of a column that is empty DVC shows nothing.
 
     A name must be that of no other stage, or DVC puts the file's path in front of it.
     """
-    write_json(METRICS / f"{stage}.json", {name: value for name, value in values.items() if value is not None})
+    write_json(METRICS_FOLDER / f"{stage}.json", {name: value for name, value in values.items() if value is not None})

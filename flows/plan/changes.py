@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
+from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
@@ -26,6 +27,8 @@ ReasonKind = Literal[
 FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
 
 NAMED_AT_MOST = 10
+
+MISSING = "is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,8 @@ def _changed_code(folder: "CodeFolder", dep: Dependency) -> Iterator[Reason]:
 
 
 def _changed_outs(stage: Stage) -> Iterator[Reason]:
-    states = {path: status for out in stage.outs for path, status in (out.status() or {}).items()}
-    missing = [path for path, status in states.items() if status in ("deleted", "not in cache")]
+    states = {str(out): status for out in stage.outs if (status := _output_state(out))}
+    missing = [path for path, status in states.items() if status == MISSING]
     restored = recorded = ""
     if stage.frozen:  # DVC neither runs it nor restores its outputs: it records them as they are, or fails
         restored = f", and the stage is frozen: `dvc checkout {stage.addressing}` restores it"
@@ -113,10 +116,18 @@ def _changed_outs(stage: Stage) -> Iterator[Reason]:
     if len(missing) > 1:
         yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new=f"are missing{restored}")
     elif missing:
-        yield Reason("output", missing[0], new=f"is missing{restored}")
+        yield Reason("output", missing[0], new=f"{MISSING}{restored}")
     for path, status in states.items():
         if path not in missing:
             yield Reason("output", path, new=f"{status}{recorded}")
+
+
+def _output_state(out: Output) -> str:
+    """What is wrong with an output, in words; nothing where it is as recorded."""
+    status = next(iter((out.status() or {}).values()), "")
+    if status == "not in cache":
+        return "is not in DVC's cache" if out.exists else MISSING
+    return MISSING if status == "deleted" else status
 
 
 def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:

@@ -40,18 +40,20 @@ def name_revision(files: dict[str, Path]) -> Revision:
 def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
     """The revision with the record that was published with it before; None where `folder` does not have it.
 
-    Raises UserError where a file of that record is not as it was published.
+    Raises UserError where a file of that record is not as it was published, or an older version wrote it.
     """
     provenance = Provenance.find(folder / layout.PROVENANCE)
     if provenance is None or provenance.revision != revision.name:
         return None
+    again = f"delete {folder} and run `dvc repro -f -s publish`"
+    if not provenance.checksum:
+        raise UserError(
+            f"{folder / layout.PROVENANCE}: was written by an older version of parrotflow, without a checksum; {again}"
+        )
     record = [path for path in provenance.files if layout.is_observed(path)]
     for path in record:
         if not (folder / path).is_file() or file_sha256(folder / path) != provenance.files[path]:
-            raise UserError(
-                f"{folder / path}: differs from what was published with this revision; delete {folder} and run "
-                "`dvc repro -f -s publish`"
-            )
+            raise UserError(f"{folder / path}: differs from what was published with this revision; {again}")
     attested = [path for path in (layout.PROVENANCE, layout.SIGNATURE) if (folder / path).is_file()]
     return Revision(
         revision.name, revision.files | {path: folder / path for path in (*record, *attested)}, revision.sha256

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from stages.formats.evaluation.harness import HarnessReport, ScoredWith
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.layout import is_observed, step_name
+from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.folder import read_moves
 from stages.publish.registry import Folder
@@ -212,6 +214,26 @@ def test_what_an_older_version_stored_stays_readable_and_is_linked(project: Path
     assert [(move.before, move.to, move.why) for move in read_moves(PUBLISHED, MAIN.resolve().name)] == [
         (old.name, MAIN.resolve().name, "published")
     ]
+
+
+def test_what_a_version_without_checksums_stored_is_replaced_as_the_error_says(project: Path) -> None:
+    main()
+    kept = MAIN.resolve()
+    index = json.loads((kept / "provenance.json").read_text())
+    index.pop("checksum")
+    (kept / "provenance.json").chmod(0o644)
+    (kept / "provenance.json").write_text(json.dumps(index))
+
+    with pytest.raises(
+        UserError, match=rf"without a checksum; delete published/tiny/revisions/{kept.name} and run `dvc"
+    ):
+        main()
+
+    shutil.rmtree(kept)
+    main()
+
+    assert MAIN.resolve() == kept
+    assert verify_files(kept) == []
 
 
 def test_each_move_of_main_is_recorded_once(project: Path) -> None:

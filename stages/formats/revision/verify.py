@@ -25,6 +25,11 @@ from stages.formats.revision.provenance import Provenance, is_undamaged
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
 
+OLDER = (
+    "has no checksum: it was written by an older version of parrotflow; delete the revision and run "
+    "`dvc repro -f -s publish`"
+)
+
 
 def verify_files(folder: Path) -> list[Fault]:
     """All faults of the revision in `folder`; none where it is intact.
@@ -38,6 +43,8 @@ def verify_files(folder: Path) -> list[Fault]:
     provenance = None if links else Provenance.find(folder / PROVENANCE)
     if provenance is None:
         return links or [Fault(PROVENANCE, "unreadable" if (folder / PROVENANCE).exists() else "missing")]
+    if not provenance.checksum:
+        return [Fault(PROVENANCE, "unreadable", OLDER)]
     if not is_undamaged(folder / PROVENANCE, provenance):
         return [Fault(PROVENANCE, "differs", "its checksum is that of other content")]
     outside = [Fault(path, "missing") for path in sorted(provenance.files) if is_outside(path)]

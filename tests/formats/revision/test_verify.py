@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_an_index_that_was_written_for_other_files_does_not_fit_the_name(revisio
     write_index(revision, revision="0" * 16)
 
     assert faults(revision) == [(PROVENANCE, "differs")]
+
+
+def test_an_index_of_an_older_version_is_said_to_be_one(revision: Path) -> None:
+    index = json.loads((revision / PROVENANCE).read_text())
+    index.pop("checksum")
+    (revision / PROVENANCE).write_text(json.dumps(index))
+
+    said = "an older version of parrotflow; delete the revision and run `dvc repro -f -s publish`"
+    assert said in str(verify_files(revision)[0])
 
 
 @pytest.mark.parametrize("path", ["../private.txt", "record/reports/../../../private.txt", "/etc/passwd"])

@@ -5,19 +5,21 @@ python -m benchmarks.flow [--quick]
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import psutil
 
 from benchmarks.measurements import Measurement, compare, interleave, record
-from benchmarks.runs.pipelines import PARROTFLOW, REPRO, environment, make_pipeline
+from benchmarks.runs.pipelines import PARROTFLOW, REPRO, UI, environment, make_pipeline
+from flows.show.server import free_port
 
 SLEEPS = 8
 LIBRARIES = ("dvc",)
@@ -36,6 +38,8 @@ def main() -> None:
             side_by_side(Path(folder) / "short", 1, runs),
             *([] if quick else [side_by_side(Path(folder) / "long", 5, 3)]),
             nothing_to_do(Path(folder), runs),
+            changed_stage(Path(folder) / "alone", runs),
+            *with_server(Path(folder) / "served", runs),
             per_stage(Path(folder), runs),
             memory(Path(folder), runs),
         ]
@@ -50,13 +54,13 @@ def sleeping(seconds: float) -> str:
     return stages + f"  join:\n    cmd: cat {' '.join(joined)} > all.txt\n    deps: {joined}\n    outs: [all.txt]\n"
 
 
-def side_by_side(folder: Path, seconds: float, runs: int) -> Measurement:
+def side_by_side(folder: Path, seconds: float, runs: int, where: str = "") -> Measurement:
     """8 independent stages and a join, two at once."""
     project = make_pipeline(folder, sleeping(seconds))
     sides = {"ours": partial(fresh, project, PARROTFLOW), "dvc": partial(fresh, project, REPRO)}
     measured = interleave(sides, runs)
     return compare(
-        f"{SLEEPS} independent stages of {seconds:g} s and a join, on 2 slots",
+        f"{SLEEPS} independent stages of {seconds:g} s and a join, on 2 slots{where}",
         measured["ours"],
         measured["dvc"],
         peer_name="dvc repro",
@@ -80,6 +84,51 @@ def nothing_to_do(folder: Path, runs: int) -> Measurement:
         higher_is_better=False,
         libraries=LIBRARIES,
     )
+
+
+def changed_stage(folder: Path, runs: int, where: str = "a server of its own") -> Measurement:
+    """A run of one stage that does next to nothing, whose input has changed; `where`: Prefect's server."""
+    project = make_pipeline(folder, "stages:\n  one: {cmd: cp in out, deps: [in], outs: [out]}\n")
+    numbers = itertools.count()
+
+    def changed(command: list[str]) -> float:
+        (project / "in").write_text(f"{next(numbers)}\n", encoding="utf-8")
+        return timed(project, command)
+
+    changed(PARROTFLOW)
+    measured = interleave({"ours": partial(changed, PARROTFLOW), "dvc": partial(changed, REPRO)}, runs)
+    return compare(
+        f"a run of one changed stage, {where}",
+        measured["ours"],
+        measured["dvc"],
+        peer_name="dvc repro",
+        unit="s",
+        higher_is_better=False,
+        libraries=("dvc", "prefect"),
+    )
+
+
+def with_server(folder: Path, runs: int) -> Iterator[Measurement]:
+    """The same, and stages side by side, while `parrotflow ui` is up."""
+    up = "with `parrotflow ui` up"
+    with pages_up(folder / "one"):
+        yield changed_stage(folder / "one", runs, up)
+    with pages_up(folder / "short"):
+        yield side_by_side(folder / "short", 1, runs, f", {up}")
+
+
+@contextlib.contextmanager
+def pages_up(project: Path) -> Iterator[None]:
+    """A server with pages in a folder while within."""
+    project.mkdir(parents=True)
+    command = [*UI, "--port", str(free_port())]
+    with subprocess.Popen(command, cwd=project, env=os.environ | environment(), stdout=subprocess.PIPE) as server:
+        try:
+            if server.stdout is None or not server.stdout.readline():
+                raise SystemExit("`parrotflow ui` did not start")
+            yield
+        finally:
+            server.terminate()
 
 
 def per_stage(folder: Path, runs: int) -> Measurement:

@@ -31,7 +31,7 @@ from transformers import TrainingArguments
 
 from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave, machine_kind, record, recorded
 from benchmarks.runs.nanogpt import load_nanogpt
-from benchmarks.runs.training import MINI, mini_params
+from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import environment
@@ -130,13 +130,10 @@ class Side:
 
 def serve_steps(name: str, nanogpt: Path | None) -> None:
     """Take `STEPS` steps for each line that comes and answer with their tokens per second."""
-    params = mini_params()
-    params = params.model_copy(
-        update={
-            "optimizer": params.optimizer.model_copy(update={"name": "adamw"}),
-            "model": params.model | {"activation_function": "gelu"},  # nanoGPT knows no other
-        }
-    )
+    section = mini_section()
+    section["optimizer"]["name"] = "adamw"
+    section["model"]["activation_function"] = "gelu"  # nanoGPT knows no other
+    params = TrainParams.model_validate(section)
     params = resolve_precision(params, "cpu")
     store = TokenStore(Path("data/tokens/train"))
     index = build_packing(store, params.sequence_length, params.packing)

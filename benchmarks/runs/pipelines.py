@@ -7,13 +7,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 PARROTFLOW = [sys.executable, "-m", "flows.cli", "run"]
+UI = [sys.executable, "-m", "flows.cli", "ui"]
 WHY = [sys.executable, "-m", "flows.cli", "why"]
 REPRO = [sys.executable, "-m", "dvc", "repro", "--quiet"]
 
 
 def make_pipeline(folder: Path, dvc_yaml: str) -> Path:
     """Write a dvc.yaml into a new git and DVC repository. Returns the folder."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "dvc.yaml").write_text(dvc_yaml, encoding="utf-8")
     (folder / "params.yaml").write_text("{}\n", encoding="utf-8")
     (folder / ".gitignore").write_text("/.parrotflow/\n", encoding="utf-8")

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -19,7 +20,6 @@ import psutil
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.pipelines import PARROTFLOW, REPRO, UI, environment, make_pipeline
-from flows.show.server import free_port
 
 SLEEPS = 8
 LIBRARIES = ("dvc",)
@@ -121,7 +121,8 @@ def with_server(folder: Path, runs: int) -> Iterator[Measurement]:
 def pages_up(project: Path) -> Iterator[None]:
     """A server with pages in a folder while within."""
     project.mkdir(parents=True)
-    command = [*UI, "--port", str(free_port())]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        command = [*UI, "--port", str(free.getsockname()[1])]
     with subprocess.Popen(command, cwd=project, env=os.environ | environment(), stdout=subprocess.PIPE) as server:
         try:
             if server.stdout is None or not server.stdout.readline():

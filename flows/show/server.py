@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from socket import socket
+from socket import create_server, socket
 
 from stages.runtime.entry import STATE_DIR, UserError
 
@@ -106,7 +106,7 @@ def server_for_runs() -> Server:
         )
         found = None
     # Prefect has read the address already, if this is not the first run of this process.
-    _for_runs = found or _start_child((_for_runs and urllib.parse.urlsplit(_for_runs.api).port) or free_port())
+    _for_runs = found or _start_child((_for_runs and urllib.parse.urlsplit(_for_runs.api).port) or 0)
     os.environ.update(_for_runs.environment())
     return _for_runs
 
@@ -121,17 +121,22 @@ def reach_loopback() -> None:
 
 
 def _start_child(port: int) -> Server:
-    """A server without pages, which ends with this process, however that ends."""
+    """A server without pages, which ends with this process, however that ends; port 0: any."""
     PREFECT_HOME.mkdir(parents=True, exist_ok=True)
     auth = f"parrotflow:{key()}"
-    command = [sys.executable, "-m", "flows.show.server", str(port)]
+    try:
+        listening = create_server(("127.0.0.1", port))  # here: a port only looked up could be another's by then
+    except OSError as error:
+        raise UserError(f"Prefect's server cannot listen on 127.0.0.1:{port}: {error.strerror}") from error
+    command = [sys.executable, "-m", "flows.show.server", str(listening.fileno())]
     # As Prefect starts servers of its own: without pages and without what only deployments need.
     own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     # Not the user's own, which an address of theirs that does not answer would leave in place.
     own |= {"PREFECT_HOME": str(PREFECT_HOME.absolute()), "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}
     own |= {"PREFECT_PROFILES_PATH": str((PREFECT_HOME / "profiles.toml").absolute())}
-    address = f"http://127.0.0.1:{port}"
-    process = _started(command, server_environment(address, auth) | own, stdin=subprocess.PIPE)
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    with listening:
+        process = _started(command, server_environment(address, auth) | own, listening.fileno())
 
     def stop() -> None:
         process.terminate()
@@ -223,19 +228,21 @@ def answers(address: str, seconds: float = 2.0) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A free port on loopback."""
-    with socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def _started(
-    command: Sequence[str], environment: dict[str, str], stdin: int | None = None
+    command: Sequence[str], environment: dict[str, str], listening: int | None = None
 ) -> "subprocess.Popen[bytes]":
+    """`listening`: the socket of a server that ends when its standard input does."""
+    stdin = None if listening is None else subprocess.PIPE
+    sockets = () if listening is None else (listening,)
     with LOG.open("ab") as log:
         return subprocess.Popen(
-            command, stdin=stdin, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdin=stdin,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=sockets,
+            start_new_session=True,
         )
 
 
@@ -249,19 +256,13 @@ def _wait_for(address: str, process: "subprocess.Popen[bytes]") -> None:
     raise UserError(f"Prefect's server did not start at {address}; see {LOG}. `dvc repro` runs the stages without one")
 
 
-def main(port: int) -> None:
-    """Serve the API until the process that started this one has ended."""
+def main(listening: int) -> None:
+    """Serve the API on a socket that was handed down, until the process that started this one has ended."""
     import uvicorn
 
     threading.Thread(target=_end_with_input, daemon=True).start()
-    uvicorn.run(
-        "prefect.server.api.server:create_app",
-        factory=True,
-        host="127.0.0.1",
-        port=port,
-        log_level="error",
-        lifespan="on",
-    )
+    config = uvicorn.Config("prefect.server.api.server:create_app", factory=True, log_level="error", lifespan="on")
+    uvicorn.Server(config).run([socket(fileno=listening)])
 
 
 def _end_with_input() -> None:

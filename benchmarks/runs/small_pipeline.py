@@ -67,6 +67,7 @@ SMALL: dict[str, Any] = {
     "harness.tasks": [],
     "score.k": [1],
     "publish.name": "tiny",
+    "publish.describes": ["mine"],
     "publish.gate": {"bits_per_byte_at_most": None, "allow_worse": True, "tolerance": 0.0},
 }
 """The parameters in which the small project differs from params.yaml."""

@@ -6,6 +6,8 @@ Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable, Collection
+from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.measurements import Measurement, recorded
@@ -17,7 +19,10 @@ MOST_SPREAD = 0.20
 """Of a figure that is not called unsure."""
 
 SAME = "″"
-"""In place of a figure's name where the row before has the same."""
+"""In place of a figure's name where the row before has the same, and the same value of ours."""
+
+FEWEST_SHARED = 3
+"""Words that all names of a section share, to be said once above the table."""
 
 
 def names() -> list[str]:
@@ -27,36 +32,102 @@ def names() -> list[str]:
 
 def render() -> str:
     """The page of every figure on record. A benchmark without a result is said to be unmeasured."""
+    results = {name: recorded(name) for name in names()}
+    everywhere = set.intersection(*(circumstances(figure) for figures in results.values() for figure in figures))
     lines = [
         "# Measured",
         "",
         "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
-        "medians. A ratio above 1 means that parrotflow is better; (low to high) is the 95 % interval of the median "
-        "ratio of runs next to each other. The spread is (highest - lowest) / median of our runs; above "
-        f"{MOST_SPREAD:.0%} a figure is unsure. Where no kind of CPU is given, it was not recorded.",
+        "medians. Above a ratio of 1 parrotflow is better; (low to high) is the 95 % interval of the median ratio of "
+        "runs next to each other.",
+        "",
+        f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "
+        "[The records](../../benchmarks/results/) have each figure's runs and spread. Where no runs are given it is "
+        "one, and where no kind of CPU is, it was not recorded. Common to all: " + ", ".join(sorted(everywhere)) + ".",
     ]
-    for name in names():
+    for name, figures in results.items():
         lines += ["", f"## {name}", ""]
-        figures = recorded(name)
-        lines += table(figures) if figures else ["Not yet measured."]
+        lines += table(figures, everywhere) if figures else ["Not yet measured."]
     return "\n".join(lines) + "\n"
 
 
-def table(figures: list[Measurement]) -> list[str]:
-    """One result as a Markdown table, the machine and the versions under it."""
-    lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
-    last = ""
-    for figure in figures:
-        what, last = SAME if figure.figure == last else figure.figure, figure.figure
-        peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
-        ours = f"{figure.ours:.4g} {figure.unit}"
-        unsure = " (unsure)" if figure.spread > MOST_SPREAD else ""
-        lines.append(
-            f"| {what} | {ours} | {peer} | {figure.ratio_text} | {figure.runs} | {figure.spread:.0%}{unsure} |"
-        )
-    for place in sorted({(figure.machine, tuple(figure.versions.items())) for figure in figures}):
-        lines += ["", f"On {place[0]}; " + ", ".join(f"{name} {number}" for name, number in place[1]) + "."]
+def circumstances(figure: Measurement) -> set[str]:
+    """The parts of a figure's machine, and its versions."""
+    return {*figure.machine.split(", "), *(f"{name} {number}" for name, number in figure.versions.items())}
+
+
+def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[str]:
+    """One result as a Markdown table: above it what all names share, under it the machine, runs and versions.
+
+    Rows of one name follow each other, and the first alone has the name and our value. What is `everywhere` is not
+    said.
+    """
+    start, end = shared([figure.figure for figure in figures])
+    lines = [f"Each row: {' '.join(start)} … {' '.join(end)}".rstrip(" ,:"), ""] if start or end else []
+    columns = (
+        ("figure", "ours", "peer", "ratio")
+        if any(figure.peer is not None for figure in figures)
+        else ("figure", "ours")
+    )
+    lines += [f"| {' | '.join(columns)} |", "|---" + "|--:" * (len(columns) - 1) + "|"]
+    for name, rows in by(figures, lambda figure: figure.figure).items():
+        words = name.split()
+        what = " ".join(words[len(start) : len(words) - len(end)]).rstrip(":,")
+        for number, figure in enumerate(rows):
+            unsure = f" (unsure: {figure.spread:.0%})" if figure.spread > MOST_SPREAD else ""
+            ours = f"{in_digits(figure.ours)} {figure.unit}{unsure}"
+            first = [SAME, ""] if number and figure.ours == rows[0].ours else [what, ours]
+            peer = "" if figure.peer is None else f"{figure.peer_name}: {in_digits(figure.peer)}"
+            lines.append(f"| {' | '.join([*first, peer, figure.ratio_text][: len(columns)])} |")
+    for machine, measured in by(figures, lambda figure: figure.machine).items():
+        lines += ["", foot(machine, measured, everywhere)]
     return lines
+
+
+def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) -> str:
+    """A line on the figures of one machine: which it is, how many runs, their spread, and the versions."""
+    place = ", ".join(part for part in machine.split(", ") if part not in everywhere) or "the same machine"
+    runs, spread = [figure.runs for figure in figures], max(figure.spread for figure in figures)
+    counts = dict.fromkeys((min(runs), max(runs)))
+    of_runs = f"{' to '.join(map(str, counts))} runs" + (f", spread at most {spread:.0%}" if spread else "")
+    versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
+    of_libraries = ", ".join(version for version in versions if version not in everywhere)
+    parts = [place, of_runs if max(runs) > 1 else "", of_libraries]
+    return f"On {'; '.join(filter(None, parts))}."
+
+
+def by(figures: list[Measurement], key: Callable[[Measurement], str]) -> dict[str, list[Measurement]]:
+    """The figures in groups of one key, both in their order."""
+    groups: dict[str, list[Measurement]] = {}
+    for figure in figures:
+        groups.setdefault(key(figure), []).append(figure)
+    return groups
+
+
+def shared(names: list[str]) -> tuple[list[str], list[str]]:
+    """The words with which all names begin, and those after a comma or the like with which they end.
+
+    None of either where they are too few to be worth a line.
+    """
+    split = [name.split() for name in dict.fromkeys(names)]
+    if len(split) == 1:
+        return [], []
+    most = min(map(len, split)) - 1
+    start = beginning([words[:most] for words in split])
+    end = beginning([words[len(start) + 1 :][::-1] for words in split])[::-1]
+    while end and not all(words[-len(end) - 1].endswith((",", ":", ";")) for words in split):
+        end = end[1:]
+    return (start, end) if len(start) + len(end) >= FEWEST_SHARED else ([], [])
+
+
+def beginning(lists: list[list[str]]) -> list[str]:
+    """The words with which all lists begin."""
+    return [words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))]
+
+
+def in_digits(value: float) -> str:
+    """Four significant digits, thousands with commas."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def main() -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import table
-from benchmarks.measurements import compare, cpu_kind, interleave, median_interval, record, recorded
+from benchmarks.__main__ import circumstances, shared, table
+from benchmarks.measurements import Measurement, compare, cpu_kind, interleave, median_interval, record, recorded
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -35,7 +35,7 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
 
     assert len(json.loads((tmp_path / "encode.json").read_text())) == 1
     lines = table(recorded("encode", tmp_path))
-    assert "| encoding | 100 MB/s | 50 MB/s (p) | 2.00 | 1 | 0% |" in lines
+    assert "| encoding | 100 MB/s | p: 50 | 2.00 |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
 
 
@@ -71,6 +71,31 @@ def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Pa
 
     lines = table(recorded("speed", tmp_path))
     assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]
+
+
+def test_a_table_says_once_what_its_rows_share() -> None:
+    def figure(name: str, ours: list[float], peer_name: str) -> Measurement:
+        return compare(name, ours, [2000.0], peer_name=peer_name, unit="s", higher_is_better=True, libraries=["rich"])
+
+    first, second = "time of a step on 1 core, 7 MB", "time of a step on 12 cores, 7 MB"
+    figures = [figure(first, [1234.5, 1300.0], "p"), figure(second, [0.5], "p"), figure(first, [1234.5, 1300.0], "q")]
+
+    lines = table(figures, everywhere=circumstances(figures[0]))
+
+    assert lines[0] == "Each row: time of a step on … 7 MB"
+    assert lines[4:-2] == [
+        "| 1 core | 1,267 s | p: 2,000 | 0.63 |",
+        "| ″ |  | q: 2,000 | 0.63 |",
+        "| 12 cores | 0.5 s | p: 2,000 | 0.00 |",
+    ]
+    assert lines[-1] == "On the same machine; 1 to 2 runs, spread at most 5%."
+
+
+def test_names_are_cut_after_a_comma_only_and_where_it_saves_a_line() -> None:
+    assert shared(["a b c 1 d e f", "a b c 2 d e f"]) == (["a", "b", "c"], [])
+    assert shared(["1, d e f", "2, d e f"]) == ([], ["d", "e", "f"])
+    assert shared(["a 1", "a 2"]) == ([], [])
+    assert shared(["a b c d", "a b c d"]) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[
     said.
     """
     start, end = shared([figure.figure for figure in figures])
-    lines = [f"Each row: {' '.join(start)} … {' '.join(end)}".rstrip(" ,:"), ""] if start or end else []
+    lines = [f"Each row: {' '.join([*start, '…', *end])}".rstrip(" ,:"), ""] if start or end else []
     columns = (
         ("figure", "ours", "peer", "ratio")
         if any(figure.peer is not None for figure in figures)

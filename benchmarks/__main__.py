@@ -18,8 +18,8 @@ NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 MOST_SPREAD = 0.20
 """Of a figure that is not called unsure."""
 
-SAME = "″"
-"""In place of a figure's name where the row before has the same, and the same value of ours."""
+MOST_COLUMNS = 3
+"""Peers that get a column each, where they are more than the figures."""
 
 FEWEST_SHARED = 3
 """Words that all names of a section share, to be said once above the table."""
@@ -38,8 +38,8 @@ def render() -> str:
         "# Measured",
         "",
         "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
-        "medians. Above a ratio of 1 parrotflow is better; (low to high) is the 95 % interval of the median ratio of "
-        "runs next to each other.",
+        "medians. In the column of a peer (2.00; low to high) says that ours is twice as good, with the 95 % interval of "
+        "the median ratio of runs next to each other.",
         "",
         f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "
         "[The records](../../benchmarks/results/) have each figure's runs and spread. Where no runs are given it is "
@@ -59,29 +59,39 @@ def circumstances(figure: Measurement) -> set[str]:
 def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[str]:
     """One result as a Markdown table: above it what all names share, under it the machine, runs and versions.
 
-    Rows of one name follow each other, and the first alone has the name and our value. What is `everywhere` is not
+    A row for each figure, a column for each peer; the other way round where peers are more. What is `everywhere` is not
     said.
     """
     start, end = shared([figure.figure for figure in figures])
-    lines = [f"Each row: {' '.join([*start, '…', *end])}".rstrip(" ,:"), ""] if start or end else []
-    columns = (
-        ("figure", "ours", "peer", "ratio")
-        if any(figure.peer is not None for figure in figures)
-        else ("figure", "ours")
-    )
-    lines += [f"| {' | '.join(columns)} |", "|---" + "|--:" * (len(columns) - 1) + "|"]
-    for name, rows in by(figures, lambda figure: figure.figure).items():
+    lines = [f"Each: {' '.join([*start, '…', *end])}".rstrip(" ,:"), ""] if start or end else []
+    peers = list(dict.fromkeys(figure.peer_name for figure in figures if figure.peer is not None))
+    rows = [["figure", "ours", *peers]]
+    for name, measured in by(figures, lambda figure: figure.figure).items():
         words = name.split()
         what = " ".join(words[len(start) : len(words) - len(end)]).rstrip(":,")
-        for number, figure in enumerate(rows):
-            unsure = f" (unsure: {figure.spread:.0%})" if figure.spread > MOST_SPREAD else ""
-            ours = f"{in_digits(figure.ours)} {figure.unit}{unsure}"
-            first = [SAME, ""] if number and figure.ours == rows[0].ours else [what, ours]
-            peer = "" if figure.peer is None else f"{figure.peer_name}: {in_digits(figure.peer)}"
-            lines.append(f"| {' | '.join([*first, peer, figure.ratio_text][: len(columns)])} |")
+        of_peers = {figure.peer_name: beside(figure) for figure in measured}
+        rows.append([what, ours(measured[0]), *(of_peers.get(peer, "") for peer in peers)])
+    if len(peers) > max(len(rows) - 1, MOST_COLUMNS):
+        rows = [list(column) for column in zip(*rows, strict=True)]
+    lines += [f"| {' | '.join(rows[0])} |", "|---" + "|--:" * (len(rows[0]) - 1) + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows[1:]]
     for machine, measured in by(figures, lambda figure: figure.machine).items():
         lines += ["", foot(machine, measured, everywhere)]
     return lines
+
+
+def ours(figure: Measurement) -> str:
+    """Our value, and that it is unsure."""
+    unsure = f" (unsure: {figure.spread:.0%})" if figure.spread > MOST_SPREAD else ""
+    return f"{in_digits(figure.ours)} {figure.unit}{unsure}"
+
+
+def beside(figure: Measurement) -> str:
+    """The peer's value and the ratio, in the row of ours."""
+    if figure.peer is None or figure.ratio is None:
+        return ""
+    interval = "; {:.2f} to {:.2f}".format(*figure.ratio_interval) if figure.ratio_interval else ""
+    return f"{in_digits(figure.peer)} ({figure.ratio:.2f}{interval})"
 
 
 def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) -> str:

@@ -35,7 +35,8 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
 
     assert len(json.loads((tmp_path / "encode.json").read_text())) == 1
     lines = table(recorded("encode", tmp_path))
-    assert "| encoding | 100 MB/s | p: 50 | 2.00 |" in lines
+    assert "| figure | ours | p |" in lines
+    assert "| encoding | 100 MB/s | 50 (2.00) |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
 
 
@@ -54,6 +55,7 @@ def test_a_machine_that_slows_down_leaves_the_interval_of_the_ratio_narrow() -> 
     figure = compare("f", speeds, [speed / 2 for speed in speeds], unit="tokens/s", higher_is_better=True)
 
     assert figure.ratio_text == "2.00 (2.00 to 2.00)"
+    assert "| f | 65 tokens/s (unsure: 108%) | 32.5 (2.00; 2.00 to 2.00) |" in table([figure])
 
 
 def test_five_runs_are_too_few_for_an_interval_of_the_median() -> None:
@@ -82,13 +84,21 @@ def test_a_table_says_once_what_its_rows_share() -> None:
 
     lines = table(figures, everywhere=circumstances(figures[0]))
 
-    assert lines[0] == "Each row: time of a step on … 7 MB"
-    assert lines[4:-2] == [
-        "| 1 core | 1,267 s | p: 2,000 | 0.63 |",
-        "| ″ |  | q: 2,000 | 0.63 |",
-        "| 12 cores | 0.5 s | p: 2,000 | 0.00 |",
+    assert lines[0] == "Each: time of a step on … 7 MB"
+    assert [line for line in lines if line.startswith("| ")] == [
+        "| figure | ours | p | q |",
+        "| 1 core | 1,267 s | 2,000 (0.63) | 2,000 (0.63) |",
+        "| 12 cores | 0.5 s | 2,000 (0.00) |  |",
     ]
     assert lines[-1] == "On the same machine; 1 to 2 runs, spread at most 5%."
+
+
+def test_many_peers_of_few_figures_are_rows() -> None:
+    figures = [compare("f", [1.0], [2.0], peer_name=name, unit="s", higher_is_better=False) for name in "abcd"]
+
+    assert [line for line in table(figures) if line.startswith("| ")] == [
+        "| figure | f |", "| ours | 1 s |", *(f"| {name} | 2 (2.00) |" for name in "abcd"),
+    ]  # fmt: skip
 
 
 def test_names_are_cut_after_a_comma_only_and_where_it_saves_a_line() -> None:

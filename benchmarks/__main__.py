@@ -38,8 +38,8 @@ def render() -> str:
         "# Measured",
         "",
         "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
-        "medians. In the column of a peer (2.00; low to high) says that ours is twice as good, with the 95 % interval of "
-        "the median ratio of runs next to each other.",
+        "medians. In a peer's column (2.00; low to high) says that ours is twice as good, with the 95 % interval of the "
+        "median ratio of runs next to each other.",
         "",
         f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "
         "[The records](../../benchmarks/results/) have each figure's runs and spread. Where no runs are given it is "

@@ -38,7 +38,7 @@ def render() -> str:
         "# Measured",
         "",
         "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
-        "medians. In a peer's column (2.00; low to high) says that ours is twice as good, with the 95 % interval of the "
+        "medians. In a peer's column (2.00; low to high) says that ours is twice as good, with a 95 % interval of the "
         "median ratio of runs next to each other.",
         "",
         f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "

@@ -6,6 +6,7 @@ Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
 import argparse
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from itertools import takewhile
 from pathlib import Path
@@ -33,7 +34,7 @@ def names() -> list[str]:
 def render() -> str:
     """The page of every figure on record. A benchmark without a result is said to be unmeasured."""
     results = {name: recorded(name) for name in names()}
-    everywhere = set.intersection(*(circumstances(figure) for figures in results.values() for figure in figures))
+    everywhere = common([figures for figures in results.values() if figures])
     lines = [
         "# Measured",
         "",
@@ -43,7 +44,9 @@ def render() -> str:
         "",
         f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "
         "[The records](../../benchmarks/results/) have each figure's runs and spread. Where no runs are given it is "
-        "one, and where no kind of CPU is, it was not recorded. Common to all: " + ", ".join(sorted(everywhere)) + ".",
+        "one, and where no kind of CPU is, it was not recorded.",
+        "",
+        f"Unless a section says otherwise: {', '.join(everywhere)}.",
     ]
     for name, figures in results.items():
         lines += ["", f"## {name}", ""]
@@ -51,9 +54,14 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-def circumstances(figure: Measurement) -> set[str]:
-    """The parts of a figure's machine, and its versions."""
-    return {*figure.machine.split(", "), *(f"{name} {number}" for name, number in figure.versions.items())}
+def common(results: Collection[list[Measurement]]) -> list[str]:
+    """Parts of the machine that all figures have, and libraries of which several results depend on one version."""
+    figures = [figure for result in results for figure in result]
+    parts = set.intersection(*(set(figure.machine.split(", ")) for figure in figures))
+    named = Counter(name for result in results for name in {name for figure in result for name in figure.versions})
+    versions = {item for figure in figures for item in figure.versions.items()}
+    count = Counter(name for name, _ in versions)
+    return sorted(parts) + sorted(f"{name} {number}" for name, number in versions if count[name] == 1 < named[name])
 
 
 def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[str]:

@@ -1,9 +1,10 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import circumstances, shared, table
+from benchmarks.__main__ import common, shared, table
 from benchmarks.measurements import Measurement, compare, cpu_kind, interleave, median_interval, record, recorded
 
 
@@ -82,7 +83,7 @@ def test_a_table_says_once_what_its_rows_share() -> None:
     first, second = "time of a step on 1 core, 7 MB", "time of a step on 12 cores, 7 MB"
     figures = [figure(first, [1234.5, 1300.0], "p"), figure(second, [0.5], "p"), figure(first, [1234.5, 1300.0], "q")]
 
-    lines = table(figures, everywhere=circumstances(figures[0]))
+    lines = table(figures, everywhere=common([figures, figures[:1]]))
 
     assert lines[0] == "Each: time of a step on … 7 MB"
     assert [line for line in lines if line.startswith("| ")] == [
@@ -91,6 +92,17 @@ def test_a_table_says_once_what_its_rows_share() -> None:
         "| 12 cores | 0.5 s | 2,000 (0.00) |  |",
     ]
     assert lines[-1] == "On the same machine; 1 to 2 runs, spread at most 5%."
+
+
+def test_a_version_is_common_if_several_results_depend_on_it() -> None:
+    both, other = (
+        compare("f", [1.0], None, unit="s", higher_is_better=False, libraries=names)
+        for names in (["rich", "scipy"], ["rich"])
+    )
+    machine, rich = both.machine.split(", "), f"rich {both.versions['rich']}"
+
+    assert set(common([[both], [other]])) == {*machine, rich, f"python {both.versions['python']}"}
+    assert rich not in common([[both], [replace(other, versions={"rich": "0"})]])
 
 
 def test_many_peers_of_few_figures_are_rows() -> None:

@@ -4,6 +4,7 @@ Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +19,8 @@ NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 
 MOST_SPREAD = 0.20
 """Of a figure that is not called unsure."""
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 MOST_COLUMNS = 3
 """Peers that get a column each, where they are more than the figures."""
@@ -70,11 +73,14 @@ def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[
     A row for each figure, a column for each peer; the other way round where peers are more. What is `everywhere` is not
     said.
     """
-    start, end = shared([figure.figure for figure in figures])
-    lines = [f"Each: {' '.join([*start, '…', *end])}".rstrip(" ,:"), ""] if start or end else []
+    names, template = numbers_alone(list(dict.fromkeys(figure.figure for figure in figures)))
+    start, end = shared(names)
+    lines = []
+    if start or end or template:
+        lines += [f"Each: {' '.join([*start, '…', *end])}".rstrip(" ,:") + template, ""]
     peers = list(dict.fromkeys(figure.peer_name for figure in figures if figure.peer is not None))
     rows = [["figure", "ours", *peers]]
-    for name, measured in by(figures, lambda figure: figure.figure).items():
+    for name, measured in zip(names, by(figures, lambda figure: figure.figure).values(), strict=True):
         words = name.split()
         what = " ".join(words[len(start) : len(words) - len(end)]).rstrip(":,")
         of_peers = {figure.peer_name: beside(figure) for figure in measured}
@@ -120,6 +126,18 @@ def by(figures: list[Measurement], key: Callable[[Measurement], str]) -> dict[st
     for figure in figures:
         groups.setdefault(key(figure), []).append(figure)
     return groups
+
+
+def numbers_alone(names: list[str]) -> tuple[list[str], str]:
+    """Names whose last brackets differ in numbers only, with these alone, and what the brackets say; or as they are."""
+    brackets = [re.search(r" \(([^()]*)\)$", name) for name in names]
+    templates = {NUMBER.sub("…", bracket[0]) if bracket else "" for bracket in brackets}
+    if len(names) == 1 or len(templates) > 1 or min(templates).count("…") < FEWEST_SHARED:
+        return names, ""
+    numbers = [", ".join(NUMBER.findall(bracket[1])) for bracket in brackets if bracket]
+    return [f"{name[: name.rindex(' (')]} ({values})" for name, values in zip(names, numbers, strict=True)], min(
+        templates
+    )
 
 
 def shared(names: list[str]) -> tuple[list[str], list[str]]:

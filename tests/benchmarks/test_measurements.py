@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import common, shared, table
+from benchmarks.__main__ import common, numbers_alone, shared, table
 from benchmarks.measurements import Measurement, compare, cpu_kind, interleave, median_interval, record, recorded
 
 
@@ -111,6 +111,14 @@ def test_many_peers_of_few_figures_are_rows() -> None:
     assert [line for line in table(figures) if line.startswith("| ")] == [
         "| figure | f |", "| ours | 1 s |", *(f"| {name} | 2 (2.00) |" for name in "abcd"),
     ]  # fmt: skip
+
+
+def test_brackets_that_differ_in_numbers_only_are_said_once() -> None:
+    names = ["a kill (0 wrong, 2 refused, 1.5 s lost)", "a full disk (1 wrong, 0 refused, 7 s lost)"]
+
+    assert numbers_alone(names) == (["a kill (0, 2, 1.5)", "a full disk (1, 0, 7)"], " (… wrong, … refused, … s lost)")
+    assert numbers_alone([*names, "none"]) == ([*names, "none"], "")
+    assert numbers_alone(["a (1 x)", "b (2 x)"]) == (["a (1 x)", "b (2 x)"], "")
 
 
 def test_names_are_cut_after_a_comma_only_and_where_it_saves_a_line() -> None:

@@ -4,8 +4,12 @@ Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
 """
 
 import argparse
+import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Collection
+from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.measurements import Measurement, recorded
@@ -16,8 +20,13 @@ NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 MOST_SPREAD = 0.20
 """Of a figure that is not called unsure."""
 
-SAME = "″"
-"""In place of a figure's name where the row before has the same."""
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+MOST_COLUMNS = 3
+"""Peers that get a column each, where they are more than the figures."""
+
+FEWEST_SHARED = 3
+"""Words that all names of a section share, to be said once above the table."""
 
 
 def names() -> list[str]:
@@ -27,36 +36,134 @@ def names() -> list[str]:
 
 def render() -> str:
     """The page of every figure on record. A benchmark without a result is said to be unmeasured."""
+    results = {name: recorded(name) for name in names()}
+    everywhere = common([figures for figures in results.values() if figures])
     lines = [
         "# Measured",
         "",
         "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
-        "medians. A ratio above 1 means that parrotflow is better; (low to high) is the 95 % interval of the median "
-        "ratio of runs next to each other. The spread is (highest - lowest) / median of our runs; above "
-        f"{MOST_SPREAD:.0%} a figure is unsure. Where no kind of CPU is given, it was not recorded.",
+        "medians. In a peer's column (2.00; low to high) says that ours is twice as good, with a 95 % interval of the "
+        "median ratio of runs next to each other.",
+        "",
+        f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "
+        "[The records](../../benchmarks/results/) have each figure's runs and spread. Where no runs are given it is "
+        "one, and where no kind of CPU is, it was not recorded.",
+        "",
+        f"Unless a section says otherwise: {', '.join(everywhere)}.",
     ]
-    for name in names():
+    for name, figures in results.items():
         lines += ["", f"## {name}", ""]
-        figures = recorded(name)
-        lines += table(figures) if figures else ["Not yet measured."]
+        lines += table(figures, everywhere) if figures else ["Not yet measured."]
     return "\n".join(lines) + "\n"
 
 
-def table(figures: list[Measurement]) -> list[str]:
-    """One result as a Markdown table, the machine and the versions under it."""
-    lines = ["| figure | ours | peer | ratio | runs | spread |", "|---|--:|--:|--:|--:|--:|"]
-    last = ""
-    for figure in figures:
-        what, last = SAME if figure.figure == last else figure.figure, figure.figure
-        peer = "" if figure.peer is None else f"{figure.peer:.4g} {figure.unit} ({figure.peer_name})"
-        ours = f"{figure.ours:.4g} {figure.unit}"
-        unsure = " (unsure)" if figure.spread > MOST_SPREAD else ""
-        lines.append(
-            f"| {what} | {ours} | {peer} | {figure.ratio_text} | {figure.runs} | {figure.spread:.0%}{unsure} |"
-        )
-    for place in sorted({(figure.machine, tuple(figure.versions.items())) for figure in figures}):
-        lines += ["", f"On {place[0]}; " + ", ".join(f"{name} {number}" for name, number in place[1]) + "."]
+def common(results: Collection[list[Measurement]]) -> list[str]:
+    """Parts of the machine that all figures have, and libraries of which several results depend on one version."""
+    figures = [figure for result in results for figure in result]
+    parts = set.intersection(*(set(figure.machine.split(", ")) for figure in figures))
+    named = Counter(name for result in results for name in {name for figure in result for name in figure.versions})
+    versions = {item for figure in figures for item in figure.versions.items()}
+    count = Counter(name for name, _ in versions)
+    return sorted(parts) + sorted(f"{name} {number}" for name, number in versions if count[name] == 1 < named[name])
+
+
+def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[str]:
+    """One result as a Markdown table: above it what all names share, under it the machine, runs and versions.
+
+    A row for each figure, a column for each peer; the other way round where peers are more. What is `everywhere` is not
+    said.
+    """
+    names, template = numbers_alone(list(dict.fromkeys(figure.figure for figure in figures)))
+    start, end = shared(names)
+    lines = []
+    if start or end or template:
+        lines += [f"Each: {' '.join([*start, '…', *end])}".rstrip(" ,:") + template, ""]
+    peers = list(dict.fromkeys(figure.peer_name for figure in figures if figure.peer is not None))
+    rows = [["figure", "ours", *peers]]
+    for name, measured in zip(names, by(figures, lambda figure: figure.figure).values(), strict=True):
+        words = name.split()
+        what = " ".join(words[len(start) : len(words) - len(end)]).rstrip(":,")
+        of_peers = {figure.peer_name: beside(figure) for figure in measured}
+        rows.append([what, ours(measured[0]), *(of_peers.get(peer, "") for peer in peers)])
+    if len(peers) > max(len(rows) - 1, MOST_COLUMNS):
+        rows = [list(column) for column in zip(*rows, strict=True)]
+    lines += [f"| {' | '.join(rows[0])} |", "|---" + "|--:" * (len(rows[0]) - 1) + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows[1:]]
+    for machine, measured in by(figures, lambda figure: figure.machine).items():
+        lines += ["", foot(machine, measured, everywhere)]
     return lines
+
+
+def ours(figure: Measurement) -> str:
+    """Our value, and that it is unsure."""
+    unsure = f" (unsure: {figure.spread:.0%})" if figure.spread > MOST_SPREAD else ""
+    return f"{in_digits(figure.ours)} {figure.unit}{unsure}"
+
+
+def beside(figure: Measurement) -> str:
+    """The peer's value and the ratio, in the row of ours."""
+    if figure.peer is None or figure.ratio is None:
+        return ""
+    interval = "; {:.2f} to {:.2f}".format(*figure.ratio_interval) if figure.ratio_interval else ""
+    return f"{in_digits(figure.peer)} ({figure.ratio:.2f}{interval})"
+
+
+def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) -> str:
+    """A line on the figures of one machine: which it is, how many runs, their spread, and the versions."""
+    place = ", ".join(part for part in machine.split(", ") if part not in everywhere) or "the same machine"
+    runs, spread = [figure.runs for figure in figures], max(figure.spread for figure in figures)
+    counts = dict.fromkeys((min(runs), max(runs)))
+    of_runs = f"{' to '.join(map(str, counts))} runs" + (f", spread at most {spread:.0%}" if spread else "")
+    versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
+    of_libraries = ", ".join(version for version in versions if version not in everywhere)
+    parts = [place, of_runs if max(runs) > 1 else "", of_libraries]
+    return f"On {'; '.join(filter(None, parts))}."
+
+
+def by(figures: list[Measurement], key: Callable[[Measurement], str]) -> dict[str, list[Measurement]]:
+    """The figures in groups of one key, both in their order."""
+    groups: dict[str, list[Measurement]] = {}
+    for figure in figures:
+        groups.setdefault(key(figure), []).append(figure)
+    return groups
+
+
+def numbers_alone(names: list[str]) -> tuple[list[str], str]:
+    """Names whose last brackets differ in numbers only, with these alone, and what the brackets say; or as they are."""
+    brackets = [re.search(r" \(([^()]*)\)$", name) for name in names]
+    templates = {NUMBER.sub("…", bracket[0]) if bracket else "" for bracket in brackets}
+    if len(names) == 1 or len(templates) > 1 or min(templates).count("…") < FEWEST_SHARED:
+        return names, ""
+    numbers = [", ".join(NUMBER.findall(bracket[1])) for bracket in brackets if bracket]
+    return [f"{name[: name.rindex(' (')]} ({values})" for name, values in zip(names, numbers, strict=True)], min(
+        templates
+    )
+
+
+def shared(names: list[str]) -> tuple[list[str], list[str]]:
+    """The words with which all names begin, and those after a comma or the like with which they end.
+
+    None of either where they are too few to be worth a line.
+    """
+    split = [name.split() for name in dict.fromkeys(names)]
+    if len(split) == 1:
+        return [], []
+    most = min(map(len, split)) - 1
+    start = beginning([words[:most] for words in split])
+    end = beginning([words[len(start) + 1 :][::-1] for words in split])[::-1]
+    while end and not all(words[-len(end) - 1].endswith((",", ":", ";")) for words in split):
+        end = end[1:]
+    return (start, end) if len(start) + len(end) >= FEWEST_SHARED else ([], [])
+
+
+def beginning(lists: list[list[str]]) -> list[str]:
+    """The words with which all lists begin."""
+    return [words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))]
+
+
+def in_digits(value: float) -> str:
+    """Four significant digits, thousands with commas."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def main() -> None:

@@ -187,11 +187,11 @@ def figure(what: str, lines: list[Line], commits: str) -> Measurement:
     lost = statistics.median(line.seconds_lost for line in lines)
     stages = statistics.mean(line.stages_again for line in lines)
     text = (
-        f"{what}: trials that ended with equal results, of {len(lines)} ({counts['wrong']} wrong, "
-        f"{counts['unclear']} unclear, {refused} refused at first; lost: {lost:.1f} s in the median, "
-        f"{stages:.1f} stages started again in the mean)"
+        f"trials that ended with equal results after {what} ({counts['wrong']} wrong, {counts['unclear']} unclear, "
+        f"{refused} refused at first; lost: {lost:.1f} s in the median, {stages:.1f} stages again in the mean)"
     )
-    measured = compare(text, [float(counts["equal"])], None, unit="trials", higher_is_better=True, libraries=LIBRARIES)
+    unit = f"of {len(lines)}"
+    measured = compare(text, [float(counts["equal"])], None, unit=unit, higher_is_better=True, libraries=LIBRARIES)
     return replace(measured, runs=len(lines), versions=measured.versions | {"commit": commits})
 
 

@@ -323,15 +323,12 @@ def figure(path: str, outcomes: list[Outcome]) -> Measurement:
     before = sum(one.trial.kind in BEFORE for one in outcomes)
     failed = sum(any(one.codes) for one in outcomes)
     text = (
-        f"publishing by {path} with one injected fault: trials that ended with one commit for each step, all hashes "
-        f"equal, and main, receipt and model in agreement, of {len(outcomes)} ({before} before and "
-        f"{len(outcomes) - before} after the request's effect, at {len(kinds)} kinds of requests; {failed} needed the "
-        "same command again, the others retried by themselves)"
+        f"publishing by {path} with one injected fault, {before} before and {len(outcomes) - before} after the "
+        f"request's effect, at {len(kinds)} kinds of requests, {failed} needing the same command again: one commit for "
+        "each step, all hashes equal, and main, receipt and model in agreement"
     )
-    right = float(sum(not one.fault for one in outcomes))
-    measured = compare(
-        text, [right], None, unit="trials", higher_is_better=True, libraries=["huggingface_hub", "hf_xet"]
-    )
+    right, unit = float(sum(not one.fault for one in outcomes)), f"of {len(outcomes)}"
+    measured = compare(text, [right], None, unit=unit, higher_is_better=True, libraries=["huggingface_hub", "hf_xet"])
     return replace(measured, runs=len(outcomes))
 
 

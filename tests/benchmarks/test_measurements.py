@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import table
-from benchmarks.measurements import compare, cpu_kind, interleave, median_interval, record, recorded
+from benchmarks.__main__ import common, numbers_alone, shared, table
+from benchmarks.measurements import Measurement, compare, cpu_kind, interleave, median_interval, record, recorded
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -35,7 +36,8 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
 
     assert len(json.loads((tmp_path / "encode.json").read_text())) == 1
     lines = table(recorded("encode", tmp_path))
-    assert "| encoding | 100 MB/s | 50 MB/s (p) | 2.00 | 1 | 0% |" in lines
+    assert "| figure | ours | p |" in lines
+    assert "| encoding | 100 MB/s | 50 (2.00) |" in lines
     assert lines[-1].startswith(f"On {figure.machine}; rich ")
 
 
@@ -54,6 +56,7 @@ def test_a_machine_that_slows_down_leaves_the_interval_of_the_ratio_narrow() -> 
     figure = compare("f", speeds, [speed / 2 for speed in speeds], unit="tokens/s", higher_is_better=True)
 
     assert figure.ratio_text == "2.00 (2.00 to 2.00)"
+    assert "| f | 65 tokens/s (unsure: 108%) | 32.5 (2.00; 2.00 to 2.00) |" in table([figure])
 
 
 def test_five_runs_are_too_few_for_an_interval_of_the_median() -> None:
@@ -71,6 +74,58 @@ def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Pa
 
     lines = table(recorded("speed", tmp_path))
     assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]
+
+
+def test_a_table_says_once_what_its_rows_share() -> None:
+    def figure(name: str, ours: list[float], peer_name: str) -> Measurement:
+        return compare(name, ours, [2000.0], peer_name=peer_name, unit="s", higher_is_better=True, libraries=["rich"])
+
+    first, second = "time of a step on 1 core, 7 MB", "time of a step on 12 cores, 7 MB"
+    figures = [figure(first, [1234.5, 1300.0], "p"), figure(second, [0.5], "p"), figure(first, [1234.5, 1300.0], "q")]
+
+    lines = table(figures, everywhere=common([figures, figures[:1]]))
+
+    assert lines[0] == "Each: time of a step on … 7 MB"
+    assert [line for line in lines if line.startswith("| ")] == [
+        "| figure | ours | p | q |",
+        "| 1 core | 1,267 s | 2,000 (0.63) | 2,000 (0.63) |",
+        "| 12 cores | 0.5 s | 2,000 (0.00) |  |",
+    ]
+    assert lines[-1] == "On the same machine; 1 to 2 runs, spread at most 5%."
+
+
+def test_a_version_is_common_if_several_results_depend_on_it() -> None:
+    both, other = (
+        compare("f", [1.0], None, unit="s", higher_is_better=False, libraries=names)
+        for names in (["rich", "scipy"], ["rich"])
+    )
+    machine, rich = both.machine.split(", "), f"rich {both.versions['rich']}"
+
+    assert set(common([[both], [other]])) == {*machine, rich, f"python {both.versions['python']}"}
+    assert rich not in common([[both], [replace(other, versions={"rich": "0"})]])
+
+
+def test_many_peers_of_few_figures_are_rows() -> None:
+    figures = [compare("f", [1.0], [2.0], peer_name=name, unit="s", higher_is_better=False) for name in "abcd"]
+
+    assert [line for line in table(figures) if line.startswith("| ")] == [
+        "| figure | f |", "| ours | 1 s |", *(f"| {name} | 2 (2.00) |" for name in "abcd"),
+    ]  # fmt: skip
+
+
+def test_brackets_that_differ_in_numbers_only_are_said_once() -> None:
+    names = ["a kill (0 wrong, 2 refused, 1.5 s lost)", "a full disk (1 wrong, 0 refused, 7 s lost)"]
+
+    assert numbers_alone(names) == (["a kill (0, 2, 1.5)", "a full disk (1, 0, 7)"], " (… wrong, … refused, … s lost)")
+    assert numbers_alone([*names, "none"]) == ([*names, "none"], "")
+    assert numbers_alone(["a (1 x)", "b (2 x)"]) == (["a (1 x)", "b (2 x)"], "")
+
+
+def test_names_are_cut_after_a_comma_only_and_where_it_saves_a_line() -> None:
+    assert shared(["a b c 1 d e f", "a b c 2 d e f"]) == (["a", "b", "c"], [])
+    assert shared(["1, d e f", "2, d e f"]) == ([], ["d", "e", "f"])
+    assert shared(["a 1", "a 2"]) == ([], [])
+    assert shared(["a b c d", "a b c d"]) == ([], [])
 
 
 @pytest.mark.parametrize(

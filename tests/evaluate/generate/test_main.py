@@ -11,6 +11,8 @@ from statistics import fmean
 
 import pytest
 
+from stages.clean.__main__ import main as clean
+from stages.collect.__main__ import main as collect
 from stages.evaluate.generate import shading
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.texts import own_seed
@@ -296,3 +298,25 @@ def test_a_page_of_more_tokens_than_a_browser_shows_is_shaded_in_part(
     assert [block.removeprefix("\n") for block in page.blocks[:3]] == [
         sample["prompt"] + sample["body"] for sample in samples
     ]
+
+
+def test_of_mixed_files_code_is_completed_by_functions_and_text_by_paragraphs(project: Path) -> None:
+    (project / "corpus").mkdir(exist_ok=True)
+    for number in range(12):
+        (project / f"corpus/{number}.md").write_text(
+            f"Notiz {number} über den Wald.\n\nEs regnet seit {number} Tagen.\n"
+        )
+    write_sections(project, generate__language="mixed", generate__problems__sets=[], generate__headers__count=20)
+    for stage in (collect, clean):
+        stage()
+
+    main()
+
+    samples = json.loads((project / "data/samples.json").read_text())
+    of_code = [one for one in samples if one["path"].endswith(".py")]
+    assert of_code
+    assert all("def " in one["signature"] and one["parses"] is not None for one in of_code)
+    of_text = [one for one in samples if one["path"].endswith(".md")]
+    assert of_text
+    assert all(one["parses"] is None for one in of_text)
+    assert "Held-out headers and paragraphs" in (project / "data/samples.html").read_text()

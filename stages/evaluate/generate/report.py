@@ -198,6 +198,7 @@ def generation(
 def html_page(report: Generation, looks: Sequence[Look]) -> str:
     """Everything that the model wrote on one page of HTML, for people."""
     headers = [look for look in looks if look.text.kind == "header"]
+    problems = [look for look in looks if look.text.kind == "problem"]
     languages = {look.text.language for look in headers}
     shaded = texts_to_shade([look.text for look in looks])
     with_shades = {(look.text.kind, look.text.name, look.text.sample) for look in looks[:shaded]}
@@ -216,7 +217,7 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
         by_prompt=by_prompt,
         parts=[
             (HEADINGS[frozenset(languages)], report.headers, headers),
-            ("Code problems", report.problems, [look for look in looks if look.text.kind == "problem"]),
+            *([("Code problems", report.problems, problems)] if problems else []),
         ],
     )
 

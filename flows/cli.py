@@ -214,7 +214,7 @@ def new(
     folder
         Of the project.
     words
-        As `parrotflow params` takes them, e.g. corpus=text.
+        As `parrotflow params` takes them, e.g. corpus=folder.
     update
         Bring the project to this version of parrotflow: show the difference, then merge it by git.
     yes

@@ -260,7 +260,7 @@ def _likeness(then: Entry, now: Entry) -> Likeness:
         return "different"
     if then.is_p and then.value is not None:
         return "within intervals" if (then.value < SIGNIFICANT) == (now.value < SIGNIFICANT) else "different"
-    low, high = (then.data_low, then.data_high) if then.low is None else (then.low, then.high)
+    low, high = then.interval_95
     if low is not None and high is not None:
         return "within intervals" if low <= now.value <= high else "different"
     return "equal as printed" if (then.text, then.n) == (now.text, now.n) else "different"

@@ -41,8 +41,13 @@ def estimate(values: Sequence[float]) -> Estimate:
     if len(set(values)) == 1:  # whose mean, and so whose spread, rounding may change
         return Estimate(n, values[0], 0.0, values[0], values[0])
     sd = float(np.std(values, ddof=1))
-    half = float(stdtrit(n - 1, 0.975)) * sd / n**0.5
-    return Estimate(n, mean, sd, mean - half, mean + half)
+    return Estimate(n, mean, sd, *t_interval(n, mean, sd))
+
+
+def t_interval(n: int, mean: float, sd: float, level: float = SIGNIFICANT) -> tuple[float, float]:
+    """The interval of a mean by Student's t that leaves out a share `level`: by default that of 95 %."""
+    half = float(stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5
+    return mean - half, mean + half
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,22 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, p * (len(known) - rank)))
         corrected[index] = highest
     return corrected
+
+
+def holm_levels(p_values: Sequence[float | None]) -> list[float | None]:
+    """The level at which Holm's procedure tests each p value: 5 % divided by as many as are tested at its turn.
+
+    The procedure ends with the first that is not significant, whose level those after it have too. So an interval of
+    1 - level excludes no difference exactly where the corrected p value is below 5 %.
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    levels: list[float | None] = [None] * len(p_values)
+    tested = len(known)
+    for rank, (p, index) in enumerate(known):
+        levels[index] = SIGNIFICANT / tested
+        if p * tested < SIGNIFICANT:
+            tested = len(known) - rank - 1
+    return levels
 
 
 def is_best(own: Sequence[float], others: Sequence[Sequence[float]], *, lower: bool) -> bool:

@@ -4,12 +4,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
 from flows.experiments.rows import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
-from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, is_best, paired_difference
+from flows.experiments.statistics import (
+    SIGNIFICANT,
+    Difference,
+    Estimate,
+    estimate,
+    holm,
+    holm_levels,
+    is_best,
+    paired_difference,
+    t_interval,
+)
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +43,7 @@ class Entry:
     value: float | None
     """The mean, the mean difference or a p value."""
     low: float | None
-    """Of the 95 % t interval."""
+    """Of the t interval: of a mean that of 95 %, of a difference that at the level of its test."""
     high: float | None
     sd: float | None
     metric: str
@@ -51,6 +61,15 @@ class Entry:
     data_low: float | None = None
     """Of the runs' own 95 % interval, averaged over seeds; None where the metric has none."""
     data_high: float | None = None
+
+    @property
+    def interval_95(self) -> tuple[float | None, float | None]:
+        """That of 95 % over the runs; of one run its own."""
+        if self.low is None:
+            return self.data_low, self.data_high
+        if self.sd is None or self.value is None:
+            return self.low, self.high
+        return t_interval(self.n, self.value, self.sd)
 
 
 @dataclass(frozen=True)
@@ -244,10 +263,15 @@ def differences_table(data: Tidy, name: str) -> Table:
     lines = [dict(zip((*others, axis), levels, strict=True)) for levels in grid]
     metrics = [data.experiment.metrics[metric] for metric in comparison.metrics]
     base = {axis: baseline}
-    found = [_difference(data, line, base, metric) for line in lines for metric in comparison.metrics]
-    corrected = holm([p for p, _ in found])
-    tested = sum(p is not None for p in corrected)
-    flat = [entry for (_, own), p in zip(found, corrected, strict=True) for entry in (own, _p_entry(own, p))]
+    compared = [_Compared.of(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
+    p_values = [one.found.p for one in compared]
+    tested_at = holm_levels(p_values)
+    flat = [
+        entry
+        for one, level, p in zip(compared, tested_at, holm(p_values), strict=True)
+        for own in [_difference(data, one, level)]
+        for entry in (own, _p_entry(own, p))
+    ]
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
     return Table(
@@ -260,9 +284,7 @@ def differences_table(data: Tidy, name: str) -> Table:
         rows=[list(line.values()) for line in lines],
         entries=entries,
         footnotes=[
-            f"Mean difference from {baseline}, paired by seed, with its 95 % interval (Student's t), and in percent of "
-            f"the baseline. p of the paired t test, Holm-corrected for the {tested} differences.",
-            "The intervals are not corrected for their number: one may exclude 0 although p is not below 0.05.",
+            *_of_differences(baseline, [level for level in tested_at if level is not None]),
             *rounded_to_zero(entries),
             *missing(data, comparison.metrics),
             *data.notes,
@@ -270,22 +292,58 @@ def differences_table(data: Tidy, name: str) -> Table:
     )
 
 
-def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> tuple[float | None, Entry]:
-    """The p value of these levels against those of the baseline, and the entry of the difference."""
-    own, against = (at_levels(data.frame, levels) for levels in (line, line | base))
-    values, reference = paired_by_seed(own, against, metric)
+def _of_differences(baseline: str, levels: Sequence[float]) -> list[str]:
+    """The footnotes on intervals and p values."""
+    what = f"Mean difference from {baseline}, paired by seed, and in percent of the baseline"
+    if len(levels) < 2:
+        return [f"{what}, with its 95 % interval by Student's t. p of the paired t test."]
+    first, last = (f"{100 * (1 - level):.3g}" for level in (max(levels), min(levels)))
+    spread = first if first == last else f"{first} to {last}"
+    return [
+        f"{what}. p of the paired t test, Holm-corrected for the {len(levels)} differences.",
+        "In brackets the intervals by Student's t at the levels at which Holm's procedure tests the differences, "
+        f"{spread} %: one excludes 0 exactly where p is below {SIGNIFICANT}.",
+    ]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Runs at some levels and those at the levels of the baseline."""
+
+    metric: str
+    runs: pd.DataFrame
+    expected: int
+    """Pairs of the grid."""
+    reference: float
+    """The mean of the baseline's runs that are in pairs."""
+    found: Difference
+
+    @classmethod
+    def of(cls, data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> Self:
+        """Pair them by seed."""
+        own, against = (at_levels(data.frame, levels) for levels in (line, base))
+        values, reference = paired_by_seed(own, against, metric)
+        expected = len({*own["seed"], *against["seed"]})
+        found, mean = paired_difference(values, reference), estimate(reference).mean
+        return cls(metric, pd.concat([own, against]), expected, mean, found)
+
+
+def _difference(data: Tidy, compared: _Compared, level: float | None) -> Entry:
+    """The entry of a difference, with the interval at the level of its test."""
+    metric, found, mean = compared.metric, compared.found, compared.reference
+    if found.sd and level is not None:
+        low, high = t_interval(found.n, found.mean, found.sd, level)
+        found = replace(found, low=low, high=high)
     decimals = decimals_of(data, metric)
-    found = paired_difference(values, reference)
     bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
-    mean = estimate(reference).mean
-    return found.p, _entry(
+    return _entry(
         found,
-        pd.concat([own, against]),
+        compared.runs,
         metric,
         text=number(found.mean, decimals, signed=True) if found.n else "",
         spread=f"[{', '.join(bounds)}]" if all(bounds) else "",
         extra=f"({100 * found.mean / mean:+.1f} %)" if found.n and mean else "",
-        expected=len({*own["seed"], *against["seed"]}),
+        expected=compared.expected,
     )
 
 

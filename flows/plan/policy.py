@@ -53,7 +53,8 @@ class Show(FlowSetting):
     link: str = ""
     """An address, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
     next: str = ""
-    """A line for the end of a successful run: what to try next."""
+    """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
+    a shell."""
 
 
 class Program(FlowSetting):

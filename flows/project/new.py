@@ -43,7 +43,7 @@ The first run needs nothing of yours: it learns from the source code of pinned P
 
 ```
 source .venv/bin/activate
-parrotflow params corpus=text      # prose in any language; of source code: corpus=folder
+parrotflow params corpus=folder    # prose, notes and code in any language
 parrotflow why                     # what would run, and why
 make run
 parrotflow sweep --new rates       # a first experiment, to be filled in

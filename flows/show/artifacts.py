@@ -6,7 +6,7 @@ write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,15 +136,15 @@ def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[
     return rows
 
 
-def filled_in(template: str) -> str:
-    """A text with each `{FILE:KEY}` replaced by its value; empty where one does not exist."""
+def filled_in(template: str, form: Callable[[str], str] = str) -> str:
+    """A text with each `{FILE:KEY}` replaced by its value in this form; empty where one does not exist."""
     missing = False
 
     def value(found: re.Match[str]) -> str:
         nonlocal missing
         read = read_key(Path(found.group(1)), found.group(2))
         missing |= read is None
-        return str(read)
+        return form(str(read))
 
     text = re.sub(r"\{([^:{}]+):([^{}]+)\}", value, template)
     return "" if missing else text

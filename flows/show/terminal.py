@@ -1,6 +1,7 @@
 """What a person sees of a run in the terminal: the plan, each stage's lines, and at the end what ran and why."""
 
 import os
+import shlex
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageStarted, outcome_rows, shown_metrics, up_to_date
+from flows.show.artifacts import filled_in
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -161,8 +163,8 @@ class Terminal(Follower):
                 self.say(outcome.message)
         if len(shown) == len(self.plan.stages):
             for stage in shown:
-                if stage.policy.show.next:
-                    self.say(stage.policy.show.next)
+                if line := filled_in(stage.policy.show.next, quoted):
+                    self.say(line)
 
     def _view(self) -> Table:
         """The stages that are not clean: state, time, why."""
@@ -194,6 +196,11 @@ class Terminal(Follower):
     def _print(self, name: str, markup: str) -> None:
         with self._lock:
             self.console.print(f"[blue]{escape(name):>9}[/] │ {markup}")
+
+
+def quoted(value: str) -> str:
+    """A value as a shell reads it, in double quotes where they suffice."""
+    return shlex.quote(value) if set(value) & {*'"$`\\!\n'} else f'"{value}"'
 
 
 def _of(seconds: float | None) -> str:

@@ -28,6 +28,8 @@ class Live(Follower):
         self.progress: dict[str, str] = {}
         self.ran: dict[str, int] = {}
         self.done: dict[str, Run] = {}
+        self.finished: dict[str, Run] = {}
+        """Cells that are recorded before the end of their last stage is told."""
         self.stopped: set[str] = set()
         """Cells that were ended early, which is no failure."""
         self.note = ""
@@ -72,15 +74,24 @@ class Live(Follower):
                 self.say(outcome.message)
         elif outcome.result == "ran" and not self.console.is_terminal:
             self._print(outcome.result, f"{self._label(cell)}: {stage} ran in {outcome.seconds:.1f} s")
+        self._tell_finished(cell)
 
     def on_ended(self, run: "Run") -> None:
         """A cell has ended, with a result or without one."""
         with self._lock:
             self.done[run.cell] = run
-            number = len(self.done)
-        if run.state == "finished":
+            if run.state == "finished":
+                self.finished[run.cell] = run
+        self._tell_finished(run.cell)
+
+    def _tell_finished(self, cell: str) -> None:
+        """Say that a cell has finished, after its last stage has been told."""
+        with self._lock:
+            run = self.finished.pop(cell, None) if not self.left[cell] else None
+            number = len(self.done) - len(self.finished)
+        if run is not None:
             name = f" as {run.experiment}" if run.experiment else ""
-            self._print("ran", f"{number}/{len(self.cells)} {self._label(run.cell)}: finished{name}")
+            self._print("ran", f"{number}/{len(self.cells)} {self._label(cell)}: finished{name}")
 
     def _print(self, result: str, text: str) -> None:
         with self._lock:

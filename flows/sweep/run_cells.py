@@ -57,11 +57,7 @@ def run_cells(
         clone.remove_leftovers(clones.absolute(), finished - to_run.keys())
         if not to_run:
             return [known[cell.id] for cell in batch.cells]
-        print(f"{batch.title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
-        cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
-        folders = {
-            name: clone.prepare(cell, head, clones / name, own_cache, cache=cache) for name, cell in to_run.items()
-        }
+        folders = prepared(batch.title, to_run, head, clones, clones.absolute() / "cache" if alone else None)
         save = (lambda *_: "") if alone or on_worker else clone.save_experiment
         plan = plan_of_all(folders, batch.targets)
         live = Live(batch.title, to_run, [stage.name for stage in plan.to_do], len(known))
@@ -87,6 +83,20 @@ def run_cells(
         raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
     all_runs = known | runner.runs
     return [all_runs[cell.id] for cell in batch.cells]
+
+
+def prepared(
+    title: str, cells: Mapping[str, "Cell"], head: str, clones: Path, own_cache: Path | None
+) -> dict[str, Path]:
+    """The project folder of each cell's clone, by the cell's id; a line says which one is prepared."""
+    print(f"{title}: preparing a clone for each of {len(cells)} cells ...", flush=True)
+    cache = clone.project_cache()
+    folders = {}
+    for number, (name, cell) in enumerate(cells.items(), start=1):
+        print(f"{title}: clone {number} of {len(cells)}: {cell.label}", flush=True)
+        folders[name] = clone.prepare(cell, head, clones / name, own_cache, cache=cache)
+    print(f"{title}: looking for what cells share", flush=True)
+    return folders
 
 
 def known_and_to_run(batch: Batch) -> tuple[dict[str, Run], dict[str, "Cell"]]:

@@ -101,6 +101,8 @@ def drop(ledger: pd.DataFrame, rows: Iterable[int], verdict: str) -> pd.DataFram
 def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
     """The ledger with `split`: where each kept document goes."""
     held_out = held_out_mask(ledger, split, seed)
+    if split.by == "document" and 0 < split.validation_share < 1:
+        _some_of_each(held_out, ledger, seed)
     return ledger.assign(split=np.where(ledger["verdict"] != KEPT, NO_SPLIT, np.where(held_out, VALIDATION, TRAIN)))
 
 
@@ -121,6 +123,20 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArra
     return np.array([value < split.validation_share for value in draws], dtype=bool)
 
 
+def _some_of_each(held_out: npt.NDArray[np.bool_], ledger: pd.DataFrame, seed: int) -> None:
+    """Of few documents the draws may leave a split empty: hold out the one with the least, train on that with the
+    largest. Documents of the same content stay together."""
+    rows = kept_rows(ledger)
+    none = not held_out[rows].any()
+    if not none and not held_out[rows].all():
+        return
+    contents = ledger.loc[rows, "content_sha256"]
+    draws = {content: draw(seed, "split", content) for content in contents}
+    if len(draws) > 1:
+        moved = (min if none else max)(draws, key=draws.__getitem__)
+        held_out[rows[(contents == moved).to_numpy()]] = none
+
+
 def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
     """Raise UserError that names a value to set unless both splits have documents."""
     kept = ledger[ledger["verdict"] == KEPT]
@@ -129,7 +145,8 @@ def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
     if kept.empty:
         raise UserError(
             f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them {most}; loosen "
-            "clean.filters in params.yaml, of which many fit code alone (for prose: `parrotflow params corpus=text`)"
+            "clean.filters in params.yaml, of which many fit Python code alone; of your own files: `parrotflow params "
+            "corpus=folder`"
         )
     for name in SPLITS:
         if not (kept["split"] == name).any():

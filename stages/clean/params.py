@@ -91,8 +91,8 @@ class Split(Section):
     validation_sources: list[str]
     """Sources held out by name (with `by: source`); empty: drawn by `validation_share`."""
     validation_share: Share
-    """Expected share of sources (or documents) held out, drawn by a hash of (seed, source or content). Not used where
-    sources are named."""
+    """Expected share of sources (or documents) held out, drawn by a hash of (seed, source or content). Of documents at
+    least one is held out and one trained on, unless it is 0 or 1. Not used where sources are named."""
 
 
 class CleanParams(Section):

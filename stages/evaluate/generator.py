@@ -27,10 +27,10 @@ from stages.evaluate.rows import (
     SingleRows,
     attention_window,
     bytes_per_position,
-    draw,
     rows_of,
     stop_at,
 )
+from stages.evaluate.sampling import draw, log_probabilities
 from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, next_of, twin
 from stages.formats.evaluation.generation import Ended
 
@@ -66,6 +66,10 @@ class Generated:
     ended: Ended
     ids: list[int]
     """Every token that was drawn, also a closing end-of-sequence id and the tokens of the stop string."""
+    pieces: list[str]
+    """What each token added to the text, and to the stop string: empty until a character is whole."""
+    log_probabilities: list[float]
+    """Of each token (`sampling.log_probabilities`)."""
 
 
 def generate(
@@ -177,16 +181,21 @@ class _Row:
     stream: DecodeStream
     """Has seen the end of the prompt: some tokenizers write a space before every word but the first of a text."""
     drawn: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    log_probabilities: list[float] = field(default_factory=list)
     text: str = ""
 
-    def take(self, token: int, work: _Work) -> Ended | None:
+    def take(self, token: int, log_probability: float, work: _Work) -> Ended | None:
         """Append a token. Returns why the text ends with it; None if it does not end."""
         self.drawn.append(token)
+        self.log_probabilities.append(log_probability)
+        self.pieces.append("")
         if token == work.end_id:
             return "eos"
         self.seen.append(token)
         piece = self.stream.step(work.tokenizer.backend_tokenizer, token)
         if piece:
+            self.pieces[-1] = piece
             self.text += piece
             end = self.request.end(self.text)
             if end is not None:
@@ -222,9 +231,9 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
             if not writing:
                 break
             fed: dict[int, int] = {}
-            for slot, token in _drawn(writing, rows.logits[:, : work.known_ids]):
+            for slot, token, log_probability in _drawn(writing, rows.logits[:, : work.known_ids]):
                 row = writing[slot]
-                ended = row.take(token, work)
+                ended = row.take(token, log_probability, work)
                 yield row, ended
                 if ended:
                     del writing[slot]
@@ -245,20 +254,25 @@ def _stream_after(ids: list[int], work: _Work) -> DecodeStream:
     return stream
 
 
-def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int]]:
-    """A token for each row in progress, (slot, token); rows of the same settings are drawn together."""
+def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int, float]]:
+    """A token for each row in progress, (slot, token, its log-probability); rows of the same settings together."""
     alike: dict[tuple[float, float], list[int]] = defaultdict(list)
     for slot in sorted(writing):
         sampling = writing[slot].request.sampling
         alike[sampling.temperature, sampling.top_p].append(slot)
-    drawn: list[tuple[int, int]] = []
+    drawn: list[tuple[int, int, float]] = []
     for (temperature, top_p), slots in alike.items():
         uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
-        drawn += zip(slots, draw(logits[slots], temperature, top_p, uniforms), strict=True)
+        own = logits[slots]
+        tokens = draw(own, temperature, top_p, uniforms)
+        drawn += zip(slots, tokens, log_probabilities(own, tokens), strict=True)
     return drawn
 
 
 def _whole_texts(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:
     """The texts that have ended, and None after each other token."""
     for row, ended in written:
-        yield Generated(row.number, row.text, ended, row.drawn) if ended else None
+        if ended:
+            yield Generated(row.number, row.text, ended, row.drawn, row.pieces, row.log_probabilities)
+        else:
+            yield None

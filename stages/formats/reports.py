@@ -159,6 +159,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def write_lines(path: Path, lines: str) -> None:
+    """Write lines of JSON; where there are none a blank one, since DVC warns of each file that is empty."""
+    atomic_write(path, lines or "\n")
+
+
 def read_rows(path: Path, model: type[Model], remedy: str) -> list[Model]:
     """A file with a line of JSON for each value. Raises UserError that names the first line that is wrong."""
     return [parse(line, model, f"{path}: line {number}", remedy) for number, line in read_lines(path, f"; {remedy}")]

@@ -13,6 +13,7 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, publication_receipt
 from stages.formats.revision.provenance import Receipt
+from stages.publish.card.values import example_prompt
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate
 from stages.publish.inputs import CardInputs, read_inputs
@@ -38,7 +39,7 @@ def main() -> None:
     gate.check_limit()
     with gathered(params, inputs) as revision, without_receipt_of_another(receipt_file, revision):
         receipt = publish(revision, params, gate)
-        receipt.write(receipt_file)
+        receipt.model_copy(update={"prompt": example_prompt(params, inputs) or None}).write(receipt_file)
     print(f"published revision {receipt.revision} to {receipt.location}")
 
 

@@ -209,6 +209,7 @@ def printed_revision(found: Described) -> str:
         *(("main", move) for move in found.moves),
         *((f"step {step}", where) for step, where in found.steps.items()),
         *((path, decimal(count)) for path, count in found.files.items()),
+        ("in the browser", f"parrotflow published show {found.revision} --page"),
     ]
     return aligned(rows)
 

@@ -170,7 +170,8 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
-        "loosen clean.filters in params.yaml, of which many fit code alone (for prose: `parrotflow params corpus=text`)"
+        "loosen clean.filters in params.yaml, of which many fit Python code alone; of your own files: "
+        "`parrotflow params corpus=folder`"
     )
 
 
@@ -183,3 +184,14 @@ def test_an_empty_split_is_refused(share: float, split: str) -> None:
     )
     with pytest.raises(UserError, match=said):
         check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split, 0)
+
+
+@pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
+def test_of_few_documents_one_is_held_out_and_one_is_trained_on(share: float) -> None:
+    texts = [("a", f"{number}.py", f"x = {number}") for number in range(5)]
+
+    judged = ledger(texts, split__by="document", split__validation_share=share)
+
+    assert sorted(judged["split"].value_counts()) == [1, 4]
+    larger = ledger([*texts, ("a", "9.py", "y = 1")], split__by="document", split__validation_share=share)
+    assert sorted(larger["split"].value_counts()) == [1, 5]

@@ -17,7 +17,13 @@ from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from tests.small_project import FILES_SOURCE, ROOT, write_project
 
-FOLDER = FILES_SOURCE | {"kind": "folder", "globs": ["corpus"], "text": ["text", "body"], "max_unpacked_bytes": 10**6}
+FOLDER = FILES_SOURCE | {
+    "kind": "folder",
+    "globs": ["corpus"],
+    "text": ["text", "body"],
+    "max_unpacked_bytes": 10**6,
+    "part_bytes": 1000,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +97,55 @@ def test_what_is_damaged_is_named(corpus: Path, name: str, content: bytes, said:
         collected()
 
 
-@pytest.mark.parametrize("preset", ["folder", "text"])
-def test_the_presets_for_files_of_ones_own_read_them_so(corpus: Path, preset: str) -> None:
-    (source,) = yaml.safe_load((ROOT / f"conf/corpus/{preset}.yaml").read_text())["collect"]["sources"]
+def test_the_preset_for_files_of_ones_own_reads_them_so(corpus: Path) -> None:
+    (source,) = yaml.safe_load((ROOT / "conf/corpus/folder.yaml").read_text())["collect"]["sources"]
     (corpus / "x.jsonl").write_text('{"content": "a row"}')
     write_project(Path(), collect__sources=[source])
 
     main()
 
     assert [one.text for one in read_documents(Path("data/documents"))] == ["a row"]
+
+
+def test_a_book_is_cut_where_paragraphs_end(corpus: Path) -> None:
+    paragraph = "Es war einmal ein König, der hatte drei Töchter.\n" * 5 + "\n"
+    (corpus / "book.txt").write_text("\ufeff" + paragraph * 20)
+    (corpus / "page.txt").write_text(paragraph)
+
+    found = collected()
+
+    assert found.pop("page.txt") == paragraph
+    assert list(found) == [f"book.txt#{number}" for number in range(1, len(found) + 1)]
+    assert "".join(found.values()) == paragraph * 20
+    assert all(len(part.encode()) <= 1000 and part.endswith(".\n\n") for part in found.values())
+    assert collected(part_bytes=None) == {"book.txt": paragraph * 20, "page.txt": paragraph}
+
+
+def test_a_book_larger_than_a_document_may_be_is_read_in_parts(corpus: Path) -> None:
+    (corpus / "book.txt").write_text("ein Satz. " * 1000)
+
+    write_project(Path(), collect__sources=[FOLDER], collect__max_document_bytes=2000)
+    main()
+
+    assert len(list(read_documents(Path("data/documents")))) > 9
+    assert left_out() == {}
+
+
+@pytest.mark.parametrize("text", ["ä" * 5000, "日" * 3000, "x" * 5000, "ein Wort " * 500, "eine Zeile\r\n\r\n" * 500])
+def test_no_part_is_cut_within_a_character(corpus: Path, text: str) -> None:
+    (corpus / "a.txt").write_bytes(text.encode())
+
+    parts = collected().values()
+
+    assert len(parts) > 3
+    assert "".join(parts) == text
+    assert all(len(part.encode()) <= 1000 for part in parts)
+
+
+def test_a_large_file_that_is_no_text_is_left_out_as_one(corpus: Path) -> None:
+    (corpus / "a.txt").write_text("a poem")
+    (corpus / "picture.png").write_bytes(b"\x89PNG\0" * 5000)
+    (corpus / "old.txt").write_bytes("Köln\n".encode("latin-1") * 5000)
+
+    assert collected() == {"a.txt": "a poem"}
+    assert left_out() == {"not UTF-8": 2}

@@ -10,7 +10,6 @@ from threading import current_thread
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -37,11 +36,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from stages.evaluate import generator, rows, side_by_side
+from stages.evaluate import generator, side_by_side
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.rows import BatchedRows, SingleRows, after, bytes_per_position, draw, rows_of, stop_at
+from stages.evaluate.rows import BatchedRows, SingleRows, after, bytes_per_position, rows_of, stop_at
+from stages.evaluate.sampling import DECIMALS, draw
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 
@@ -71,8 +71,15 @@ def requests(count: int, sampling: Sampling = FREELY) -> list[GenerationRequest]
     ]
 
 
-def by_seed(asked: Sequence[GenerationRequest], texts: Iterator[Generated]) -> dict[int, tuple[str, str, list[int]]]:
-    return {asked[one.request].seed: (one.text, one.ended, one.ids) for one in texts}
+Written = tuple[str, str, list[int], list[float]]
+
+
+def written(one: Generated) -> Written:
+    return one.text, one.ended, one.ids, one.log_probabilities
+
+
+def by_seed(asked: Sequence[GenerationRequest], texts: Iterator[Generated]) -> dict[int, Written]:
+    return {asked[one.request].seed: written(one) for one in texts}
 
 
 def test_a_text_does_not_depend_on_how_many_are_written_or_in_which_order(
@@ -82,7 +89,7 @@ def test_a_text_does_not_depend_on_how_many_are_written_or_in_which_order(
     together = by_seed(asked, generate(model, tokenizer, asked, width=32))
     shuffled = random.Random(0).sample(asked, len(asked))
 
-    assert len({tuple(ids) for _, _, ids in together.values()}) > 35
+    assert len({tuple(ids) for _, _, ids, _ in together.values()}) > 35
     assert by_seed(shuffled, generate(model, tokenizer, shuffled, width=32)) == together
     for count in (1, 4):
         for first in range(0, 12, count):
@@ -98,12 +105,12 @@ def test_texts_of_other_settings_are_written_beside_it_and_change_nothing(
     alone = [by_seed(some, generate(model, tokenizer, some, width=8)) for some in each]
     mixed = [request for some in zip(*each, strict=True) for request in some]
 
-    written = {one.request: (one.text, one.ended, one.ids) for one in generate(model, tokenizer, mixed, width=8)}
+    together = {one.request: written(one) for one in generate(model, tokenizer, mixed, width=8)}
 
-    assert len(written) == 36
+    assert len(together) == 36
     for number, request in enumerate(mixed):
-        assert written[number] == alone[number % 3][request.seed]
-    assert max(len(ids) for _, _, ids in alone[2].values()) == 7
+        assert together[number] == alone[number % 3][request.seed]
+    assert max(len(ids) for _, _, ids, _ in alone[2].values()) == 7
 
 
 def give_cores(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int = 10**12) -> None:
@@ -173,15 +180,19 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
     asked = [GenerationRequest(prompt, 0, stop_at(()), long) for prompt in prompts]
 
     for one in generate(model, tokenizer, asked, width=4):
-        read, expected = prompt_tokens(tokenizer, prompts[one.request]), []
+        read, expected, likelihoods = prompt_tokens(tokenizer, prompts[one.request]), [], []
         for _ in one.ids:
             if len(read) > 32:
                 read = read[-16:]
             with torch.inference_mode():
-                expected.append(int(model(torch.tensor([read])).logits[0, -1].argmax()))
+                own = torch.log_softmax(model(torch.tensor([read])).logits[0, -1], dim=-1)
+            expected.append(int(own.argmax()))
+            likelihoods.append(float(own.max()))
             read = [*read, expected[-1]]
         assert one.ids == expected
         assert len(one.ids) == 60
+        assert one.log_probabilities == pytest.approx(likelihoods, abs=10**-DECIMALS)
+        assert "".join(one.pieces) == one.text
 
 
 def test_greedy_texts_are_those_of_transformers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -379,91 +390,8 @@ def test_an_id_that_the_tokenizer_does_not_know_is_never_drawn(tokenizer: PreTra
     assert max(drawn) < len(tokenizer)
 
 
-LOGITS = torch.log(torch.tensor([0.1, 0.5, 0.15, 0.25]))
-
-
-@pytest.mark.parametrize(
-    ("temperature", "top_p", "expected"),
-    [
-        (1.0, 1.0, [0.1, 0.5, 0.15, 0.25]),
-        (1.0, 0.5, [0, 1, 0, 0]),
-        (1.0, 0.7, [0, 2 / 3, 0, 1 / 3]),
-        (0.5, 1.0, np.array([0.01, 0.25, 0.0225, 0.0625]) / 0.345),
-        (0.0, 1.0, [0, 1, 0, 0]),
-    ],
-)
-def test_tokens_are_drawn_from_the_nucleus_in_proportion(
-    temperature: float, top_p: float, expected: list[float]
-) -> None:
-    uniforms = np.random.default_rng(0).random(20_000)
-
-    drawn = draw(LOGITS.expand(len(uniforms), 4), temperature, top_p, uniforms)
-
-    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / len(drawn), expected, atol=0.015)
-
-
-@pytest.mark.parametrize("top_p", [0.3, 0.95, 0.999999])
-@pytest.mark.parametrize("spread", [0.1, 5.0])
-def test_a_nucleus_of_any_size_is_the_one_of_a_full_sort(top_p: float, spread: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(16, 2000, generator=generator) * spread
-    uniforms = np.random.default_rng(1).random(16)
-
-    drawn = draw(logits, 0.8, top_p, uniforms)
-
-    for row, token in enumerate(drawn):
-        probabilities = torch.softmax(logits[row : row + 1] / 0.8, dim=-1)[0]
-        ordered, ids = probabilities.sort(descending=True, stable=True)
-        cumulative = np.cumsum(ordered.numpy(), dtype=np.float64)
-        kept = int(np.searchsorted(cumulative, top_p)) + 1
-        place = int(np.searchsorted(cumulative[:kept], uniforms[row] * cumulative[:kept][-1], side="right"))
-        assert token == int(ids[place])
-        assert [token] == draw(logits[row : row + 1], 0.8, top_p, uniforms[row : row + 1])
-
-
-@pytest.mark.parametrize("top_p", [0.3, 0.999999])
-def test_a_gpu_draws_the_same_from_the_same_probabilities(monkeypatch: pytest.MonkeyPatch, top_p: float) -> None:
-    logits = torch.randn(16, 2000, generator=torch.Generator().manual_seed(0)).round(decimals=1)  # many are equal
-    uniforms = np.random.default_rng(1).random(16)
-    drawn = draw(logits, 0.8, top_p, uniforms)
-
-    monkeypatch.setattr(rows, "_on_host", rows._on_device)
-
-    assert draw(logits, 0.8, top_p, uniforms) == drawn
-
-
-@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1, 0)])
-def test_the_ends_of_the_random_numbers_draw_a_token_of_the_nucleus(uniform: float) -> None:
-    for top_p in (0.6, 1.0):
-        (token,) = draw(LOGITS[None], 1.0, top_p, np.array([uniform]))
-        assert token == {(0.0, 0.6): 1, (0.0, 1.0): 0}.get((uniform, top_p), 3)
-
-
 def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer: PreTrainedTokenizerFast) -> None:
     assert tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>").ids
-
-
-def test_equally_likely_tokens_are_equally_often_drawn() -> None:
-    uniforms = np.random.default_rng(0).random(20_000)
-    logits = torch.tensor([1.0, 2.0, 1.0, 2.0, 2.0, -9.0]).expand(len(uniforms), 6)
-
-    drawn = draw(logits, 1.0, 0.75, uniforms)
-
-    np.testing.assert_allclose(np.bincount(drawn, minlength=6) / len(drawn), [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_are_refused(value: float) -> None:
-    logits = torch.zeros(2, 8)
-    logits[1, 3] = value
-
-    for temperature in (0.0, 1.0):
-        with pytest.raises(UserError, match="the model's output is no number"):
-            draw(logits, temperature, 1.0, np.array([0.5, 0.5]))
-
-
-def test_a_temperature_too_low_for_float32_takes_the_most_likely_token() -> None:
-    assert draw(LOGITS[None], 1e-40, 1.0, np.array([0.99])) == [1]
 
 
 def test_a_text_continues_a_prompt_with_the_space_that_its_tokenizer_writes(model: PreTrainedModel) -> None:

@@ -2,7 +2,9 @@
 
 import csv
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, BinaryIO, ClassVar, Literal
+
+from pydantic import Field
 
 from stages.collect.located import LocatedFile, find
 from stages.collect.opening import COMPRESSED, decompressed, opened
@@ -25,6 +27,9 @@ ENDINGS: dict[str, tuple[str, ...]] = {
 
 ROWS: dict[str, type[Jsonl] | type[Csv] | type[Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 
+UTF8_BYTES = 4
+"""Of a character, at most."""
+
 NO_TEXT_COLUMN = "rows without a column that `text` names"
 IN_AN_ARCHIVE = "rows or an archive within an archive (unpack it)"
 
@@ -37,6 +42,9 @@ class Folder(FileSource):
     kind: Literal["folder"]
     text: Names
     """The columns that hold the text of rows: of a file the first of these that it has."""
+    part_bytes: Annotated[int, Field(ge=1000)] | None
+    """A longer text file, such as a book, is cut into parts of at most that size, each a document: where the last blank
+    line is in the second half of a part, else at a line's end. null: each file is one document."""
     max_unpacked_bytes: Bytes
     """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
@@ -46,14 +54,17 @@ class Folder(FileSource):
         Raises UserError as the kind does that a file is of: for rows that are none, for a damaged archive.
         """
         files, limit = find(self.globs), reading.max_document_bytes
-        reasons = {file.name: reason for file in files if (reason := _why_left_out(file, limit))}
-        yield from text_items(self, files, reasons, reading, kind_of)
+        long = {file.name for file in files if self.part_bytes and (file.size or 0) > self.part_bytes}
+        reasons = {file.name: reason for file in files if (reason := _why_left_out(file, limit, file.name in long))}
+        yield from text_items(self, files, reasons, reading, lambda name: kind_of(name) or name in long)
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """The rows of a file, the members of an archive, the text of a URL."""
+        """The rows of a file, the members of an archive, the parts of a long text, the text of a URL."""
         kind = kind_of(file.name)
         shared = {name: getattr(self, name) for name in FileSource.model_fields} | {"kind": kind or "files"}
-        if not kind:
+        if not kind and self.part_bytes:
+            yield from self._parts_of(file, self.part_bytes)
+        elif not kind:
             yield from Files.model_validate(shared).items_of(file, limit)
         elif kind == "archives":
             own = {"suffixes": [], "max_unpacked_bytes": self.max_unpacked_bytes}
@@ -66,16 +77,53 @@ class Folder(FileSource):
         else:
             yield self.left_out(file.name, NO_TEXT_COLUMN)
 
+    def _parts_of(self, file: LocatedFile, size: int) -> Iterator[SourceItem]:
+        """The parts of a text; one of which the beginning is no text is left out as a whole."""
+        from stages.collect.content_check import check_content  # slow, and the parameters are checked without it
+
+        with decompressed(file) as stream:
+            for number, (part, is_last) in enumerate(parts(stream, size), start=1):
+                if number == 1 and (flaw := check_content(part).flaw):
+                    yield self.left_out(file.name, flaw)
+                    return
+                yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
+
     def _text_column(self, kind: str, file: LocatedFile, limit: int) -> str | None:
         columns = first_columns(kind, file, longest_line(limit))
         return next((name for name in self.text if columns is None or name in columns), None)
 
 
-def _why_left_out(file: LocatedFile, limit: int) -> str:
-    """Why a file is not read; empty where it is. Of rows and archives the parts have that size at most."""
+def _why_left_out(file: LocatedFile, limit: int, in_parts: bool) -> str:
+    """Why a file is not read; empty where it is. Of rows, archives and what is read in parts, these have the limit."""
     if file.flaw or kind_of(file.name):
         return file.flaw
-    return why_no_text(file.name) or (TOO_LARGE if file.size is not None and file.size > limit else "")
+    too_large = not in_parts and file.size is not None and file.size > limit
+    return why_no_text(file.name) or (TOO_LARGE if too_large else "")
+
+
+def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
+    """The parts of UTF-8 text, each with whether it is the last."""
+    rest = b""
+    while True:
+        rest += stream.read(size + 1 - len(rest))
+        if len(rest) <= size:
+            yield rest, True
+            return
+        cut = _cut(rest[:size])
+        yield rest[:cut], False
+        rest = rest[cut:]
+
+
+def _cut(text: bytes) -> int:
+    """Where a part ends: after a blank line or a line of its second half, else where a character ends."""
+    for end in (b"\n\n", b"\n\r\n", b"\n", b" "):
+        found = text.rfind(end, len(text) // 2)
+        if found >= 0:
+            return found + len(end)
+    cut = len(text)
+    while cut > len(text) - UTF8_BYTES and (text[cut - 1] & 0xC0) == 0x80:  # a byte that continues a character
+        cut -= 1
+    return cut - 1 if text[cut - 1] >= 0xC0 else cut
 
 
 def kind_of(name: str) -> str:

@@ -9,12 +9,19 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 # isort: split
 
 from stages.evaluate.generate import texts
-from stages.evaluate.generate.languages import LANGUAGES, choose_headers
+from stages.evaluate.generate.languages import choose_headers
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
+from stages.evaluate.generate.shading import sampled_tokens
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
-from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
+from stages.formats.evaluation.generation import (
+    LOOKS,
+    SAMPLES_HTML,
+    write_completions,
+    write_sampled_tokens,
+    write_samples,
+)
 from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
@@ -35,7 +42,7 @@ def main() -> None:
     sets = texts.open_sets(params.problems.sets)
     headers = choose_headers(
         read_documents(held_out),
-        LANGUAGES[params.language].headers,
+        params.language,
         params.headers.count,
         params.headers.header_bytes,
         params.seed,
@@ -53,13 +60,14 @@ def main() -> None:
     samples = [texts.header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
     header_texts = [texts.header_text(*one, params) for one in zip(samples, bodies, strict=True)]
     completions = [texts.completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
-    problem_texts = [texts.problem_text(*one) for one in zip(asked, completions, strict=True)]
+    problem_texts = [texts.problem_text(*one) for one in zip(asked, completions, solutions, strict=True)]
 
     looks = look_at([*header_texts, *problem_texts], tokenizer, store)
     report = generation(params, sets, samples, looks, cut)
     write_samples(samples)
     write_problems(problem for one in sets for problem in one.problems)
     write_completions(completions)
+    write_sampled_tokens(map(sampled_tokens, [*header_texts, *problem_texts]))
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))
     report.write()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from stages.evaluate.generate.params import HeldOutLanguage, LanguageName
 from stages.evaluate.rows import End
 from stages.formats.documents import Document
 from stages.formats.evaluation.problems import ProblemFormat
@@ -60,13 +61,16 @@ Find: TypeAlias = Callable[[Document, int], list[Header]]
 """(document, header_bytes) -> all headers of the document."""
 
 
-def choose_headers(documents: Iterable[Document], find: Find, count: int, header_bytes: int, seed: int) -> list[Header]:
+def choose_headers(
+    documents: Iterable[Document], language: HeldOutLanguage, count: int, header_bytes: int, seed: int
+) -> list[Header]:
     """`count` headers, a pseudo-random choice: the first of each document before the second of any.
 
     Ranked by a hash with the seed, so that adding a document does not change the ranks of the others.
     """
     ranked: list[tuple[int, str, Header]] = []
     for document in documents:
+        find = LANGUAGES[language_of(document.path, language)].headers
         headers = [(_draw(seed, header.key), header) for header in find(document, header_bytes)]
         for rank, (draw, header) in enumerate(sorted(headers, key=lambda pair: pair[0])[:count]):
             ranked.append((rank, draw, header))
@@ -248,6 +252,13 @@ def blank_line(text: str) -> int | None:
     """Where the first blank line begins, with the end of the line before it; None without one."""
     found = BLANK_LINE.search(text)
     return found.start() if found else None
+
+
+def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
+    """The language of a held-out document; in a mixed corpus its name decides."""
+    if language != "mixed":
+        return language
+    return "python" if path.endswith((".py", ".pyi")) else "text"
 
 
 @dataclass(frozen=True, slots=True)

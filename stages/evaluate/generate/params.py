@@ -11,6 +11,9 @@ from stages.runtime.section import Section
 LanguageName: TypeAlias = Literal["python", "text"]
 """The keys of `LANGUAGES` in stages/evaluate/generate/languages.py, where another language is added."""
 
+HeldOutLanguage: TypeAlias = Literal["python", "text", "mixed"]
+"""One of them, or of each document the one that its name says."""
+
 Name = Annotated[str, Field(min_length=1)]
 
 MOST_NEW_TOKENS = 1_000_000
@@ -108,8 +111,9 @@ class GenerateParams(Section):
     """Texts written at once, and the shape of every matrix product: another width may change a logit's last bits, and
     with them, rarely, a sample. A multiple of 48: products are cut into blocks of rows, and in a block that is not full
     a row's last bits may depend on its index."""
-    language: LanguageName
-    """Of the held-out documents. It decides what a header is, where a sample ends, and whether it can be parsed."""
+    language: HeldOutLanguage
+    """Of the held-out documents. It decides what a header is, where a sample ends, and whether it can be parsed. mixed:
+    python for .py and .pyi, text for all others."""
     headers: HeaderParams
     """The completions of held-out headers."""
     problems: ProblemParams

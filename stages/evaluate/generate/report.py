@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES
 from stages.evaluate.generate.params import GenerateParams, Sampling
+from stages.evaluate.generate.shading import SHADES, ShadedToken, shaded_tokens, texts_to_shade
 from stages.evaluate.generate.texts import OpenSet, Text
 from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, Sample, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
@@ -28,6 +29,14 @@ TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 
 NGRAM = 4
 """Tokens of the passages whose repetition is counted."""
+
+HEADINGS: dict[frozenset[str], str] = {
+    frozenset(): "Held-out headers",
+    frozenset({"python"}): "Held-out headers",
+    frozenset({"text"}): "Held-out paragraphs",
+    frozenset({"python", "text"}): "Held-out headers and paragraphs",
+}
+"""By the languages of the documents."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -189,15 +198,26 @@ def generation(
 def html_page(report: Generation, looks: Sequence[Look]) -> str:
     """Everything that the model wrote on one page of HTML, for people."""
     headers = [look for look in looks if look.text.kind == "header"]
-    of_text = {look.text.language for look in headers} == {"text"}
+    problems = [look for look in looks if look.text.kind == "problem"]
+    languages = {look.text.language for look in headers}
+    shaded = texts_to_shade([look.text for look in looks])
+    with_shades = {(look.text.kind, look.text.name, look.text.sample) for look in looks[:shaded]}
+
+    def in_shades(text: Text) -> tuple[list[ShadedToken], str]:
+        return shaded_tokens(text) if (text.kind, text.name, text.sample) in with_shades else ([], text.text)
+
     return filled_template(
         TEMPLATE,
-        {"percent": "{:.0%}".format},
+        {"percent": "{:.0%}".format, "nats": "{:.3f}".format},
         report=report,
+        shades=SHADES,
+        shaded=shaded,
+        texts=len(looks),
+        in_shades=in_shades,
         by_prompt=by_prompt,
         parts=[
-            ("Held-out paragraphs" if of_text else "Held-out headers", report.headers, headers),
-            ("Code problems", report.problems, [look for look in looks if look.text.kind == "problem"]),
+            (HEADINGS[frozenset(languages)], report.headers, headers),
+            *([("Code problems", report.problems, problems)] if problems else []),
         ],
     )
 

@@ -11,7 +11,7 @@ from typing import Literal
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
-from stages.evaluate.generate.languages import LANGUAGES, Header
+from stages.evaluate.generate.languages import LANGUAGES, Header, language_of
 from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
@@ -83,16 +83,24 @@ class Text:
     """What it wrote."""
     whole: str
     """The function: the last lines of the prompt, or all of it, and the text."""
-    ended: Ended
+    written: Generated
+    """Of which `text` is what was kept."""
+    skipped: int
+    """Characters of it before `text`: white space of the prompt that the model wrote itself."""
     language: str
+
+    @property
+    def ended(self) -> Ended:
+        """Why it ended."""
+        return self.written.ended
 
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[GenerationRequest]:
     """A request for one completion of each header."""
-    end = LANGUAGES[params.language].header_end
+    ends = [LANGUAGES[language_of(header.path, params.language)].header_end(header) for header in headers]
     return [
-        GenerationRequest(header.prompt, own_seed(params.seed, header.key), end(header), params.headers)
-        for header in headers
+        GenerationRequest(header.prompt, own_seed(params.seed, header.key), end, params.headers)
+        for header, end in zip(headers, ends, strict=True)
     ]
 
 
@@ -169,14 +177,14 @@ def _write_share(
     longest = max(request.sampling.max_new_tokens for request in requests)
     with closing(generate(model, tokenizer, [requests[number] for number in own], width, longest)) as texts:
         for one in track(texts, total=len(own), description="sampling", disable=rank > 0):
-            log.append(str(own[one.request]), [one.text, one.ended, one.ids])
+            log.append(str(own[one.request]), [one.text, one.ended, one.ids, one.pieces, one.log_probabilities])
 
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:
     """The completion of a header, without its last line if the text was cut off in it."""
     finished = written.ended != "length"
     body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
-    parses = LANGUAGES[params.language].parses
+    parses = LANGUAGES[language_of(header.path, params.language)].parses
     return Sample(
         source=header.source,
         path=header.path,
@@ -192,8 +200,8 @@ def header_sample(header: Header, request: GenerationRequest, written: Generated
 
 def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
     """A completed header, as report.py measures it."""
-    whole = sample.signature + sample.body
-    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written.ended, params.language)
+    whole, language = sample.signature + sample.body, language_of(sample.path, params.language)
+    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written, 0, language)
 
 
 def completion(asked: tuple[Problem, int], request: GenerationRequest, written: Generated) -> Completion:
@@ -208,8 +216,8 @@ def completion(asked: tuple[Problem, int], request: GenerationRequest, written: 
     )
 
 
-def problem_text(asked: tuple[Problem, int], done: Completion) -> Text:
+def problem_text(asked: tuple[Problem, int], done: Completion, written: Generated) -> Text:
     """A completed problem, as report.py measures it."""
     (problem, sample), text = asked, done.completion
-    whole = problem.prompt + text
-    return Text("problem", done.task_id, sample, problem.prompt, text, whole, done.ended, problem.language)
+    whole, skipped = problem.prompt + text, len(written.text) - len(text)
+    return Text("problem", done.task_id, sample, problem.prompt, text, whole, written, skipped, problem.language)

@@ -5,6 +5,8 @@ generate writes all of it; score runs the completions of problems, publish shows
 data/samples.json          completions of held-out headers
 data/completions.jsonl     of code problems: a line per sample, sorted by task_id and sample, so that the file does not
                            depend on the order in which samples were finished
+data/token_log_probabilities.jsonl   how likely each of their tokens was: a line per text. A file of its own, since
+                           score and publish need not run again where only the last digit of one differs
 reports/generate.json      both at a glance, and what they were written with
 """
 
@@ -15,8 +17,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report, read_json, read_rows, receipt_path, write_json
-from stages.runtime.atomic import atomic_write
+from stages.formats.reports import Report, read_json, read_rows, receipt_path, write_json, write_lines
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
@@ -24,6 +25,7 @@ LOOKS = Path("data/looks.csv")
 SAMPLES = Path("data/samples.json")
 SAMPLES_HTML = Path("data/samples.html")
 COMPLETIONS = Path("data/completions.jsonl")
+TOKEN_LOG_PROBABILITIES = Path("data/token_log_probabilities.jsonl")
 
 Ended: TypeAlias = Literal["eos", "stop", "length"]
 """Why a text ended: the model ended the document, a stop string was written, or the tokens were used up."""
@@ -94,12 +96,32 @@ def completions_text(completions: Iterable[Completion]) -> str:
 
 def write_completions(completions: Iterable[Completion], path: Path = COMPLETIONS) -> None:
     """Write the file, sorted."""
-    atomic_write(path, completions_text(completions))
+    write_lines(path, completions_text(completions))
 
 
 def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
     """Read the file. Raises UserError that names the first line that is not a completion."""
     return read_rows(path, Completion, "run `dvc repro generate`")
+
+
+class SampledTokens(BaseModel, frozen=True, extra="forbid"):
+    """How likely each token of a text was, also those that the kept text ends before."""
+
+    kind: Literal["header", "problem"]
+    name: str
+    """Of the header its source, path and line; of a problem the task_id."""
+    sample: int
+    """Which of the problem's samples, counted from 0."""
+    tokens: list[str]
+    """The text of each: empty of the token that ends a document, and of one that ends within a character."""
+    log_probabilities: list[float]
+    """Natural logarithms, to three decimals, of the probabilities under the model itself: before temperature and
+    top_p."""
+
+
+def write_sampled_tokens(texts: Iterable[SampledTokens]) -> None:
+    """Write `data/token_log_probabilities.jsonl`."""
+    write_lines(TOKEN_LOG_PROBABILITIES, "".join(f"{text.model_dump_json()}\n" for text in texts))
 
 
 class SampleCounts(BaseModel, frozen=True, extra="forbid"):

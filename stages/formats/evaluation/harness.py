@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report
-from stages.runtime.atomic import atomic_write
+from stages.formats.reports import Report, write_lines
 
 HARNESS_REPORT = Path("reports/harness.json")
 HARNESS_SAMPLES = Path("data/harness.jsonl")
@@ -66,4 +65,4 @@ class HarnessReport(Report):
 def write_harness_samples(samples: Iterable[dict[str, Any]]) -> None:
     """Write `data/harness.jsonl`, one sample a line."""
     lines = [json.dumps(sample, sort_keys=True, ensure_ascii=False) + "\n" for sample in samples]
-    atomic_write(HARNESS_SAMPLES, "".join(lines))
+    write_lines(HARNESS_SAMPLES, "".join(lines))

@@ -23,8 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
 
-from stages.formats.reports import first_fault, parse_json, read_lines, read_rows
-from stages.runtime.atomic import atomic_write
+from stages.formats.reports import first_fault, parse_json, read_lines, read_rows, write_lines
 from stages.runtime.entry import UserError
 
 PROBLEMS = Path("data/problems.jsonl")
@@ -167,7 +166,7 @@ def problems_sha256(problems: Iterable[Problem]) -> str:
 
 def write_problems(problems: Iterable[Problem]) -> None:
     """Write `data/problems.jsonl`, sorted by task_id."""
-    atomic_write(PROBLEMS, _text(problems))
+    write_lines(PROBLEMS, _text(problems))
 
 
 def _text(problems: Iterable[Problem]) -> str:

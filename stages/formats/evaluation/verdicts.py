@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report
-from stages.runtime.atomic import atomic_write
+from stages.formats.reports import Report, write_lines
 
 VERDICTS = Path("data/verdicts.jsonl")
 SCORE_REPORT = Path("reports/score.json")
@@ -96,4 +95,4 @@ class ScoreReport(Report):
 
 def write_verdicts(verdicts: Iterable[SampleVerdict], path: Path = VERDICTS) -> None:
     """Write one verdict a line, in the order given."""
-    atomic_write(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))
+    write_lines(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))

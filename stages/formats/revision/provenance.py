@@ -191,6 +191,8 @@ class Receipt(Report):
     """Other repositories on the Hub that were published to, `datasets/owner/name` for a data set -> the commit."""
     sha256: dict[str, str] = Field(default_factory=dict)
     """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
+    prompt: str | None = None
+    """That of the card's example, for people who try the model."""
     reason: str | None = None
     """Why nothing was published."""
 

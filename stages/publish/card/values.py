@@ -115,9 +115,20 @@ def between(interval: Interval | None, count: int, digits: str = "g") -> str:
 
 
 def example_prompt(params: PublishParams, inputs: CardInputs) -> str:
-    """The publisher's, else the first line of a held-out document; empty where there is neither."""
-    lines = (line for sample in inputs.samples for line in sample.signature.splitlines() if line.strip())
-    return params.prompt or next(lines, "")[:PROMPT_CHARACTERS].strip()
+    """The publisher's, else the beginning of a line of a held-out document; empty where there is neither.
+
+    No line that begins with a dash: on a command line it would be an option.
+    """
+    lines = (line.strip() for sample in inputs.samples for line in sample.signature.splitlines())
+    return params.prompt or next((first_words(line) for line in lines if line and line[0] != "-"), "")
+
+
+def first_words(line: str) -> str:
+    """At most `PROMPT_CHARACTERS` of a line, in whole words where it has several."""
+    if len(line) <= PROMPT_CHARACTERS:
+        return line
+    words, _, _ = line[: PROMPT_CHARACTERS + 1].rpartition(" ")
+    return words.rstrip() or line[:PROMPT_CHARACTERS]
 
 
 def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:

@@ -66,7 +66,7 @@ def test_windows_line_ends_do_not_shift_the_lines() -> None:
 def test_the_choice_takes_one_of_each_document_before_a_second_of_any() -> None:
     documents = [document(function_text(number)) for number in range(4)]
 
-    chosen = choose_headers(documents, function_headers, 6, 100, seed=0)
+    chosen = choose_headers(documents, "python", 6, 100, seed=0)
 
     assert len({header.document for header in chosen[:4]}) == 4
     assert len({header.key for header in chosen}) == 6
@@ -75,11 +75,11 @@ def test_the_choice_takes_one_of_each_document_before_a_second_of_any() -> None:
 def test_the_choice_hangs_on_the_seed_and_not_on_the_order_of_documents() -> None:
     documents = [document(function_text(number)) for number in range(8)]
 
-    chosen = choose_headers(documents, function_headers, 5, 100, seed=0)
+    chosen = choose_headers(documents, "python", 5, 100, seed=0)
 
-    assert choose_headers(documents[::-1], function_headers, 5, 100, seed=0) == chosen
-    assert choose_headers(documents, function_headers, 5, 100, seed=1) != chosen
-    assert choose_headers(documents, function_headers, 3, 100, seed=0) == chosen[:3]
+    assert choose_headers(documents[::-1], "python", 5, 100, seed=0) == chosen
+    assert choose_headers(documents, "python", 5, 100, seed=1) != chosen
+    assert choose_headers(documents, "python", 3, 100, seed=0) == chosen[:3]
 
 
 @given(st.lists(st.text(alphabet="aé\t ", max_size=6).map(lambda line: line + "\n")), st.integers(0, 30))

@@ -1,14 +1,19 @@
 import csv
 import json
+import math
 import re
 import signal
 import time
 from html.parser import HTMLParser
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from stages.clean.__main__ import main as clean
+from stages.collect.__main__ import main as collect
+from stages.evaluate.generate import shading
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.texts import own_seed
 from stages.evaluate.model import open_model
@@ -26,6 +31,7 @@ OUTS = (
     "data/looks.csv",
     "data/problems.jsonl",
     "data/completions.jsonl",
+    "data/token_log_probabilities.jsonl",
     "reports/generate.json",
 )
 
@@ -75,11 +81,14 @@ class Texts(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.blocks: list[str] = []
+        self.titles: list[str] = []
         self.inside = False
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        if self.inside and tag == "i":
+            self.titles.append(str(dict(attrs)["title"]))
         if tag == "pre":
             self.blocks.append("")
             self.inside = True
@@ -213,7 +222,7 @@ def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Pat
     [
         ({"generate__headers__temperature": -1.0}, "generate.headers.temperature = -1.0"),
         ({"generate__width": 64}, "generate.width = 64: Input should be a multiple of 48"),
-        ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python' or 'text'"),
+        ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python', 'text' or 'mixed'"),
         (
             {"generate__problems__sets": [{"kind": "file", "path": "../x.jsonl", "language": "python", "stop": None}]},
             "../x.jsonl is not below problems/, where an edit would be noticed",
@@ -253,3 +262,61 @@ def test_prompts_longer_than_the_model_reads_are_counted(project: Path, capsys: 
     cut = Generation.read().receipts.prompts_cut
     assert cut
     assert f"note: {cut} of " in capsys.readouterr().out
+
+
+def test_each_token_of_each_text_has_its_likelihood_in_a_file_and_on_the_page(project: Path) -> None:
+    main()
+
+    rows = [json.loads(line) for line in (project / "data/token_log_probabilities.jsonl").read_text().splitlines()]
+    samples = json.loads((project / "data/samples.json").read_text())
+    kept = {("header", f"{one['source']} {one['path']}:{one['line']}", 0): one["body"] for one in samples}
+    kept |= {("problem", one.task_id, one.sample): one.completion for one in read_completions()}
+    assert [row["kind"] for row in rows] == ["header"] * 3 + ["problem"] * 24
+    assert {(row["kind"], row["name"], row["sample"]) for row in rows} == kept.keys()
+    for row in rows:
+        assert len(row["tokens"]) == len(row["log_probabilities"])
+        assert kept[row["kind"], row["name"], row["sample"]].strip() in "".join(row["tokens"])
+    likelihoods = [value for row in rows for value in row["log_probabilities"]]
+    assert max(likelihoods) <= 0
+    # An untrained model finds each of 300 tokens about equally likely.
+    assert fmean(likelihoods) == pytest.approx(-math.log(300), abs=0.3)
+    titles = [float(title) for title in Texts((project / "data/samples.html").read_text()).titles]
+    assert len(titles) > 0.5 * len(likelihoods)
+    assert {*titles} & {*likelihoods}
+
+
+def test_a_page_of_more_tokens_than_a_browser_shows_is_shaded_in_part(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shading, "SHADED_TOKENS", 100)
+    main()
+
+    text = (project / "data/samples.html").read_text()
+    page, samples = Texts(text), json.loads((project / "data/samples.json").read_text())
+    assert 0 < len(page.titles) <= 100
+    assert "Only the first " in text
+    assert [block.removeprefix("\n") for block in page.blocks[:3]] == [
+        sample["prompt"] + sample["body"] for sample in samples
+    ]
+
+
+def test_of_mixed_files_code_is_completed_by_functions_and_text_by_paragraphs(project: Path) -> None:
+    (project / "corpus").mkdir(exist_ok=True)
+    for number in range(12):
+        (project / f"corpus/{number}.md").write_text(
+            f"Notiz {number} über den Wald.\n\nEs regnet seit {number} Tagen.\n"
+        )
+    write_sections(project, generate__language="mixed", generate__problems__sets=[], generate__headers__count=20)
+    for stage in (collect, clean):
+        stage()
+
+    main()
+
+    samples = json.loads((project / "data/samples.json").read_text())
+    of_code = [one for one in samples if one["path"].endswith(".py")]
+    assert of_code
+    assert all("def " in one["signature"] and one["parses"] is not None for one in of_code)
+    of_text = [one for one in samples if one["path"].endswith(".md")]
+    assert of_text
+    assert all(one["parses"] is None for one in of_text)
+    assert "Held-out headers and paragraphs" in (project / "data/samples.html").read_text()

@@ -121,7 +121,7 @@ def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pyt
 
     main()
 
-    assert VERDICTS.read_text() == ""
+    assert VERDICTS.read_text() == "\n"  # DVC warns of an empty file
     assert report()["ran"] is False
     assert report()["isolation"] == "none: not run"
     counted = {"problems": 3, "problems_sha256": problems_sha256(PROBLEMS), "samples": 9}

@@ -13,8 +13,10 @@ from flows.experiments.statistics import (
     estimate,
     fit_power_law,
     holm,
+    holm_levels,
     is_best,
     paired_difference,
+    t_interval,
 )
 
 MAIZE = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
@@ -81,6 +83,44 @@ def test_holm_leaves_out_what_was_not_tested_and_never_lowers_a_p_value(p_values
     for before, after in zip(p_values, holm(p_values), strict=True):
         assert (before is None) == (after is None)
         assert before is None or (after is not None and before <= after <= 1)
+
+
+PAIRS = st.lists(st.tuples(*[st.floats(-5, 5).map(lambda value: round(value, 3))] * 2), min_size=3, max_size=6)
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=6))
+def test_an_interval_at_the_level_of_its_test_is_scipys_and_excludes_0_where_holm_rejects(
+    comparisons: list[list[tuple[float, float]]],
+) -> None:
+    found = [paired_difference(*zip(*pairs, strict=True)) for pairs in comparisons]
+    spread = [one for one in found if one.sd and one.sd > 1e-9]
+    levels, corrected = (of([one.p for one in spread]) for of in (holm_levels, holm))
+    kept = [pairs for pairs, one in zip(comparisons, found, strict=True) if one in spread]
+
+    for pairs, one, level, p in zip(kept, spread, levels, corrected, strict=True):
+        assert one.sd is not None
+        assert level is not None
+        assert p is not None
+        low, high = t_interval(one.n, one.mean, one.sd, level)
+        expected = stats.ttest_rel(*zip(*pairs, strict=True)).confidence_interval(1 - level)
+        assert (low, high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
+        if abs(p - SIGNIFICANT) > 1e-9:
+            assert (not low <= 0 <= high) == (p < SIGNIFICANT)
+
+
+@pytest.mark.parametrize(
+    ("p_values", "tested"),
+    [
+        ([0.001], [1]),
+        ([0.001, 0.002, 0.003], [3, 2, 1]),
+        ([0.04, 0.001, 0.03], [2, 3, 2]),  # 0.03 times 2 is not significant: Holm's procedure ends there
+        ([0.9, None, 0.5], [2, None, 2]),
+    ],
+)
+def test_holm_tests_the_smallest_at_a_level_for_all_and_each_further_one_at_a_level_for_those_left(
+    p_values: list[float | None], tested: list[int | None]
+) -> None:
+    assert holm_levels(p_values) == [None if count is None else SIGNIFICANT / count for count in tested]
 
 
 def test_one_seed_has_a_mean_and_no_interval_and_no_test() -> None:

@@ -61,9 +61,8 @@ def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_
     assert read_params_file(path) == default
 
 
-@pytest.mark.parametrize("corpus", ["folder", "text"])
-def test_of_ones_own_files_no_preset_states_a_licence_or_python(tmp_path: Path, corpus: str) -> None:
-    publish = composed(tmp_path, f"corpus={corpus}")["publish"]
+def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path) -> None:
+    publish = composed(tmp_path, "corpus=folder")["publish"]
 
     assert publish["license"] is None
     assert "python" not in str(publish).lower()

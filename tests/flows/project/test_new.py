@@ -53,7 +53,7 @@ def parrotflow(installed: Path, folder: Path, *words: str, ok: bool = True) -> s
 
 
 def test_a_project_from_the_wheel_runs_by_its_own_files(wheel: Path, tmp_path: Path) -> None:
-    said = parrotflow(wheel, tmp_path, "new", "mine", "corpus=text", "tokenizer.vocabulary_size=300")
+    said = parrotflow(wheel, tmp_path, "new", "mine", "corpus=folder", "tokenizer.vocabulary_size=300")
 
     project = tmp_path / "mine"
     assert "cd mine && make run" in said

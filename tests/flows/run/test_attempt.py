@@ -434,19 +434,20 @@ stages:
       flow:
         show:
           metrics: {loss: "loss.json:held_out.loss", speed: "loss.json:speed"}
-          next: "Try it: cat loss.json"
+          next: "Try it: cat loss.json {loss.json:prompt}"
 """
 
 
 def test_a_run_shows_the_metrics_that_dvc_yaml_names_and_a_failed_one_shows_no_earlier_ones(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", SHOWN)
-    (folder / "measure.sh").write_text('echo \'{"held_out": {"loss": 1.25}, "speed": 0}\' > loss.json\n')
+    loss = {"held_out": {"loss": 1.25}, "speed": 0, "prompt": "Es war's"}
+    (folder / "measure.sh").write_text(f"cat > loss.json <<'END'\n{json.dumps(loss)}\nEND\n")
     good = run(folder).stdout
     (folder / "measure.sh").write_text("exit 2\n")
     bad = run(folder).stdout
 
     assert "in total. loss 1.25\n" in good
-    assert "Try it: cat loss.json" in good
+    assert 'Try it: cat loss.json "Es war\'s"\n' in good
     assert "loss 1.25" not in bad
     assert "Try it" not in bad
 

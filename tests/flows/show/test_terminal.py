@@ -1,10 +1,12 @@
 """The tables of a run in the terminal."""
 
 import io
+import shlex
 
+import pytest
 from rich.console import Console
 
-from flows.show.terminal import columns, one_line
+from flows.show.terminal import columns, one_line, quoted
 
 
 def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:
@@ -17,3 +19,9 @@ def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> 
     assert heading.split() == ["stage", "state", "seconds", "why"]
     assert line.startswith("train  running  3 of about 5  a reason a reason")
     assert line.rstrip().endswith("…")
+
+
+@pytest.mark.parametrize("prompt", ["def fibonacci(", "Es war's", 'er sagte: "$5!"', "a\\b `c`", "zwei\nZeilen", ""])
+def test_a_prompt_is_shown_as_a_shell_takes_it(prompt: str) -> None:
+    assert shlex.split(quoted(prompt)) == [prompt]
+    assert (quoted(prompt) == f'"{prompt}"') is not any(sign in prompt for sign in '"$`\\!\n')

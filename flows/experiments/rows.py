@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from flows.experiments.yaml_file import CELL_REPORT
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, value_at
 
@@ -141,6 +142,9 @@ def tidy(
     baselines = sorted({run.baseline[:7] for run in counted if run.baseline})
     if len(baselines) > 1:
         notes.append(f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.")
+    of_cells = [run.reports.get(CELL_REPORT, {}) for run in counted]
+    machines = sorted({report["machine"] for report in of_cells if report.get("seconds")})
+    notes += [f"Times are of {'; '.join(machines)}."] if machines else []
     return Tidy(*place, experiment, _typed(experiment, pd.DataFrame(rows)), curves, tuple(notes))
 
 

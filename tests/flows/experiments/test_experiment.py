@@ -146,10 +146,10 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
     assert SHIPPED == [
         "ablation",
         "codeparrot",
-        "default_job",
         "dial",
         "dial_search",
         "optimizers",
+        "presets",
         "recipe",
         "recipe_batches",
         "recipe_final",

@@ -118,7 +118,7 @@ def machine_name() -> str:
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     counts = [f"{cores()} cores", *([f"{len(gpus())} GPUs"] if gpus() else [])]
-    return ", ".join([*names[:1], *counts]) if names else ", ".join([platform.machine(), *counts])
+    return ", ".join([*(names[:1] or [platform.machine()]), *counts])
 
 
 @dataclass

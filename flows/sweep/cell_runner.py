@@ -106,7 +106,8 @@ class CellRunner(StageRunner):
         """Keep in the clone how long a stage took, if that is wanted: a later call may be the one that records it."""
         if CELL_REPORT not in self.batch.reports:
             return
-        path, facts = folder / CELL_REPORT, {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
+        path = folder / CELL_REPORT
+        facts: dict[str, Any] = {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
         if path.exists():
             facts = json.loads(path.read_text(encoding="utf-8"))
         if ran:

@@ -32,8 +32,8 @@ from flows.dvc_repo.cache import push_results
 from flows.dvc_repo.reach import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
+from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import RECORD, Batch
-from flows.experiments.yaml_file import CELL_REPORT
 from flows.pipeline import chain
 from flows.run.outcome import StoppedError
 from flows.run.run_lock import run_lock

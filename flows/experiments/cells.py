@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.yaml_file import CELL_REPORT, Overrides, bare_name, experiment_path
+from flows.experiments.rows import CELL_REPORT
+from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError

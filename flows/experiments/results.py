@@ -22,12 +22,12 @@ from flows.experiments.experiment import (
     results_folder,
 )
 from flows.experiments.rendering import write_forms
-from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
+from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
 from flows.experiments.statistics import SIGNIFICANT, PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
 from flows.experiments.valley import Valley
-from flows.experiments.yaml_file import CELL_REPORT, EXPERIMENTS, bare_name, experiment_path
+from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import stable, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError

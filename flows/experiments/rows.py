@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from flows.experiments.yaml_file import CELL_REPORT
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, value_at
 
@@ -37,6 +36,10 @@ COLUMNS = (*FIRST, *SOURCES)
 """Of every experiment; no axis has such a name."""
 
 SIDES = ("low", "high")
+
+CELL_REPORT = "cell.json"
+"""What a sweep itself says of a run, which metrics read as any report: `machine`, and by stage `seconds` and
+`cpu_seconds` of the last start. A stage whose result was restored is not in it."""
 
 LEVELS = "all levels"
 """A cell's levels for people; a name has no space, so no axis or metric is called so."""

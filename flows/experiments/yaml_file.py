@@ -15,10 +15,6 @@ from stages.runtime.section import SectionT, read_params_file
 
 EXPERIMENTS = Path("experiments")
 
-CELL_REPORT = "cell.json"
-"""What a sweep itself says of a run, which metrics read as any report: `machine`, and by stage `seconds` and
-`cpu_seconds` of the last start. A stage whose result was restored is not in it."""
-
 Overrides = dict[str, Any]
 """What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
 

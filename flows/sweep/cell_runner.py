@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
+from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import Batch, Run, RunState, reports_and_curves
-from flows.experiments.yaml_file import CELL_REPORT
 from flows.run.outcome import GOOD, StageOutcome
 from flows.run.process import StageRequest, StageRunner
 from flows.run.slots import Devices, machine_name

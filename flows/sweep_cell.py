@@ -32,6 +32,7 @@ from flows.dvc_repo.cache import push_results
 from flows.dvc_repo.reach import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
+from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import RECORD, Batch
 from flows.pipeline import chain
 from flows.run.outcome import StoppedError
@@ -70,7 +71,7 @@ def sweep_cell(
                 shown = without_credentials(source)
                 raise UserError(f"{shown}: this commit names no default DVC remote, by which results are shared")
             with tempfile.TemporaryDirectory() as record:
-                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, (), (), Path(record) / RECORD)
+                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, [CELL_REPORT], (), Path(record) / RECORD)
                 (run,) = run_cells(alone, carry_out=chain, on_worker=True, wait=True)
             if run.state != "finished":
                 return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.experiments.rows import CELL_REPORT
 from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
 from flows.plan.params import section_models
 from flows.project.compose import preset
@@ -169,5 +170,5 @@ def require_written(name: str, experiment: "Experiment", reached: "Reach") -> No
 
     Its content in a run's commit would be that of the commit from which the run was started.
     """
-    files = experiment.reports | {source.partition(":")[0] for source in experiment.curve_sources}
+    files = experiment.reports - {CELL_REPORT} | {source.partition(":")[0] for source in experiment.curve_sources}
     reached.require_written(experiment_path(name), files)

@@ -53,7 +53,7 @@ class RunMetric(Measured):
     decimals: Annotated[int, Field(ge=0, le=12)] | None = None
     """Digits after the point; null: enough to show four digits of the largest number."""
     source: ReportKey
-    """FILE:KEY of a JSON report."""
+    """FILE:KEY of a JSON report; of cell.json also times, such as `cell.json:seconds.train` (`rows.py`)."""
     scale: Annotated[float, Field(gt=0)] = 1.0
     """How many of the report's units are one of `unit`: 1e12 for FLOP shown as TFLOP."""
     interval: ReportKey | None = None
@@ -149,6 +149,8 @@ class PointsFigure(Drawn):
     """A marker for each level."""
     fit: Name | None = None
     """One of `fits`, drawn with its 95 % band."""
+    lines: list[Name] = Field(default_factory=list)
+    """Metrics that are to be beaten, such as a compressor's bits per byte: a horizontal line for each."""
 
 
 class LevelsFigure(Drawn):
@@ -272,7 +274,7 @@ class Experiment(Section):
         """Each name that the file uses: where, the name, and those that there are."""
         axes, metrics = self.axes.keys(), self.metrics.keys()
         named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics, "z": metrics}
-        named |= {"curve": self.curves.keys(), "fit": self.fits.keys()}
+        named |= {"curve": self.curves.keys(), "fit": self.fits.keys(), "lines": metrics}
         for size, setting in self.settings:
             yield from ((f"settings.{size}.axes", axis, axes) for axis in setting.axes)
         for kind in ("fits", "comparisons", "tables", "figures"):

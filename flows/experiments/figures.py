@@ -45,6 +45,7 @@ LOOKS = (
     ("#56b4e9", ":", "D"),
     ("#cc79a7", (0, (5, 1, 1, 1, 1, 1)), "v"),
     ("#bbbbbb", (0, (8, 2)), "P"),
+    ("#f0e442", (0, (1, 3)), "X"),
 )
 """Colour (Okabe and Ito's, which colour-blind readers can tell apart, dark to light), line and marker of each level."""
 
@@ -158,17 +159,20 @@ def _draw_levels(axes: Any, data: Tidy, figure: "LevelsFigure") -> bool:
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
-    axes.set(xlabel=_label(data.experiment.metrics[figure.x].heading))
+    axes.set(xlabel=_heading(data, figure.x))
     return bool(data.frame[figure.x].notna().any())
 
 
 def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
-    """A marker for each run, and the fit with its band, if it has one."""
+    """A marker for each run, the lines that they are to be below, and the fit with its band, if it has one."""
     by_level = data.frame.groupby(figure.by, observed=True)
     for (level, rows), (colour, _, marker) in zip(by_level, cycle(LOOKS), strict=False):
         own = rows.dropna(subset=[figure.x, figure.y])
         label = _counted(level, own, rows)
         axes.plot(own[figure.x], own[figure.y], marker, color=colour, markerfacecolor="none", label=label)
+    for name, (_, line, _) in zip(figure.lines, cycle(LOOKS[1:]), strict=False):
+        for value in data.frame[name].dropna().unique():  # one, unless the held-out data differ
+            axes.axhline(value, color="#777777", linestyle=line, linewidth=0.8, zorder=0, label=_heading(data, name))
     known = data.frame.dropna(subset=[figure.x, figure.y])
     ends = known[figure.x][known[figure.x] > 0]  # a power law has no others
     if len(ends) and law is not None:
@@ -182,9 +186,12 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
         count = lacking(law.n, len(data.frame))
         label += count and f", {count}"
         axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
-    x_label, y_label = (_label(data.experiment.metrics[name].heading) for name in (figure.x, figure.y))
-    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.set(xlabel=_heading(data, figure.x), ylabel=_heading(data, figure.y))
     return bool(len(known))
+
+
+def _heading(data: Tidy, metric: str) -> str:
+    return _label(data.experiment.metrics[metric].heading)
 
 
 def _counted(level: Any, own: Sized, rows: Sized) -> str:

@@ -6,7 +6,7 @@ figures/ (.pdf, .svg, .png), fits.json and claims.json.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from flows.experiments.experiment import (
     results_folder,
 )
 from flows.experiments.rendering import write_forms
-from flows.experiments.rows import Tidy, lacking, read_rows, rows_csv, tidy
+from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
 from flows.experiments.statistics import SIGNIFICANT, PowerLaw
 from flows.experiments.tables import Entry, Table, differences_table, means_table
@@ -209,15 +209,17 @@ class ComparedResult:
 def compare(stored: Results, now: Results) -> list[ComparedResult]:
     """Each entry of each table, the exponent of each fit and the answer of each claim of the same file.
 
-    Equal: the same number, printed alike, from as many runs. Within intervals: the new number is in the old one's 95 %
-    interval, of an entry of one run in the run's own; a p value is on the same side of 0.05. Equal as printed: an entry
-    that has no interval, with the same digits. Different is also an entry from fewer runs than the old one, and one
-    that is marked as the best only in one of the tables.
+    Times, which no two runs share, are left out. Equal: the same number, printed alike, from as many runs. Within
+    intervals: the new number is in the old one's 95 % interval, of an entry of one run in the run's own; a p value is
+    on the same side of 0.05. Equal as printed: an entry that has no interval, with the same digits. Different is also
+    an entry from fewer runs than the old one, and one that is marked as the best only in one of the tables.
     """
+    metrics = now.data.experiment.metrics
+    times = {name for name, metric in metrics.items() if metric.source.startswith(f"{CELL_REPORT}:")}
     compared = [
         found
         for old, new in zip([*stored.tables, exponents(stored)], [*now.tables, exponents(now)], strict=True)
-        for found in compare_tables(old, new)
+        for found in compare_tables(old, new, times)
     ]
     for then, claim in zip(stored.claims, now.claims, strict=True):
         likeness: Likeness = "equal" if then.answer == claim.answer else "different"
@@ -235,9 +237,12 @@ def exponents(results: Results) -> Table:
     return Table("", "", "fits", "", [], ["exponent"], [[name] for name in laws], [[entry] for entry in entries], [])
 
 
-def compare_tables(old: Table, new: Table) -> Iterator[ComparedResult]:
-    """Each entry of two tables, also one that only one of them has."""
-    before, after = ({(row, column): entry for row, column, entry in table.each()} for table in (old, new))
+def compare_tables(old: Table, new: Table, without: Collection[str] = ()) -> Iterator[ComparedResult]:
+    """Each entry of two tables, also one that only one of them has, but for those of some metrics."""
+    before, after = (
+        {(row, column): entry for row, column, entry in table.each() if entry.metric not in without}
+        for table in (old, new)
+    )
     for row, column in before | after:
         then, now = before.get((row, column)), after.get((row, column))
         if then is None or now is None:

@@ -117,7 +117,8 @@ def _reproduce_and_exit(request: StageRequest, output: int, messages: int, *lock
         verify_downloads()
         with lock_file_written_whole(place_new):
             code = reproduce_stage(request)
-        print(f"{END}{code}", flush=True)
+        took = os.times()
+        print(f"{END}{code} {took.children_user + took.children_system:.2f}", flush=True)
     finally:
         os._exit(code)
 

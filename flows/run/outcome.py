@@ -53,6 +53,8 @@ class StageOutcome:
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
     gate did not let it run, or the stage itself refused its input; stopped: with the run, or given up early."""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of all processes that it started and waited for."""
     message: str = ""
     """Of a failure: the stage's own error message."""
     exit_code: int = 0

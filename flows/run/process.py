@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from flows.run.outcome import StageOutcome
+from flows.run.outcome import StageOutcome, StageResult
 from flows.run.programs import group_lives, last_error, signal_group
 from stages.runtime.entry import EXIT_REFUSED
 
@@ -37,7 +37,7 @@ _EXIT = re.compile(r"exited with (-?\d+)\s*$")
 
 
 END = "\0end "
-"""Before DVC's exit code, in the last message of a stage's process; one without such a message was killed."""
+"""Before DVC's exit code and the processor time, in the last message of a stage's process; one without was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,9 @@ def describe_kill(for_memory: bool) -> str:
 def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], seconds: float) -> StageOutcome:
     """What became of a stage, from DVC's messages; of a failure the stage's own last error, else DVC's."""
     if not messages or not messages[-1].startswith(END):
-        return StageOutcome(name, "failed", seconds, describe_kill(False), -signal.SIGKILL)
-    code = int(messages[-1].removeprefix(END))
+        return StageOutcome(name, "failed", seconds, message=describe_kill(False), exit_code=-signal.SIGKILL)
+    said, cpu = messages[-1].removeprefix(END).split()
+    code, cpu_seconds = int(said), float(cpu)
     if code:
         # DVC's message, which may have several lines, ends with the command's exit code.
         first = next((number for number, message in enumerate(messages) if message.startswith("ERROR: ")), 0)
@@ -245,9 +246,10 @@ def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], secon
         own = last_error(lines)
         message = own if found and own else failure
         exit_code = int(found.group(1)) if found else code
-        return StageOutcome(name, "refused" if exit_code == EXIT_REFUSED else "failed", seconds, message, exit_code)
+        result: StageResult = "refused" if exit_code == EXIT_REFUSED else "failed"
+        return StageOutcome(name, result, seconds, cpu_seconds, message, exit_code)
     if any("is cached - skipping run" in message for message in messages):
-        return StageOutcome(name, "restored", seconds)
+        return StageOutcome(name, "restored", seconds, cpu_seconds)
     if any(message.startswith("Running stage") for message in messages):
-        return StageOutcome(name, "ran", seconds)
-    return StageOutcome(name, "unchanged", seconds)
+        return StageOutcome(name, "ran", seconds, cpu_seconds)
+    return StageOutcome(name, "unchanged", seconds, cpu_seconds)

@@ -5,6 +5,7 @@ each then sees a quarter of the GPUs.
 """
 
 import os
+import platform
 import re
 import threading
 from collections import Counter
@@ -109,6 +110,15 @@ def gpus() -> list[str]:
     if VISIBLE in os.environ:
         return list(takewhile(_GPU.fullmatch, map(str.strip, os.environ[VISIBLE].split(","))))
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def machine_name() -> str:
+    """The processor with its cores, and how many GPUs."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    counts = [f"{cores()} cores", *([f"{len(gpus())} GPUs"] if gpus() else [])]
+    return ", ".join([*(names[:1] or [platform.machine()]), *counts])
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Runs the stages of cells in their clones, and records each cell as soon as its last stage has ended well."""
 
+import json
 import os
 import threading
 import time
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
+from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import Batch, Run, RunState, reports_and_curves
 from flows.run.outcome import GOOD, StageOutcome
 from flows.run.process import StageRequest, StageRunner
-from flows.run.slots import Devices
+from flows.run.slots import Devices, machine_name
 from stages.formats.checkpoints import CHECKPOINTS
+from stages.formats.reports import write_json
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 
@@ -83,6 +86,9 @@ class CellRunner(StageRunner):
                 environment=request.environment | dvc_state_within(folder) | environment,
             )
             outcome = super().run(own, on_lines, timeout_seconds, self._watch(cell))
+        if outcome.result == "ran":
+            with self._lock:
+                self._report(folder, outcome)
         outcome = replace(outcome, name=request.stage)
         if outcome.result not in GOOD:
             return outcome
@@ -95,6 +101,19 @@ class CellRunner(StageRunner):
         except UserError as error:
             return replace(outcome, result="failed", message=str(error))
         return outcome
+
+    def _report(self, folder: Path, ran: StageOutcome | None = None) -> None:
+        """Keep in the clone how long a stage took, if that is wanted: a later call may be the one that records it."""
+        if CELL_REPORT not in self.batch.reports:
+            return
+        path = folder / CELL_REPORT
+        facts: dict[str, Any] = {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
+        if path.exists():
+            facts = json.loads(path.read_text(encoding="utf-8"))
+        if ran:
+            facts["seconds"][ran.name] = round(ran.seconds, 1)
+            facts["cpu_seconds"][ran.name] = round(ran.cpu_seconds, 1)
+        write_json(path, facts)
 
     def _watch(self, cell: str) -> Callable[[], str]:
         """Why a cell is to be ended early, asked at most every few seconds."""
@@ -127,6 +146,7 @@ class CellRunner(StageRunner):
         """Make a DVC experiment of a cell that has ended well, record it and remove its clone."""
         folder = self.folders[cell]
         with self._lock:
+            self._report(folder)
             commit = self.save_experiment(folder, self.cells[cell].name, self.batch.targets)
             texts = {}
             for file in self.batch.files:

@@ -150,6 +150,7 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
         "dial",
         "dial_search",
         "optimizers",
+        "presets",
         "recipe",
         "recipe_batches",
         "recipe_final",

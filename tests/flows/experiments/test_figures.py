@@ -88,6 +88,19 @@ def test_labels_are_printed_as_they_are_and_a_run_without_cost_has_no_place_on_a
     assert "<!-- US$ or $x_1$ -->" in svg
 
 
+def test_a_metric_to_be_beaten_is_a_line_across_the_figure(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data.frame["cost"] = 3.0
+
+    def svg() -> str:
+        return write_figure(tmp_path, data, "points", {})[1].read_text()
+
+    without = svg()
+    data.experiment.figures["points"] = data.experiment.figures["points"].model_copy(update={"lines": ["cost"]})
+    assert svg().count("<!-- cost -->") == without.count("<!-- cost -->") + 1  # in the legend
+    assert svg().count("#777777") == without.count("#777777") + 2  # across, and in the legend
+
+
 def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
     greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
 

@@ -16,7 +16,7 @@ from flows.experiments.results import compare, compute, find_table
 from flows.experiments.runs import append_run
 from flows.experiments.statistics import PowerLaw
 from stages.runtime.entry import UserError
-from tests.flows.experiments.small_experiment import small_experiment
+from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import WIDTHS, figures, finished
 from tests.small_project import make_repository
 
@@ -131,6 +131,33 @@ def test_check_says_equal_or_where_it_differs_and_writes_nothing(
     assert "claims, b is better., answer: different: holds, now does not hold" in said
     assert "13 of 18 entries are equal" in said
     assert {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD} == before
+
+
+def test_times_have_their_machine_in_the_footnotes_and_no_check_compares_them(
+    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time = {"label": "time", "unit": "min", "better": None, "source": "cell.json:cpu_seconds.train", "scale": 60}
+    tables = {"times": {"caption": "Times.", "rows": ["size", "recipe"], "metrics": ["time", "loss"]}}
+    small_experiment(tmp_path, metrics=EXPERIMENT["metrics"] | {"time": time}, tables=tables)
+
+    def record(minutes: float) -> None:
+        for number, cell in enumerate(cells):
+            took = {"train": 60 * minutes} if number else {}  # restored
+            run = finished(cell)
+            run.reports["cell.json"] = {"machine": "a CPU, 2 cores", "seconds": took, "cpu_seconds": took}
+            append_run(RECORD, run)
+
+    record(2.0)
+    parrotflow("table", "toy")
+    table = (RECORD.parent / "tables/times.md").read_text()
+    assert "| large | a | 2.000 | 3.80" in table
+    assert "Times are of a CPU, 2 cores." in table
+    assert "Runs that are missing: small, a, seed 0 (no time)." in table
+
+    record(3.0)
+    capsys.readouterr()
+    assert parrotflow("table", "toy", "--check") == 0
+    assert "time" not in capsys.readouterr().out
 
 
 def four_widths(folder: Path, runs_lost: int = 0) -> None:

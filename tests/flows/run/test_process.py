@@ -191,7 +191,11 @@ def test_nothing_starts_after_stop(runner: StageRunner) -> None:
 
 
 def test_without_an_error_of_its_own_the_last_line_counts() -> None:
-    messages = ["Running stage 'x':", "ERROR: failed to reproduce 'x': failed to run: sh x, exited with 1", f"{END}255"]
+    messages = [
+        "Running stage 'x':",
+        "ERROR: failed to reproduce 'x': failed to run: sh x, exited with 1",
+        f"{END}255 0.5",
+    ]
 
     assert read_outcome("x", messages, ["a", "b"], 0.0).message == "b"
 

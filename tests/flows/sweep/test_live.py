@@ -18,7 +18,7 @@ def run_of(cell: str, state: RunState) -> Run:
 
 def ended(cell: str, result: StageResult, message: str) -> StageEnded:
     stage = f"{cell}/train"
-    return StageEnded(stage, StageOutcome(stage, result, 1.0, message))
+    return StageEnded(stage, StageOutcome(stage, result, 1.0, message=message))
 
 
 def test_a_run_that_is_stopped_early_has_not_failed_and_a_search_has_no_seeds(

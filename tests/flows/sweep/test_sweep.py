@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from flows.experiments.runs import recorded_runs as runs_of
-from tests.flows.experiments.small_experiment import write_experiment
+from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
 from tests.flows.toy import repro
 from tests.small_project import IDENTITY
@@ -245,6 +245,24 @@ def test_check_computes_everything_again_and_says_what_differs(tmp_path: Path) -
     assert different.returncode == 1
     assert "main, a, loss (nats): different: 3.75 (n = 1), now 8.75 (n = 1)" in different.stdout
     assert (folder / TABLE).read_bytes() == kept
+
+
+def test_the_times_of_stages_are_recorded_where_a_metric_asks_for_them(tmp_path: Path) -> None:
+    spent = {"label": "spent", "better": None, "source": "cell.json:cpu_seconds.train"}
+    metrics = EXPERIMENT["metrics"] | {"spent": spent}
+    busy = DVC_YAML.replace("cmd: python train.py", "cmd: python -c 'sum(range(20000000))' && python train.py")
+    folder = make_sweep(tmp_path / "toy", busy, **ONE_RECIPE | seeds(0) | {"metrics": metrics})
+
+    assert sweep(folder).returncode == 0
+
+    (run,) = runs_of(folder / RECORD)
+    report = run.reports["cell.json"]
+    assert report["cpu_seconds"].keys() == report["seconds"].keys() == {"collect", "tokenize", "train"}
+    assert report["cpu_seconds"]["train"] > 0.1
+    assert report["cpu_seconds"]["train"] > report["cpu_seconds"]["collect"]
+    assert "cores" in report["machine"]
+    assert json.loads(git(folder, "show", f"{run.commit}:cell.json")) == report
+    assert "0 of 1 cells would run" in sweep(folder, "--dry").stdout
 
 
 def test_check_wants_stored_tables_before_it_computes_anything(tmp_path: Path) -> None:

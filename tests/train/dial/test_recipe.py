@@ -1,18 +1,24 @@
 """The arithmetic of the dial: what holds for every compute, on models counted as the forecast counts them."""
 
+import re
+from copy import deepcopy
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.experiments.cells import cells_of
+from flows.experiments.experiment import read_experiment
+from flows.project.dial import put
 from stages.formats.tokens import Manifest
-from stages.runtime.section import check_section, read_params_file
+from stages.runtime.section import check_section, flatten, read_params_file
 from stages.train.commands.groups import model_without_weights
 from stages.train.dial.law import LAW
 from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of, recipe_of, widths
 from stages.train.model.build import flops_per_token
 from stages.train.params import TrainParams
+from tests.small_project import ROOT
 
 LENGTH = 256
 VOCABULARY = Manifest("uint32", 4096, 0, "", "", ())
@@ -118,3 +124,19 @@ def test_larger_batches_learn_faster_and_wider_models_slower() -> None:
 
 def test_too_little_compute_for_any_model_has_no_recipe() -> None:
     assert best_recipe(1e9, LENGTH, counted) is None
+
+
+def test_the_experiment_of_the_presets_runs_what_the_dial_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    today, found = read_params_file(), {}
+    for cell in cells_of("presets", read_experiment("presets"), "full"):
+        if tflop := re.fullmatch(r"dial at (\d+) TFLOP", cell.levels["preset"]):
+            found[int(tflop[1])] = flatten(cell.params(today)["train"])
+
+    assert [*found] == [1, 5, 20, 53, 200]
+    for tflop, values in found.items():
+        recipe = chosen(tflop * 1e12, corpus_tokens=2_799_480)
+        written = {"train": deepcopy(today["train"])}
+        for key, value in recipe.values.items():
+            put(written, f"train.{key}", value)
+        assert flatten(written["train"]) == values, tflop

@@ -1,5 +1,6 @@
 """What a run will cost, before it starts: operations, hours and memory; and the refusal of one that cannot fit."""
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +16,8 @@ from stages.train.forecast.memory import Memory, Process, memory_of_step
 from stages.train.forecast.speed import Speed, expected_speed
 from stages.train.model.build import flops_per_token
 from stages.train.params import TrainParams
+
+MEMORY_CHECK = "PARROTFLOW_MEMORY_CHECK"
 
 SURE = 0.9
 """A run is refused where this share of its forecast is more than there is: what is measured is within 10 % of it."""
@@ -69,26 +72,42 @@ class Forecast:
         rate = self.speed.tokens_per_second
         if rate is None:
             return [model, f"time: not known: {self.speed.source}"]
-        return [model, f"time: about {duration(self.tokens / rate)} at {rate:,.0f} tokens/s, {self.speed.source}"]
+        at = f"{rate:,.0f}" if self.speed.is_measured else f"about {float(f'{rate:.2g}'):,.0f}"
+        return [model, f"time: about {duration(self.tokens / rate)} at {at} tokens/s, {self.speed.source}"]
 
-    def check_fits(self) -> None:
-        """Raise UserError, with the numbers and what to change, where a process surely has too little memory."""
+    @property
+    def misfit(self) -> str:
+        """The numbers and what to change, where a process surely has too little memory; else empty."""
         if self.capacity is None or SURE * self.memory.total <= self.capacity:
-            return
-        size = self.process.micro_batch_size
-        by_sequence = size > 1 and self.params.deterministic_micro_batch_size is None
+            return ""
+        size, parts = self.process.micro_batch_size, self.memory.parts
+        kept = parts["weights"] + parts["gradients"] + parts["optimizer"]
+        # Where what is kept from step to step does not fit, smaller steps do not help.
+        by_step = SURE * kept <= self.capacity
+        by_sequence = by_step and size > 1 and self.params.deterministic_micro_batch_size is None
+        checkpoints = by_step and not self.params.gradient_checkpointing
         remedies = [
-            f"set {MICRO_BATCH} below {size}" if by_sequence else "",
-            "" if self.params.gradient_checkpointing else "set train.gradient_checkpointing: true",
-            "lower train.sequence_length",
-            "" if self.launch.sharded else "shard the model over several devices (PARROTFLOW_LAUNCH=fsdp2)",
+            *([f"set {MICRO_BATCH} below {size}"] if by_sequence else []),
+            *(["set train.gradient_checkpointing: true"] if checkpoints else []),
+            *(["lower train.sequence_length"] if by_step else []),
+            *([] if self.launch.sharded else ["shard the model over several devices (PARROTFLOW_LAUNCH=fsdp2)"]),
             "choose a smaller model",
         ]
-        parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in self.memory.parts.items())
-        raise UserError(
-            f"train: the run cannot fit: each process needs about {in_bytes(self.memory.total)} ({parts}) and can have "
-            f"{in_bytes(self.capacity)}; {', '.join(remedy for remedy in remedies[:-1] if remedy)}, or {remedies[-1]}"
+        named = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items())
+        return (
+            f"train: the run cannot fit: each process needs about {in_bytes(self.memory.total)} ({named}) and can have "
+            f"{in_bytes(self.capacity)}; {', '.join(remedies[:-1])}{' or ' * (len(remedies) > 1)}{remedies[-1]}"
         )
+
+    def check_fits(self) -> None:
+        """Raise UserError where there is a `misfit`; a line says so where the variable says to start nevertheless."""
+        choice = os.environ.get(MEMORY_CHECK) or "on"
+        if choice not in ("on", "off"):
+            raise UserError(f"{MEMORY_CHECK}={choice}: expected on or off")
+        if self.misfit and choice == "on":
+            raise UserError(f"{self.misfit} ({MEMORY_CHECK}=off starts it nevertheless)")
+        if self.misfit:
+            print(f"warning: {self.misfit}", flush=True)
 
 
 def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:

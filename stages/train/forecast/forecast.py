@@ -81,16 +81,15 @@ class Forecast:
         if self.capacity is None or SURE * self.memory.total <= self.capacity:
             return ""
         size, parts = self.process.micro_batch_size, self.memory.parts
-        kept = parts["weights"] + parts["gradients"] + parts["optimizer"]
-        # Where what is kept from step to step does not fit, smaller steps do not help.
-        by_step = SURE * kept <= self.capacity
+        # After each backward pass there are gradients, as large as the weights: no smaller step needs less than these.
+        by_step = SURE * (2 * parts["weights"] + parts["optimizer"]) <= self.capacity
         by_sequence = by_step and size > 1 and self.params.deterministic_micro_batch_size is None
         checkpoints = by_step and not self.params.gradient_checkpointing
         remedies = [
             *([f"set {MICRO_BATCH} below {size}"] if by_sequence else []),
             *(["set train.gradient_checkpointing: true"] if checkpoints else []),
             *(["lower train.sequence_length"] if by_step else []),
-            *([] if self.launch.sharded else ["shard the model over several devices (PARROTFLOW_LAUNCH=fsdp2)"]),
+            *([] if self.launch.sharded else ["shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2)"]),
             "choose a smaller model",
         ]
         named = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items())

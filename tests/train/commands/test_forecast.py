@@ -103,7 +103,7 @@ def test_a_model_that_is_too_large_for_the_machine_is_refused_by_its_numbers(
     assert "(weights 13.7 GB, gradients 13.7 GB, optimizer 18 GB, " in message
     # No smaller step helps: what is kept between steps is too much.
     assert message.endswith(
-        "and can have 25 GB; shard the model over several devices (PARROTFLOW_LAUNCH=fsdp2) or choose a smaller model "
+        "and can have 25 GB; shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2) or choose a smaller model "
         "(PARROTFLOW_MEMORY_CHECK=off starts it nevertheless)"
     )
 

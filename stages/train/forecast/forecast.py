@@ -1,8 +1,12 @@
 """What a run will cost, before it starts: operations, hours and memory; and the refusal of one that cannot fit."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+
+import torch
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
@@ -11,11 +15,14 @@ from stages.train.commands.groups import model_without_weights
 from stages.train.data.batches import batch_size, rows_before
 from stages.train.distributed.hardware import resolve_precision
 from stages.train.distributed.micro_batch import MICRO_BATCH, USABLE, balanced, given_micro_batch_size
-from stages.train.forecast.capacity import device_memory
 from stages.train.forecast.memory import Memory, Process, memory_of_step
 from stages.train.forecast.speed import Speed, expected_speed
 from stages.train.model.build import flops_per_token
 from stages.train.params import TrainParams
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+SWAPS = Path("/proc/swaps")
 
 MEMORY_CHECK = "PARROTFLOW_MEMORY_CHECK"
 
@@ -136,6 +143,54 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         capacity=capacity,
         speed=expected_speed(flops, launch.device_type, launch.processes, params.precision),
     )
+
+
+def device_memory(device_type: str) -> int | None:
+    """Bytes of the first GPU, or of the machine for a CPU; None where that cannot be known (Apple's GPUs)."""
+    match device_type:
+        case "cuda":
+            return int(torch.cuda.get_device_properties(0).total_memory)
+        case "cpu":
+            return machine_memory()
+        case _:
+            return None
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory and swap, or the least limit of the control groups that this process is in."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    return min([physical + _swap(), *_cgroup_limits()])
+
+
+def _swap() -> int:
+    """Bytes, by the third column of a table with a header, in KiB."""
+    rows = _read(SWAPS).splitlines()[1:]
+    return sum(int(row.split()[2]) * 1024 for row in rows)
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Of version 2 at each level (`memory.max`), and of version 1."""
+    for line in _read(OWN_CGROUP).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            own = CGROUPS / path.lstrip("/")
+            files = [folder / "memory.max" for folder in (own, *own.parents) if folder.is_relative_to(CGROUPS)]
+        elif "memory" in controllers.split(","):
+            # A container sees its own group as the root.
+            files = [CGROUPS / "memory" / place / "memory.limit_in_bytes" for place in (path.lstrip("/"), "")]
+        else:
+            continue
+        yield from (int(limit) for limit in (_read(file).strip() for file in files) if limit.isdecimal())
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def in_bytes(size: float) -> str:

@@ -11,7 +11,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
 from stages.train.commands.groups import model_without_weights
 from stages.train.distributed.micro_batch import MICRO_BATCH
-from stages.train.forecast import capacity, forecast, speed
+from stages.train.forecast import forecast, speed
 from stages.train.forecast.forecast import Forecast, duration, in_bytes, make_forecast, scaled
 from stages.train.forecast.memory import Process, memory_of_step
 from stages.train.forecast.speed import expected_speed
@@ -214,15 +214,15 @@ def test_the_memory_of_a_machine_is_the_least_limit_of_its_control_groups(
     (tmp_path / "job/task/memory.max").write_text("max\n")
     (tmp_path / "job/memory.max").write_text("1000000\n")
     (tmp_path / "own").write_text("0::/job/task\n")
-    monkeypatch.setattr(capacity, "CGROUPS", tmp_path)
-    monkeypatch.setattr(capacity, "OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(forecast, "CGROUPS", tmp_path)
+    monkeypatch.setattr(forecast, "OWN_CGROUP", tmp_path / "own")
 
-    assert capacity.machine_memory() == 1_000_000
+    assert forecast.machine_memory() == 1_000_000
 
     (tmp_path / "memory/job").mkdir(parents=True)
     (tmp_path / "memory/job/memory.limit_in_bytes").write_text("2000000\n")
     (tmp_path / "own").write_text("4:cpu,memory:/job\n")
-    assert capacity.machine_memory() == 2_000_000
+    assert forecast.machine_memory() == 2_000_000
 
 
 def test_quantities_are_written_with_a_prefix_and_times_in_the_unit_that_suits_them() -> None:

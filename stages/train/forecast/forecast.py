@@ -62,25 +62,18 @@ class Forecast:
         micro_batches = f"micro-batches of {self.process.micro_batch_size} sequences, {self.params.precision}{sharded}"
         missing = f"; activations are not known: {self.memory.reason}" if self.memory.reason else ""
         unknown = "; the memory of the device is not known" if self.capacity is None else ""
+        time, rate = "not known:", self.speed.tokens_per_second
+        if rate is not None:
+            at = f"{rate:,.0f}" if self.speed.is_measured else f"about {float(f'{rate:.2g}'):,.0f}"
+            time = f"about {duration(self.tokens / rate)} at {at} tokens/s,"
         return [
-            *self.short,
+            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
+            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
+            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}",
+            f"time: {time} {self.speed.source}",
             f"memory: about {in_bytes(self.memory.total)}{of} in each {unit}: {parts} ({micro_batches})"
             f"{missing}{unknown}",
         ]
-
-    @property
-    def short(self) -> list[str]:
-        """Model and time, a line each."""
-        model = (
-            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
-            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
-            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}"
-        )
-        rate = self.speed.tokens_per_second
-        if rate is None:
-            return [model, f"time: not known: {self.speed.source}"]
-        at = f"{rate:,.0f}" if self.speed.is_measured else f"about {float(f'{rate:.2g}'):,.0f}"
-        return [model, f"time: about {duration(self.tokens / rate)} at {at} tokens/s, {self.speed.source}"]
 
     @property
     def misfit(self) -> str:

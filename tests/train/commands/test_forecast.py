@@ -165,3 +165,10 @@ def test_of_data_that_is_still_to_be_made_nothing_is_known(
         (small / "data/tokens/train/manifest.json").unlink()
 
     assert mixture_said(small, 5000) == ["mixture: not known before `tokenize` has run"]
+
+
+def test_the_pipeline_asks_before_other_stages_run_and_where_it_says_what_would_run() -> None:
+    flow = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]["train"]["meta"]["flow"]
+
+    asked_by = {flow[program]["command"] for program in ("preflight", "forecast")}
+    assert asked_by == {"python -m stages.train.commands.forecast --check"}

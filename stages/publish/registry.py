@@ -6,7 +6,7 @@ Those on the Hub are shown and managed by the Hub and its client. Older versions
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -134,6 +134,23 @@ def files_below(folders: Iterable[Path]) -> Iterator[Path]:
     return (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
 
 
+class TrainingTime(BaseModel, extra="ignore"):
+    """How much of a training's time was useful. Not on the card, which is the same for the same training."""
+
+    effective_training_time_ratio: float
+    """Useful over total time."""
+    total_seconds: float
+    """From the first start to the end."""
+    interruptions: int
+
+    @property
+    def text(self) -> str:
+        """All of it, for a line."""
+        count, total = self.interruptions, timedelta(seconds=round(self.total_seconds))
+        share = f"{self.effective_training_time_ratio:.1%} of {total}"
+        return f"{share}, {count or 'no'} interruption{'s' * (count != 1)}"
+
+
 class Described(BaseModel):
     """What `list` and `show` say of a revision; its parameters, libraries and hardware are in its card and record/."""
 
@@ -164,6 +181,7 @@ class Described(BaseModel):
     """The remote repository of the commit."""
     moves: list[str]
     """When main began to lead to it, and why."""
+    training_time: TrainingTime | None
 
 
 def described(registry: Folder, name: str) -> Described:
@@ -173,6 +191,8 @@ def described(registry: Folder, name: str) -> Described:
     evaluation, git = PublishedEvaluation.find(folder / layout.EVALUATION), provenance.git if provenance else None
     training = folder / layout.record_path(TRAIN_REPORT)
     moves = read_moves(registry.path, main)
+    facts = (provenance and provenance.training) or {}
+    is_timed = facts.keys() >= TrainingTime.model_fields.keys()
     return Described(
         revision=name,
         main=name == main,
@@ -191,6 +211,7 @@ def described(registry: Folder, name: str) -> Described:
         steps={step: path.as_posix() for step, path in registry.steps(name).items()},
         origin=git.origin if git else None,
         moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in moves if move.to == name],
+        training_time=TrainingTime.model_validate(facts) if is_timed else None,
     )
 
 
@@ -207,6 +228,7 @@ def printed_revision(found: Described) -> str:
         ("in", found.location),
         ("from", found.origin or "no remote repository"),
         *(("main", move) for move in found.moves),
+        *([("useful time", found.training_time.text)] if found.training_time else []),
         *((f"step {step}", where) for step, where in found.steps.items()),
         *((path, decimal(count)) for path, count in found.files.items()),
         ("in the browser", f"parrotflow published show {found.revision} --page"),

@@ -38,7 +38,7 @@ from stages.train.launch.checks import (
     note_padded_vocabulary,
 )
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
-from stages.train.model.build import build_config, check_model, source_folder
+from stages.train.model.build import build_config, source_folder
 from stages.train.monitoring.tasks import check_tasks
 from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
@@ -67,9 +67,7 @@ def main() -> None:
         drop_unused(cache)
     model = build_config(params, training.manifest)
     notes = [*config.notes, *note_dropout(params, model)]
-    if params.start_from is None:
-        check_model(model)
-    else:
+    if params.start_from is not None:
         source = source_folder(params.start_from, download=True)
         notes += note_padded_vocabulary(source, training.manifest.vocab_size)
 

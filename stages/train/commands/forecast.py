@@ -1,24 +1,30 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
-Operations, hours and memory, from a model without weights, before data or a device are touched. `parrotflow why` prints
-it where the training would run, with what the mixture comes to (`--data`), `parrotflow params` of what it composes; the
-training itself prints it first.
+Operations, hours and memory, from a model without weights, before data or a device are touched. `parrotflow params`
+prints it of what it composes. With `--check` also what the mixture comes to; and a run that the training would refuse
+when it starts, for its memory or its mixture, is refused: by `parrotflow why`, and before other stages run in vain.
 """
 
 import argparse
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from stages.formats.splits import TRAIN
-from stages.formats.tokens import TOKENS, Manifest, TokenStore
-from stages.runtime.entry import UserError, run_stage
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
+from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
 from stages.runtime.launch.config import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.commands import mixture
 from stages.train.commands.groups import NOMINAL_VOCABULARY
-from stages.train.forecast.forecast import make_forecast
+from stages.train.data.order import open_order
+from stages.train.data.shares import check_repetition, describe
+from stages.train.forecast.forecast import Forecast, make_forecast
 from stages.train.model.build import HUB_COMMIT, source_folder
 from stages.train.params import TrainParams
+
+MAKES_TOKENS = "tokenize"
+"""The stage."""
 
 
 def main() -> None:
@@ -26,19 +32,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.train.commands.forecast", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("params", nargs="?", type=Path, default=PARAMS_FILE, help="default: %(default)s")
-    parser.add_argument("--data", action="store_true", help="also whether the data can give what train.mixture asks")
+    parser.add_argument("--check", action="store_true", help="refuse what the training would refuse here")
     arguments = parser.parse_args()
     values = read_params_file(arguments.params)
     params = check_section("train", values.get("train"), TrainParams)
-    if params.start_from and HUB_COMMIT.fullmatch(params.start_from):
-        try:
+    forecast = forecast_of(params, values, may_lack_source=arguments.check)
+    if forecast:
+        print("\n".join(forecast.lines), flush=True)
+    if arguments.check:
+        for line in mixture_lines(params):
+            print(line)
+    if forecast and arguments.check:
+        forecast.check_fits()
+    elif forecast and forecast.misfit:
+        print(f"here it would be refused: {forecast.misfit}")
+
+
+def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bool) -> Forecast | None:
+    """Of the section in `values`; None, with a line that says so, where it continues a model that is not here yet.
+
+    That may be a commit of the Hub, which is downloaded when training starts; and, if so allowed, a folder, which
+    another stage may make. Raises UserError where the model cannot be built.
+    """
+    try:
+        if params.start_from:
             source_folder(params.start_from)
-        except UserError as error:
-            print(f"no forecast before the model is downloaded: {error}")
-            return
-    print("\n".join(make_forecast(params, vocabulary(values), launch()).lines))
-    for line in mixture.lines(params) if arguments.data else ():
-        print(line)
+    except UserError as error:
+        if not may_lack_source and not HUB_COMMIT.fullmatch(params.start_from or ""):
+            raise
+        print(f"no forecast before the model is here: {error}")
+        return None
+    return make_forecast(params, vocabulary(values), launch())
+
+
+def mixture_lines(params: TrainParams) -> Iterator[str]:
+    """What the mixture comes to, as training says it; none without one.
+
+    Only for data that is there and stays: where `tokenize` is still to run, nothing is known of what it will give.
+    Raises UserError where a source is missing, or would be read too often.
+    """
+    if params.mixture is None:
+        return
+    if MAKES_TOKENS in os.environ.get(STAGES_TO_DO, "").split() or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
+        yield f"mixture: not known before `{MAKES_TOKENS}` has run"
+        return
+    order = open_order(TokenStore(TOKENS / TRAIN), params)
+    check_repetition(order)
+    yield from describe(order)
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.model.build import build_config, check_model, padded_vocabulary, source_config
+from stages.train.model.build import build_config, padded_vocabulary, source_config, without_values
 from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
 
@@ -67,14 +67,10 @@ def lines(params: TrainParams, vocabulary: Manifest) -> Iterator[str]:
 def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     """The model that training builds, whatever its size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
-    if params.start_from is None:
-        check_model(config)
-    else:
+    if params.start_from is not None:
         config = source_config(params.start_from)
-    with torch.device("meta"):
-        config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return model
+    config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
+    return without_values(config)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ import numpy.typing as npt
 from stages.formats.tokens import TokenStore
 from stages.train.data.packing import Integers, PackingIndex
 from stages.train.params import TrainParams
+
+if TYPE_CHECKING:
+    from stages.train.data.order import RowOrder
 
 Item = TypeVar("Item")
 
@@ -116,17 +119,6 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_l
     return Rows(inputs, targets, positions, boundaries)
 
 
-class Order(Protocol):
-    """The rows of a run, and in which order it trains on them (`order.RowOrder`)."""
-
-    @property
-    def index(self) -> PackingIndex:
-        """All rows."""
-
-    def rows_of_step(self, step: int) -> Integers:
-        """The rows of the global batch of `step` (from 0), in order."""
-
-
 @dataclass(frozen=True)
 class MicroBatch:
     """Some rows of a step's global batch, and what a step must know of them."""
@@ -153,7 +145,7 @@ class ProcessShare:
 
 def micro_batches(
     store: TokenStore,
-    order: Order,
+    order: "RowOrder",
     params: TrainParams,
     share: ProcessShare,
     steps: range,

@@ -1,7 +1,12 @@
 """What a run will cost, before it starts: operations, hours and memory; and the refusal of one that cannot fit."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+
+import torch
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
@@ -10,11 +15,16 @@ from stages.train.commands.groups import model_without_weights
 from stages.train.data.batches import batch_size, rows_before
 from stages.train.distributed.hardware import resolve_precision
 from stages.train.distributed.micro_batch import MICRO_BATCH, USABLE, balanced, given_micro_batch_size
-from stages.train.forecast.capacity import device_memory
 from stages.train.forecast.memory import Memory, Process, memory_of_step
 from stages.train.forecast.speed import Speed, expected_speed
 from stages.train.model.build import flops_per_token
 from stages.train.params import TrainParams
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+SWAPS = Path("/proc/swaps")
+
+MEMORY_CHECK = "PARROTFLOW_MEMORY_CHECK"
 
 SURE = 0.9
 """A run is refused where this share of its forecast is more than there is: what is measured is within 10 % of it."""
@@ -52,43 +62,51 @@ class Forecast:
         micro_batches = f"micro-batches of {self.process.micro_batch_size} sequences, {self.params.precision}{sharded}"
         missing = f"; activations are not known: {self.memory.reason}" if self.memory.reason else ""
         unknown = "; the memory of the device is not known" if self.capacity is None else ""
+        time, rate = "not known:", self.speed.tokens_per_second
+        if rate is not None:
+            at = f"{rate:,.0f}" if self.speed.is_measured else f"about {float(f'{rate:.2g}'):,.0f}"
+            time = f"about {duration(self.tokens / rate)} at {at} tokens/s,"
         return [
-            *self.short,
+            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
+            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
+            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}",
+            f"time: {time} {self.speed.source}",
             f"memory: about {in_bytes(self.memory.total)}{of} in each {unit}: {parts} ({micro_batches})"
             f"{missing}{unknown}",
         ]
 
     @property
-    def short(self) -> list[str]:
-        """Model and time, a line each."""
-        model = (
-            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
-            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
-            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}"
-        )
-        rate = self.speed.tokens_per_second
-        if rate is None:
-            return [model, f"time: not known: {self.speed.source}"]
-        return [model, f"time: about {duration(self.tokens / rate)} at {rate:,.0f} tokens/s, {self.speed.source}"]
-
-    def check_fits(self) -> None:
-        """Raise UserError, with the numbers and what to change, where a process surely has too little memory."""
+    def misfit(self) -> str:
+        """The numbers and what to change, where a process surely has too little memory; else empty."""
         if self.capacity is None or SURE * self.memory.total <= self.capacity:
-            return
-        size = self.process.micro_batch_size
-        by_sequence = size > 1 and self.params.deterministic_micro_batch_size is None
+            return ""
+        size, parts = self.process.micro_batch_size, self.memory.parts
+        # After each backward pass there are gradients, as large as the weights: no smaller step needs less than these.
+        by_step = SURE * (2 * parts["weights"] + parts["optimizer"]) <= self.capacity
+        by_sequence = by_step and size > 1 and self.params.deterministic_micro_batch_size is None
+        checkpoints = by_step and not self.params.gradient_checkpointing
         remedies = [
-            f"set {MICRO_BATCH} below {size}" if by_sequence else "",
-            "" if self.params.gradient_checkpointing else "set train.gradient_checkpointing: true",
-            "lower train.sequence_length",
-            "" if self.launch.sharded else "shard the model over several devices (PARROTFLOW_LAUNCH=fsdp2)",
+            *([f"set {MICRO_BATCH} below {size}"] if by_sequence else []),
+            *(["set train.gradient_checkpointing: true"] if checkpoints else []),
+            *(["lower train.sequence_length"] if by_step else []),
+            *([] if self.launch.sharded else ["shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2)"]),
             "choose a smaller model",
         ]
-        parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in self.memory.parts.items())
-        raise UserError(
-            f"train: the run cannot fit: each process needs about {in_bytes(self.memory.total)} ({parts}) and can have "
-            f"{in_bytes(self.capacity)}; {', '.join(remedy for remedy in remedies[:-1] if remedy)}, or {remedies[-1]}"
+        named = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items())
+        return (
+            f"train: the run cannot fit: each process needs about {in_bytes(self.memory.total)} ({named}) and can have "
+            f"{in_bytes(self.capacity)}; {', '.join(remedies[:-1])}{' or ' * (len(remedies) > 1)}{remedies[-1]}"
         )
+
+    def check_fits(self) -> None:
+        """Raise UserError where there is a `misfit`; a line says so where the variable says to start nevertheless."""
+        choice = os.environ.get(MEMORY_CHECK) or "on"
+        if choice not in ("on", "off"):
+            raise UserError(f"{MEMORY_CHECK}={choice}: expected on or off")
+        if self.misfit and choice == "on":
+            raise UserError(f"{self.misfit} ({MEMORY_CHECK}=off starts it nevertheless)")
+        if self.misfit:
+            print(f"warning: {self.misfit}", flush=True)
 
 
 def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:
@@ -118,6 +136,54 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         capacity=capacity,
         speed=expected_speed(flops, launch.device_type, launch.processes, params.precision),
     )
+
+
+def device_memory(device_type: str) -> int | None:
+    """Bytes of the first GPU, or of the machine for a CPU; None where that cannot be known (Apple's GPUs)."""
+    match device_type:
+        case "cuda":
+            return int(torch.cuda.get_device_properties(0).total_memory)
+        case "cpu":
+            return machine_memory()
+        case _:
+            return None
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory and swap, or the least limit of the control groups that this process is in."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    return min([physical + _swap(), *_cgroup_limits()])
+
+
+def _swap() -> int:
+    """Bytes, by the third column of a table with a header, in KiB."""
+    rows = _read(SWAPS).splitlines()[1:]
+    return sum(int(row.split()[2]) * 1024 for row in rows)
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Of version 2 at each level (`memory.max`), and of version 1."""
+    for line in _read(OWN_CGROUP).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            own = CGROUPS / path.lstrip("/")
+            files = [folder / "memory.max" for folder in (own, *own.parents) if folder.is_relative_to(CGROUPS)]
+        elif "memory" in controllers.split(","):
+            # A container sees its own group as the root.
+            files = [CGROUPS / "memory" / place / "memory.limit_in_bytes" for place in (path.lstrip("/"), "")]
+        else:
+            continue
+        yield from (int(limit) for limit in (_read(file).strip() for file in files) if limit.isdecimal())
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def in_bytes(size: float) -> str:

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from stages.runtime.entry import UserError
 from stages.train.distributed.parallel import blocks
 from stages.train.forecast.tracker import MemoryPart, MemoryTracker
 from stages.train.model.attention import (
@@ -29,6 +28,7 @@ from stages.train.model.attention import (
     use_document_kernel,
     use_unmasked,
 )
+from stages.train.model.build import without_values
 from stages.train.model.loss import SWITCH, CausalLoss
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
@@ -70,15 +70,7 @@ def memory_of_step(params: TrainParams, config: PreTrainedConfig, process: Proce
     Raises UserError where transformers cannot build the model.
     """
     with torch.device(process.device_type), FakeTensorMode(), quiet():
-        try:
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, trust_remote_code=False
-            )
-        except Exception as error:  # Each architecture refuses in a way of its own.
-            raise UserError(
-                f"params.yaml: train.model: cannot build `{config.model_type}`: {one_line(error)}"
-            ) from None
-        model.train()
+        model = without_values(config, process.device_type).train()
         step = FakeStep(model, params, process)
         with step.tracker:
             state = step.create_state()

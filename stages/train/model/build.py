@@ -75,15 +75,21 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     return config
 
 
-def check_model(config: PreTrainedConfig) -> None:
-    """Raise UserError where transformers cannot build what the config describes; no weight is made."""
+def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:
+    """What the config describes, in fp32; it takes no memory on `meta`, nor where torch's tensors are fake.
+
+    Raises UserError where transformers cannot build it.
+    """
     try:
-        with torch.device("meta"):
-            AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        with torch.device(device):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
     except Exception as error:  # Each architecture refuses in a way of its own.
         raise UserError(
             f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {one_line(error)}"
         ) from None
+    return model
 
 
 def _positions(config: PreTrainedConfig) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor
 from stages.formats.revision.execution import Spike
 from stages.runtime.atomic import atomic_write
 from stages.train.data.batches import rows_before
-from stages.train.monitoring.speed_curve import SPEED_CURVE, SpeedCurve
+from stages.train.monitoring.speed_records import SPEED_CURVE, SpeedCurve
 from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.uptime import Uptime
 from stages.train.params import TrainParams

@@ -23,6 +23,7 @@ from stages.train.data.batches import rows_before
 from stages.train.data.shares import SourceShares, shares_by_phase
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
+from stages.train.monitoring.speed_records import remember_speed
 from stages.train.monitoring.throughput import device_name
 from stages.train.monitoring.uptime import Uptime
 from stages.train.validation import ValidationResult
@@ -86,6 +87,7 @@ def write_results(
     weights, history = weights_sha256(MODEL), checkpoints.history
     facts = speed(trainer, uptime)
     write_json(TRAIN_SPEED, facts | {"weights_sha256": weights})
+    remember_speed(facts)
     useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
     if count := int(facts["interruptions"]):
         print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.publish.__main__ import main as publish
 from stages.publish.commands.published import main
@@ -73,6 +74,24 @@ def test_show_and_path_take_the_first_digits_of_a_name(three: list[str], publish
     assert published("path", three[0][:6]) == f"{(PUBLISHED / 'revisions' / three[0]).absolute()}\n"
     assert published("path").strip().endswith(three[-1])
     assert three[1] in published("show", three[1])
+
+
+def test_show_says_how_much_of_the_trainings_time_was_useful(project: Path, published: Terminal) -> None:
+    publish_with(3.0)
+    assert "useful time" not in published("show")
+
+    write_model(project, seed=1)
+    facts = {"device": "abacus", "processes": 1, "threads_per_process": 2, "compiled": False}
+    times = {"effective_training_time_ratio": 0.9421, "total_seconds": 3753.2, "interruptions": 2}
+    write_json(Path("reports/train_speed.json"), facts | times | {"weights_sha256": weights_sha256()})
+    publish()
+
+    lines = published("show").splitlines()
+    assert ["useful", "time", "94.2%", "of", "1:02:33,", "2", "interruptions"] in map(str.split, lines)
+    shown = published.json("show")
+    assert isinstance(shown, dict)
+    assert shown["training_time"] == times
+    assert "94.2" not in (MAIN / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("given", ["", "0123456789abcdef"])

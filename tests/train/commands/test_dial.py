@@ -12,7 +12,6 @@ from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.section import check_section, read_params_file
 from stages.train.commands.dial import Dial
 from stages.train.dial import timing
-from stages.train.forecast import speed
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 
@@ -76,13 +75,13 @@ def test_several_processes_take_the_speed_of_the_last_run_and_refuse_a_time_with
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     two = replace(ALONE, processes=2)
-    file = tmp_path / "train_speed.json"
-    monkeypatch.setattr(speed.expected_speed, "__defaults__", (file,))
+    (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"no run was measured on .* so a time has no meaning; give TFLOP"):
         timing.timed(dial().params, VOCABULARY, two)
 
     known = {"device": timing.device_name(timing.torch.device("cpu")), "processes": 2, "precision": "fp32"}
-    file.write_text(json.dumps(known | {"flops_per_token": 1e6, "tokens_per_second": 2e3}))
+    Path("reports/train_speed.json").write_text(json.dumps(known | {"flops_per_token": 1e6, "tokens_per_second": 2e3}))
     found = timing.timed(dial().params.model_copy(update={"precision": "fp32"}), VOCABULARY, two)
     assert found.flops_per_second == pytest.approx(2e9)
-    assert "another model" in found.source
+    assert "estimated from 2e+09 FLOP/s" in found.source

@@ -1,14 +1,29 @@
-"""The forecast as a command, where `parrotflow` asks for it."""
+"""The forecast as a command, where `parrotflow` asks for it, and which runs it refuses before other stages run."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from stages.runtime.entry import UserError
+from stages.runtime.section import read_section
+from stages.train.commands.forecast import main, mixture_lines
+from stages.train.forecast import forecast
+from stages.train.forecast.forecast import MEMORY_CHECK
+from stages.train.params import TrainParams
 from tests.small_project import ROOT
-from tests.train.small_run import environment
+from tests.train.small_run import environment, write_params, write_project
+
+MIXTURE = {"weights": {"web": 0.5, "books": 0.5}, "weighting": "shares", "max_repetition": 4, "phases": []}
+
+LARGE = {
+    **{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 4},
+    **{"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 4096},
+}
+"""Four layers of Llama 3 70B's: 3.4 billion parameters."""
 
 
 @pytest.fixture
@@ -56,3 +71,104 @@ def test_a_value_of_another_stage_asks_nothing_of_the_model(project: Path) -> No
 
     assert "model: " not in said.stdout
     assert yaml.safe_load((project / "params.yaml").read_text())["evaluate"]["bootstrap_resamples"] == 900
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that can train on a machine of 25 GB. Its store has 40 documents of web and 20 of books."""
+    write_project(tmp_path, lambda number: "books" if number % 3 == 0 else "web")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(forecast, "device_memory", lambda _: 25_000_000_000)
+    for variable in ("PARROTFLOW_STAGES_TO_DO", MEMORY_CHECK):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def asked(project: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **changes: Any) -> None:
+    """The command, for the small project's parameters with some values changed."""
+    write_params(project, **changes)
+    monkeypatch.setattr(sys, "argv", ["forecast", *words])
+    main()
+
+
+def test_a_model_that_is_too_large_for_the_machine_is_refused_by_its_numbers(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError) as refused:
+        asked(small, monkeypatch, "--check", model=LARGE)
+
+    assert "memory: about 45.5 GB of 25 GB in each process: " in capsys.readouterr().out
+    message = str(refused.value)
+    assert message.startswith("train: the run cannot fit: each process needs about 45.5 GB ")
+    assert "(weights 13.7 GB, gradients 13.7 GB, optimizer 18 GB, " in message
+    # No smaller step helps: what is kept between steps is too much.
+    assert message.endswith(
+        "and can have 25 GB; shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2) or choose a smaller model "
+        "(PARROTFLOW_MEMORY_CHECK=off starts it nevertheless)"
+    )
+
+
+def test_one_who_knows_better_is_only_warned(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forecast, "device_memory", lambda _: 10_000)
+    monkeypatch.setenv(MEMORY_CHECK, "off")
+    asked(small, monkeypatch, "--check")
+    assert "warning: train: the run cannot fit" in capsys.readouterr().out
+
+    monkeypatch.setenv(MEMORY_CHECK, "no")
+    with pytest.raises(UserError, match="PARROTFLOW_MEMORY_CHECK=no: expected on or off"):
+        asked(small, monkeypatch, "--check")
+
+
+def test_what_is_composed_for_another_machine_is_not_refused_here(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forecast, "device_memory", lambda _: 10_000)
+    asked(small, monkeypatch)
+    assert "here it would be refused: train: the run cannot fit" in capsys.readouterr().out
+
+
+def test_of_a_model_that_another_stage_may_still_make_nothing_is_known(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(small, monkeypatch, "--check", start_from="pretrained")
+    assert "no forecast before the model is here: params.yaml: train.start_from" in capsys.readouterr().out
+
+    with pytest.raises(UserError, match="no such folder"):
+        asked(small, monkeypatch, start_from="pretrained")
+
+
+def mixture_said(project: Path, max_steps: int) -> list[str]:
+    write_params(project, mixture=MIXTURE, max_steps=max_steps)
+    return list(mixture_lines(read_section("train", TrainParams)))
+
+
+def test_a_source_that_would_be_read_too_often_is_refused_with_the_numbers(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"train.mixture: `books` has .*5,000 steps ask for .* repetitions"):
+        asked(small, monkeypatch, "--check", mixture=MIXTURE, max_steps=5000)
+
+
+def test_what_can_be_given_is_said_as_training_says_it(small: Path) -> None:
+    assert [line.split(":")[1] for line in mixture_said(small, 4)] == [" books", " web"]
+
+
+@pytest.mark.parametrize("to_do", ["code tokenize train", None])
+def test_of_data_that_is_still_to_be_made_nothing_is_known(
+    small: Path, monkeypatch: pytest.MonkeyPatch, to_do: str | None
+) -> None:
+    if to_do:
+        monkeypatch.setenv("PARROTFLOW_STAGES_TO_DO", to_do)
+    else:
+        (small / "data/tokens/train/manifest.json").unlink()
+
+    assert mixture_said(small, 5000) == ["mixture: not known before `tokenize` has run"]
+
+
+def test_the_pipeline_asks_before_other_stages_run_and_where_it_says_what_would_run() -> None:
+    flow = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]["train"]["meta"]["flow"]
+
+    asked_by = {flow[program]["command"] for program in ("preflight", "forecast")}
+    assert asked_by == {"python -m stages.train.commands.forecast --check"}

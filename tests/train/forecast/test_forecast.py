@@ -9,10 +9,13 @@ import torch
 
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
+from stages.train.commands.groups import model_without_weights
 from stages.train.distributed.micro_batch import MICRO_BATCH
-from stages.train.forecast import capacity, forecast, speed
-from stages.train.forecast.forecast import Forecast, duration, make_forecast, scaled
+from stages.train.forecast import forecast, speed
+from stages.train.forecast.forecast import Forecast, duration, in_bytes, make_forecast, scaled
+from stages.train.forecast.memory import Process, memory_of_step
 from stages.train.forecast.speed import expected_speed
+from stages.train.monitoring.speed_records import SPEEDS, measured_speeds, remember_speed
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
@@ -26,11 +29,18 @@ def made(launch: LaunchConfig = ALONE, **changes: object) -> Forecast:
     return make_forecast(TrainParams.model_validate(params(**given)), vocabulary(), launch)
 
 
-def write_speed(folder: Path, **changes: object) -> Path:
-    file = folder / "train_speed.json"
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing was measured."""
+    (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def facts(**changes: object) -> dict[str, object]:
+    """Of a run that ended."""
     values = {"device": device_name(torch.device("cpu")), "processes": 1, "precision": "fp32", "seconds": 3.0}
-    file.write_text(json.dumps(values | {"flops_per_token": 1000, "tokens_per_second": 50.0} | changes))
-    return file
+    return values | {"flops_per_token": 1000, "tokens_per_second": 50.0} | changes
 
 
 def test_the_lines_say_model_operations_time_and_memory_by_part() -> None:
@@ -73,16 +83,48 @@ def test_a_sharded_model_is_cut_up_over_the_processes_of_a_replica() -> None:
 
 
 def test_a_run_that_cannot_fit_is_refused_with_the_numbers_and_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "device_memory", lambda _: 10_000)
+    needed = made().memory.total
+    monkeypatch.setattr(forecast, "device_memory", lambda _: int(0.85 * needed))
 
     with pytest.raises(UserError) as refused:
         made().check_fits()
 
     message = str(refused.value)
     assert "each process needs about " in message
-    assert "can have 10 kB" in message
+    assert f"can have {in_bytes(int(0.85 * needed))}" in message
     for remedy in (f"{MICRO_BATCH} below 8", "train.gradient_checkpointing: true", "fsdp2", "a smaller model"):
         assert remedy in message
+
+
+def test_a_micro_batch_that_is_searched_for_refuses_only_what_does_not_fit_as_a_single_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forecast, "given_micro_batch_size", lambda *_: None)  # as on a GPU
+    monkeypatch.setattr(forecast, "device_memory", lambda _: 10**12)
+    roomy = made()
+    assert roomy.process.micro_batch_size == 8
+    one = memory_of_step(roomy.params, model_without_weights(roomy.params, vocabulary()).config, Process("cpu", 1, 8))
+
+    monkeypatch.setattr(forecast, "device_memory", lambda _: int(0.91 * one.total))
+    found = made()
+    assert found.process.micro_batch_size == 1
+    found.check_fits()
+
+    monkeypatch.setattr(forecast, "device_memory", lambda _: int(0.89 * one.total))
+    with pytest.raises(UserError) as refused:
+        made().check_fits()
+    assert MICRO_BATCH not in str(refused.value)
+
+
+def test_a_state_that_alone_is_too_much_is_not_helped_by_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = sum(made().memory.parts[part] for part in ("weights", "gradients", "optimizer"))
+    monkeypatch.setattr(forecast, "device_memory", lambda _: int(0.8 * state))
+
+    with pytest.raises(UserError) as refused:
+        made().check_fits()
+
+    assert "train.gradient_checkpointing" not in str(refused.value)
+    assert "fsdp2) or choose a smaller model (" in str(refused.value)
 
 
 def test_what_may_just_fit_or_whose_room_is_unknown_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,45 +137,74 @@ def test_what_may_just_fit_or_whose_room_is_unknown_is_not_refused(monkeypatch: 
     assert "the memory of the device is not known" in made().lines[2]
 
 
-def test_the_speed_is_that_of_the_last_run_of_this_model_here(tmp_path: Path) -> None:
-    found = expected_speed(1000, "cpu", 1, "fp32", write_speed(tmp_path))
+def test_the_speed_is_that_of_the_last_run_of_this_model_here(here: Path) -> None:
+    remember_speed(facts(tokens_per_second=20.0))
+    remember_speed(facts())
+    remember_speed(facts(flops_per_token=3000))
+    found = expected_speed(1000, "cpu", 1, "fp32")
 
     assert found.tokens_per_second == 50.0
-    assert "measured for this model" in found.source
-    assert "train_speed.json" in found.source
+    assert found.is_measured
+    assert found.source.startswith("measured for this model on ")
+    assert len(list(measured_speeds())) == 2
 
 
-def test_another_models_run_here_tells_the_operations_per_second(tmp_path: Path) -> None:
-    found = expected_speed(2000, "cpu", 1, "fp32", write_speed(tmp_path))
+def test_the_last_report_counts_where_this_machine_remembers_nothing(here: Path) -> None:
+    (here / "reports/train_speed.json").write_text(json.dumps(facts()))
+    assert expected_speed(1000, "cpu", 1, "fp32").tokens_per_second == 50.0
 
-    assert found.tokens_per_second == 25.0
-    assert "another model" in found.source
+
+def test_of_other_models_the_nearest_in_size_tells_the_operations_per_second(here: Path) -> None:
+    remember_speed(facts())
+    alone = expected_speed(2000, "cpu", 1, "fp32")
+    assert (alone.tokens_per_second, alone.is_measured) == (25.0, False)
+    assert "5e+04 FLOP/s on " in alone.source
+    assert alone.source.endswith("of a model with 0.5 times the FLOPs per token")
+
+    remember_speed(facts(flops_per_token=100_000, tokens_per_second=2.0))
+    nearest = expected_speed(20_000, "cpu", 1, "fp32")
+    assert nearest.tokens_per_second == 10.0
+    assert nearest.source.endswith("of a model with 5 times the FLOPs per token, the nearest of 2 that were measured")
+
+
+def test_what_is_not_measured_of_this_model_is_said_in_round_numbers(here: Path) -> None:
+    of_this_model = facts(flops_per_token=made().flops_per_token, tokens_per_second=12_345.0)
+    remember_speed(of_this_model | {"flops_per_token": 1.001 * made().flops_per_token})
+    assert " at about 12,000 tokens/s, estimated from " in made().lines[1]
+
+    remember_speed(of_this_model)
+    assert " at 12,345 tokens/s, measured for this model" in made().lines[1]
 
 
 @pytest.mark.parametrize("other", [{"device": "another processor"}, {"processes": 2}, {"precision": "bf16"}])
-def test_a_run_on_other_hardware_tells_nothing(tmp_path: Path, other: dict[str, object]) -> None:
-    found = expected_speed(1000, "cpu", 1, "fp32", write_speed(tmp_path, **other))
+def test_a_run_on_other_hardware_tells_nothing(here: Path, other: dict[str, object]) -> None:
+    remember_speed(facts(**other))
+    found = expected_speed(1000, "cpu", 1, "fp32")
 
     assert found.tokens_per_second is None
     assert "no run was measured" in found.source
 
 
 def test_without_a_run_the_peak_of_the_hardware_counts_at_a_stated_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speed, "peak_flops", lambda *_: 1e12)
 
-    found = expected_speed(1000, "cpu", 2, "bf16", tmp_path / "none.json")
+    found = expected_speed(1000, "cpu", 2, "bf16")
 
     assert found.tokens_per_second == pytest.approx(0.3 * 2 * 1e12 / 1000)
     assert "30% of the peak of 2" in found.source
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"device": 3}'])
-def test_a_damaged_report_of_speed_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "speed.json").write_text(text)
+def test_a_damaged_report_of_speed_is_none_and_is_replaced(here: Path, text: str) -> None:
+    for file in (here / "reports/train_speed.json", here / SPEEDS):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert not list(measured_speeds())
 
-    assert speed.last_speed(tmp_path / "speed.json") is None
+    remember_speed(facts())
+    assert expected_speed(1000, "cpu", 1, "fp32").is_measured
 
 
 def test_the_memory_of_a_machine_is_the_least_limit_of_its_control_groups(
@@ -143,15 +214,15 @@ def test_the_memory_of_a_machine_is_the_least_limit_of_its_control_groups(
     (tmp_path / "job/task/memory.max").write_text("max\n")
     (tmp_path / "job/memory.max").write_text("1000000\n")
     (tmp_path / "own").write_text("0::/job/task\n")
-    monkeypatch.setattr(capacity, "CGROUPS", tmp_path)
-    monkeypatch.setattr(capacity, "OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(forecast, "CGROUPS", tmp_path)
+    monkeypatch.setattr(forecast, "OWN_CGROUP", tmp_path / "own")
 
-    assert capacity.machine_memory() == 1_000_000
+    assert forecast.machine_memory() == 1_000_000
 
     (tmp_path / "memory/job").mkdir(parents=True)
     (tmp_path / "memory/job/memory.limit_in_bytes").write_text("2000000\n")
     (tmp_path / "own").write_text("4:cpu,memory:/job\n")
-    assert capacity.machine_memory() == 2_000_000
+    assert forecast.machine_memory() == 2_000_000
 
 
 def test_quantities_are_written_with_a_prefix_and_times_in_the_unit_that_suits_them() -> None:

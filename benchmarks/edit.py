@@ -1,17 +1,21 @@
 """One document edited in a large corpus: what the data stages cost again, compared with a run from nothing.
 
-    python -m benchmarks.edit [--quick] [--megabytes 300] [--runs 3]
+    python -m benchmarks.edit [--quick] [--megabytes 300] [--runs 1]
 
 Each stage runs as its own process, as DVC runs it, after its outs were removed, as DVC removes them. Figures are the
 CPU seconds of a stage and its workers, start-up and imports included: other work on the machine hardly changes them.
 
-- From nothing the tokenizer stage counts and merges the corpus. After an edit it counts one shard and merges again; the
-  edit may change a merge, and then the corpus is encoded anew. Where it did not, or a tokenizer was given
-  (`kind: existing`), one shard is encoded. Both ways are measured: with the trained tokenizer, and without its stage.
-- In the end the bytes after the last edit are compared with those of a run from nothing.
+The tokenizer is made in three ways, and the bytes after the last edit are compared with those from nothing for each:
+
+- `trained` on the whole corpus: an edit counts its shards and merges again. Nearly every edit changes a merge, and then
+  the corpus is encoded anew.
+- `of a sample`: trained on the first tenth of the corpus (`training_bytes`). The edited document is outside of it, as
+  nine of ten are, so the tokenizer stays, and the documents' shards are encoded.
+- `existing`: given as a folder, here the one that was trained before the edit.
 """
 
 import argparse
+import itertools
 import os
 import resource
 import shutil
@@ -25,7 +29,10 @@ import yaml
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Measurement, compare, record
+from stages.formats.documents import document_id
+from stages.runtime.cache import CACHE
 from stages.runtime.hashes import file_sha256
+from stages.tokenizer.bpe import WORDS
 
 ROOT = Path(__file__).parents[1]
 STAGES = {
@@ -34,11 +41,19 @@ STAGES = {
     "tokenizer": ["data/tokenizer"],
     "tokenize": ["data/tokens"],
 }
-GIVEN = "tokenize, tokenizer kept"
-"""Encoding after the edit by the tokenizer of the run from nothing."""
+DOCUMENTS, TOKENS = ("collect", "clean"), ("tokenizer", "tokenize")
+
+SAMPLE, TRAINED, EXISTING = "of a sample", "trained", "existing"
+FOLDER = "existing_tokenizer"
+
+SAMPLE_BYTES = 0.1
+"""Of the corpus."""
+
+OUTSIDE = "4"
+"""First digit of the ids of documents that the sample, of the smallest ids, does not have."""
 
 Seconds = dict[str, float]
-"""Stage -> CPU seconds."""
+"""Stage, of the last two with the way (`tokenizer, trained`), -> CPU seconds."""
 
 
 def main() -> None:
@@ -46,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--megabytes", type=int, default=300, help="of text")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=1)
     arguments = parser.parse_args()
     quick = arguments.quick
     with tempfile.TemporaryDirectory() as folder:
@@ -77,29 +92,43 @@ def write_project(project: Path, limit: int) -> tuple[float, int]:
 
 def measure(project: Path, size: float, count: int, runs: int) -> list[Measurement]:
     """CPU seconds of each stage from nothing and after an edit."""
-    edited = next(path for path in sorted((project / "corpus").rglob("*.py")) if 5_000 < path.stat().st_size < 20_000)
+    ways: dict[str, dict[str, Any]] = {
+        SAMPLE: {"training_bytes": int(SAMPLE_BYTES * size * 1e6)},
+        TRAINED: {},
+        EXISTING: {"kind": "existing", "folder": FOLDER},
+    }
+    edits = [f"\nEDITED = {number}\n" for number in range(runs)]
+    edited = next(path for path in sorted((project / "corpus").rglob("*.py")) if is_outside(path, edits))
     full, again = [], []
-    for number in range(runs):
-        for cache in (".parrotflow", "data"):
+    for edit in edits:
+        for cache in (".parrotflow", "data", FOLDER):
             shutil.rmtree(project / cache, ignore_errors=True)
-        full.append(run_stages(project))
+        full.append(run_stages(project, ways)[0])
         with edited.open("a", encoding="utf-8") as file:
-            file.write(f"\nEDITED = {number}\n")
-        again.append(run_edited(project))
-    incremental = hashes(project)
+            file.write(edit)
+        seconds, incremental = run_stages(project, ways)
+        again.append(seconds)
     shutil.rmtree(project / ".parrotflow")
-    run_stages(project)
-    if hashes(project) != incremental:
+    if run_stages(project, ways)[1] != incremental:
         raise SystemExit("an edit and a run from nothing give different bytes")
     what = f"one document edited in {count:,}, {size:.0f} MB: CPU time"
-    figures = [figure(f"{stage}: {what}", again, full, [stage], [stage]) for stage in STAGES]
-    data = ["collect", "clean"]
-    return [
-        *figures,
-        figure(f"{GIVEN}: {what}", again, full, [GIVEN], ["tokenize"]),
-        figure(f"together: {what}", again, full, [*STAGES], [*STAGES]),
-        figure(f"together, tokenizer kept: {what}", again, full, [*data, GIVEN], [*STAGES]),
-    ]
+    figures = [figure(f"{stage}: {what}", again, full, [stage], [stage]) for stage in DOCUMENTS]
+    for way in (TRAINED, SAMPLE, EXISTING):
+        # An existing tokenizer spares training one.
+        base = SAMPLE if way == SAMPLE else TRAINED
+        ours, theirs = ([f"{stage}, {name}" for stage in TOKENS] for name in (way, base))
+        for own, other in zip(ours, theirs, strict=True):
+            figures.append(figure(f"{own}: {what}", again, full, [own], [other]))
+        figures.append(
+            figure(f"together, tokenizer {way}: {what}", again, full, [*DOCUMENTS, *ours], [*DOCUMENTS, *theirs])
+        )
+    return figures
+
+
+def is_outside(path: Path, edits: list[str]) -> bool:
+    """Whether a document of usual size is outside of the sample before and after each edit."""
+    texts = list(itertools.accumulate([path.read_bytes().decode("utf-8"), *edits]))
+    return 5_000 < len(texts[0]) < 20_000 and all(document_id(text) >= OUTSIDE for text in texts)
 
 
 def figure(name: str, again: list[Seconds], full: list[Seconds], ours: list[str], theirs: list[str]) -> Measurement:
@@ -115,16 +144,24 @@ def figure(name: str, again: list[Seconds], full: list[Seconds], ours: list[str]
     )
 
 
-def run_edited(project: Path) -> Seconds:
-    """As `run_stages`, and between them encoding with the tokenizer that was there before."""
-    seconds = {stage: run_stage(project, stage) for stage in ("collect", "clean")}
-    seconds[GIVEN] = run_stage(project, "tokenize")
-    return seconds | {stage: run_stage(project, stage) for stage in ("tokenizer", "tokenize")}
-
-
-def run_stages(project: Path) -> Seconds:
-    """All of them."""
-    return {stage: run_stage(project, stage) for stage in STAGES}
+def run_stages(project: Path, ways: dict[str, dict[str, Any]]) -> tuple[Seconds, dict[str, str]]:
+    """All of them, the last two once for each way; their seconds, and the sha256 of every file of the results."""
+    is_new = not (project / ".parrotflow").exists()
+    params: dict[str, Any] = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))
+    seconds = {stage: run_stage(project, stage) for stage in DOCUMENTS}
+    sums: dict[str, str] = {}
+    for way, changes in ways.items():
+        section = {"tokenizer": params["tokenizer"] | changes}
+        (project / "params.yaml").write_text(yaml.safe_dump(params | section), encoding="utf-8")
+        seconds |= {f"{stage}, {way}": run_stage(project, stage) for stage in TOKENS}
+        sums |= {f"{way} {file}": sha256 for file, sha256 in hashes(project).items()}
+        if way == SAMPLE and is_new:
+            # What one way has counted is no part of the next one's cost from nothing.
+            shutil.rmtree(project / CACHE / WORDS)
+        if way == TRAINED and not (project / FOLDER).exists():
+            shutil.copytree(project / "data/tokenizer", project / FOLDER)
+    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    return seconds, sums
 
 
 def run_stage(project: Path, stage: str) -> float:

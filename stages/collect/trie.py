@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
-from stages.runtime.cache import cache_key, cached
+from stages.runtime.cache import cache_key, cached, find_cached
 from stages.runtime.workers import map_shards
 
 CACHE_NAME = "documents"
@@ -71,8 +71,10 @@ def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_
                 leaves.append(leaf)
             else:
                 _write_branch(folder, leaf, buckets.read(leaf), shard_bytes)
-        written = map_shards(partial(_write_leaf, folder, shard_bytes), leaves)
-        for leaf, _ in zip(leaves, written, strict=True):
+        # Most leaves are as the last run wrote them: no worker is started for those.
+        new = [leaf for leaf in leaves if leaf.spooled or not _copy_leaf(folder, shard_bytes, leaf)]
+        written = map_shards(partial(_write_leaf, folder, shard_bytes), new)
+        for leaf, _ in zip(new, written, strict=True):
             for file in leaf.spooled:
                 file.unlink()
 
@@ -101,25 +103,46 @@ def _leaves(bits: str, buckets: "_Buckets", shard_bytes: int) -> Iterator[_Leaf 
         yield buckets.leaf(bits)
 
 
+def _copy_leaf(folder: Path, shard_bytes: int, leaf: _Leaf) -> bool:
+    """Copy the shards of a leaf from the cache, if the last runs wrote all of them."""
+    shards = list(_shards(leaf.bits, leaf.documents(), shard_bytes))
+    entries = [find_cached(CACHE_NAME, _shard_key(documents), _write_shard) for _, documents in shards]
+    known = [entry for entry in entries if entry is not None]
+    if len(known) < len(shards):
+        return False
+    for (bits, _), entry in zip(shards, known, strict=True):
+        shutil.copyfile(entry / SHARD, _shard_path(folder, bits))
+    return True
+
+
 def _write_leaf(folder: Path, shard_bytes: int, leaf: _Leaf) -> None:
-    _write_shards(folder, leaf.bits, leaf.documents(), shard_bytes)
+    """Write the shards of a leaf, or copy them from the cache: compressing costs more than all the rest."""
+    for bits, documents in _shards(leaf.bits, leaf.documents(), shard_bytes):
+        entry = cached(CACHE_NAME, _shard_key(documents), partial(_write_shard, documents))
+        shutil.copyfile(entry / SHARD, _shard_path(folder, bits))
 
 
-def _write_shards(folder: Path, bits: str, documents: list[Document], shard_bytes: int) -> None:
+def _shards(bits: str, documents: list[Document], shard_bytes: int) -> Iterator[tuple[str, list[Document]]]:
+    """The shards of a leaf: their prefixes and documents."""
     size = sum(document.size for document in documents)
     if size > shard_bytes and documents[0].id != documents[-1].id and len(bits) < MAXIMUM_BITS:
         for bit in "01":
             prefix = bits + bit
-            _write_shards(folder, prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
+            yield from _shards(prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
     elif documents:
-        _write_shard(folder / f"b{bits}.parquet", documents)
+        yield bits, documents
 
 
-def _write_shard(path: Path, documents: list[Document]) -> None:
-    """Write a shard, or copy it from the cache if the last runs wrote it: compressing costs more than all the rest."""
-    key = cache_key(*(fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license)))
-    entry = cached(CACHE_NAME, key, lambda folder: write_shard(folder / SHARD, [_with_text(d) for d in documents]))
-    shutil.copyfile(entry / SHARD, path)
+def _shard_path(folder: Path, bits: str) -> Path:
+    return folder / f"b{bits}.parquet"
+
+
+def _shard_key(documents: list[Document]) -> str:
+    return cache_key(*(fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license)))
+
+
+def _write_shard(documents: list[Document], folder: Path) -> None:
+    write_shard(folder / SHARD, [_with_text(d) for d in documents])
 
 
 def _with_text(document: Document) -> Document:

@@ -169,7 +169,8 @@ def _is_known(entry: Path) -> bool:
 
 
 def _sums(entry: Path) -> dict[str, str]:
-    return {file.name: file_sha256(file) for file in sorted(entry.iterdir()) if file.name != SUMS}
+    files = sorted(file for file in entry.rglob("*") if file.is_file() and file != entry / SUMS)
+    return {file.relative_to(entry).as_posix(): file_sha256(file) for file in files}
 
 
 def _fill(entry: Path, compute: Callable[[Path], None]) -> None:

@@ -62,7 +62,7 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
         return
     done = 0
     began = time.monotonic()
-    while done < len(items) and (workers == 1 or time.monotonic() - began < POOL_START_SECONDS):
+    while done < len(items) and (workers == 1 or not _pays(time.monotonic() - began, done, len(items), workers)):
         yield function(items[done])
         done += 1
     rest = items[done:]
@@ -75,6 +75,14 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _pays(seconds: float, done: int, items: int, workers: int) -> bool:
+    """Whether starting workers takes less time than they save, by how long the first items took here."""
+    if seconds < POOL_START_SECONDS or not done:
+        return seconds >= POOL_START_SECONDS
+    left = items - done
+    return seconds / done * left * (1 - 1 / min(workers, left)) >= POOL_START_SECONDS
 
 
 def _map_overlapping(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:

@@ -14,12 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow.compute as pc
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from stages.formats.documents import read_shard, shard_paths
+from stages.formats.model_folder import TOKENIZER_JSON
 from stages.formats.reports import read_json
-from stages.runtime.cache import cache_key, drop_unused, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, cached, drop_unused, map_cached, shard_sha256
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ END_OF_TEXT = "<|endoftext|>"
 
 WORDS = "word_counts"
 """The cache of counted shards, and the file in each of its entries."""
+
+TRAINED = "trained_tokenizers"
+"""The cache of tokenizers by the documents that they were trained on."""
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """After OpenAI's GPT-2, as `pre_tokenizers.ByteLevel` has it."""
@@ -65,7 +70,8 @@ def parts(folder: Path, limit: int) -> Iterator[CountedPart]:
     room = limit
     for shard in shard_paths(folder):
         texts = read_shard(shard, columns=["text"]).column("text")
-        sizes = pc.cumulative_sum(pc.binary_length(texts)).to_numpy()
+        # Not `to_numpy`, which imports pandas.
+        sizes = np.cumsum(pc.binary_length(texts).to_pylist())
         fitting = int((sizes <= room).sum())
         if room == limit and 0 == fitting < len(texts):
             raise UserError(
@@ -81,18 +87,26 @@ def parts(folder: Path, limit: int) -> Iterator[CountedPart]:
 def train_on_documents(folder: Path, limit: int, vocabulary_size: int, pattern: str) -> Tokenizer:
     """Byte-pair encoding of the first `limit` bytes of a folder of documents, whose shards are counted once.
 
-    It has fewer tokens than `vocabulary_size` where no pair is left to merge. Raises UserError if no document fits.
+    Where an edit is of none of these documents, the tokenizer is taken from the cache. It has fewer tokens than
+    `vocabulary_size` where no pair is left to merge. Raises UserError if no document fits.
     """
     counted = list(parts(folder, limit))
     if find_spec("ffbpe") is None:
         return train_by_reference((part.texts() for part in counted), vocabulary_size, pattern)
+    key = cache_key(pattern, str(vocabulary_size), *(_part_key(pattern, part) for part in counted))
+    entry = cached(TRAINED, key, partial(_train_on_parts, counted, vocabulary_size, pattern))
+    for kind in (WORDS, TRAINED):
+        drop_unused(kind)
+    return Tokenizer.from_file(str(entry / TOKENIZER_JSON))
+
+
+def _train_on_parts(counted: Sequence[CountedPart], vocabulary_size: int, pattern: str, folder: Path) -> None:
     entries = map_cached(WORDS, counted, partial(_part_key, pattern), partial(_count_part, pattern))
     cutter = _cutter(pattern)
     words = cutter.word_counter()
     for entry in entries:
         words.merge(cutter.load_word_counter(entry / WORDS))
-    drop_unused(WORDS)
-    return _merged(words, vocabulary_size, pattern)
+    _merged(words, vocabulary_size, pattern).save(str(folder / TOKENIZER_JSON))
 
 
 def train_bpe(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:

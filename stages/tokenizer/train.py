@@ -1,17 +1,27 @@
 """A tokenizer of characters, or an existing one; and how a tokenizer is written, as transformers reads it."""
 
 import os
+import shutil
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
+from stages.runtime.cache import SUMS, cache_key, cached, drop_unused
 from stages.runtime.entry import UserError, first_line
+from stages.runtime.hashes import file_sha256
 from stages.tokenizer.bpe import END_OF_TEXT
 
 UNKNOWN = "<|unknown|>"
+
+TAKEN_OVER = "taken_over"
+"""The cache of existing tokenizers, as transformers saves them."""
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+"""Of a model whose folder has the tokenizer too: large, and none of its business."""
 
 NO_LIMIT = 10**30
 """`model_max_length` of a tokenizer without a limit, as transformers writes it: the limit is the model's."""
@@ -46,9 +56,20 @@ def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def take_over(existing: Path, folder: Path) -> Tokenizer:
-    """Write an existing tokenizer as transformers saves it. Raises UserError if it cannot be used."""
+    """Write an existing tokenizer as transformers saves it, once for its files: the stage runs whenever the documents
+    change. Raises UserError if it cannot be used."""
     if not existing.is_dir():
         raise UserError(f"tokenizer.folder: {existing} is not a folder; give one that `save_pretrained` wrote")
+    files = sorted(file for file in existing.rglob("*") if file.is_file() and file.suffix not in WEIGHTS)
+    key = cache_key(*(fact for file in files for fact in (str(file.relative_to(existing)), file_sha256(file))))
+    entry = cached(TAKEN_OVER, key, partial(_save_as_transformers_does, existing))
+    ignored = shutil.ignore_patterns(SUMS)
+    shutil.copytree(entry, folder, ignore=ignored, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    drop_unused(TAKEN_OVER)
+    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+
+
+def _save_as_transformers_does(existing: Path, folder: Path) -> None:
     # Hundreds of modules: only where they are needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer
@@ -69,7 +90,6 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     config = read_json(folder / TOKENIZER_CONFIG)
     config.pop("name_or_path", None)
     write_json(folder / TOKENIZER_CONFIG, config)
-    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
 
 
 def _require_same_parts(existing: Path, saved: Path, class_name: str) -> None:

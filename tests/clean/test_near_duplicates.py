@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean import words
 from stages.clean.near_duplicates.candidates import FOUND_AT_THRESHOLD, rows_per_band
-from stages.clean.near_duplicates.clusters import find_near_duplicates
+from stages.clean.near_duplicates.clusters import DisjointSets, find_near_duplicates
 from stages.clean.params import NearDuplicates
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
@@ -90,6 +93,22 @@ def test_the_clusters_are_those_of_comparing_every_pair() -> None:
 
     assert len(set(expected.values())) < len(documents)
     assert clusters(documents) == expected
+
+
+@given(merges=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=30))
+def test_merged_sets_are_those_of_scipy(merges: list[tuple[int, int]]) -> None:
+    ours, theirs = DisjointSets(), DisjointSet()
+    for pair in merges:
+        for number in pair:
+            ours.add(number)
+            theirs.add(number)
+        assert ours.merge(*pair) == theirs.merge(*pair)
+        assert all(
+            (ours.root(one) == ours.root(other)) == theirs.connected(one, other)
+            for one, other in itertools.combinations(theirs, 2)
+        )
+
+    assert sorted(ours.sets()) == sorted(map(sorted, theirs.subsets()))
 
 
 def chain_texts(links: int) -> list[str]:

@@ -1,3 +1,4 @@
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,3 +109,21 @@ def test_copies_of_one_text_stay_together_whatever_their_size(tmp_path: Path) ->
 
     assert len(shard_paths(folder)) == 1
     assert [item.path for item in read_documents(folder)] == [f"{number}.py" for number in range(9)]
+
+
+def test_no_worker_is_asked_for_shards_that_were_written_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text number {number}" * 9 for number in range(60)]
+    expected = folder_bytes(write(tmp_path / "first", texts, 500))
+    asked: list[int] = []
+
+    def counted(function: Callable[[object], None], leaves: Sequence[object]) -> Iterator[None]:
+        asked.append(len(leaves))
+        return map(function, leaves)
+
+    monkeypatch.setattr(trie, "map_shards", counted)
+
+    assert folder_bytes(write(tmp_path / "again", texts, 500)) == expected
+    write(tmp_path / "more", [*texts, "one more"], 500)
+    assert asked == [0, 1]

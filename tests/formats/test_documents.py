@@ -1,8 +1,12 @@
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stages.formats.documents import read_documents, require_documents, write_shard
+from stages.formats import documents
+from stages.formats.documents import SCHEMA, Document, read_documents, require_documents, write_shard, write_table
 from stages.runtime.entry import UserError
 from tests.small_project import document
 
@@ -12,15 +16,15 @@ def test_a_flipped_byte_in_a_shard_is_found_and_the_shard_named_or_changes_no_do
     tmp_path: Path, flip: int
 ) -> None:
     shard = tmp_path / "b.parquet"
-    documents = [document("abc" * 20), document("déf" * 20, path="é.py")]
-    write_shard(shard, documents)
+    written = [document("abc" * 20), document("déf" * 20, path="é.py")]
+    write_shard(shard, written)
     data = bytearray(shard.read_bytes())
     undetected, refusals = [], []
     for position in range(0, len(data), 2):
         data[position] ^= flip
         shard.write_bytes(data)
         try:
-            if list(read_documents(tmp_path)) != documents:
+            if list(read_documents(tmp_path)) != written:
                 undetected.append(position)
         except UserError as error:
             refusals.append(str(error))
@@ -34,3 +38,20 @@ def test_a_flipped_byte_in_a_shard_is_found_and_the_shard_named_or_changes_no_do
 def test_a_folder_without_documents_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="documents: no documents; run `dvc repro`"):
         require_documents(tmp_path / "documents")
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(rows=st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT)), largest=st.sampled_from([0, 2**31 - 1]))
+def test_a_shard_has_the_bytes_that_pyarrow_gives_it(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Document], largest: int
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "LARGEST_COLUMN_BYTES", largest)
+        write_shard(folder / "ours", rows)
+
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+    write_table(folder / "theirs", pa.table(columns, schema=SCHEMA))
+    assert (folder / "ours").read_bytes() == (folder / "theirs").read_bytes()

@@ -62,6 +62,16 @@ def test_a_damaged_entry_is_computed_again(damage: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.count("damaged") == 1
 
 
+def test_files_in_folders_of_an_entry_are_compared_too() -> None:
+    def nested(folder: Path) -> None:
+        (folder / "more").mkdir()
+        write("right", folder / "more")
+
+    (cached("toy", cache_key("a"), nested) / "more" / "result").write_text("wrong")
+
+    assert (cached("toy", cache_key("a"), nested) / "more" / "result").read_text() == "right"
+
+
 def test_parts_of_an_item_are_computed_in_one_pass_and_only_those_that_are_not_known() -> None:
     passes: list[tuple[str, list[str]]] = []
 

@@ -1,5 +1,6 @@
 import os
 import threading
+import time
 
 import pytest
 
@@ -60,6 +61,25 @@ def test_work_that_is_done_before_others_could_start_is_done_here(monkeypatch: p
     monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 60.0)
 
     assert {process for _, process in map_shards(square, range(8))} == {os.getpid()}
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.2)
+    return os.getpid()
+
+
+@pytest.mark.parametrize(("items", "here"), [(2, True), (20, False)])
+def test_workers_start_only_for_more_than_their_start_takes(
+    monkeypatch: pytest.MonkeyPatch, items: int, here: bool
+) -> None:
+    """After an edit one or two shards are new, and the last one cannot be shared."""
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.1)
+
+    processes = list(map_shards(slowly, range(items)))
+
+    assert processes[0] == os.getpid()
+    assert (set(processes) == {os.getpid()}) == here
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])

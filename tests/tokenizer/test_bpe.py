@@ -84,6 +84,19 @@ def test_a_shard_of_which_the_limit_takes_a_part_is_counted_in_that_part(documen
         train_on_documents(documents, 2**40, 300, "gpt2")
 
 
+def test_an_edit_outside_of_the_counted_documents_counts_and_merges_nothing(
+    documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = sum(len(text) for text in all_texts(documents)[:5])
+    before = train_on_documents(documents, limit, 300, "gpt2").to_str()
+    write_texts(documents / "b11.parquet", ["an edited text"])
+    monkeypatch.setattr(bpe, "_merged", None)
+
+    assert train_on_documents(documents, limit, 300, "gpt2").to_str() == before
+    with pytest.raises(TypeError):
+        train_on_documents(documents, limit, 290, "gpt2")
+
+
 def test_without_the_fast_library_the_reference_trains_the_same_bytes(
     documents: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,13 @@ from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
+from stages.runtime.cache import CACHE
 from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.bpe import parts, train_bpe
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, save_trained, take_over
+from stages.tokenizer.train import TAKEN_OVER, characters, save_trained, take_over
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")
@@ -152,10 +153,30 @@ def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_p
         results.append(folder_bytes(TOKENIZER))
         assert taken.encode("def f(x):").ids == original.encode("def f(x):").ids
         shutil.rmtree(TOKENIZER)
+        shutil.rmtree(CACHE / TAKEN_OVER)
         make()
 
     assert results[0] == results[1]
     assert read_json(tmp_path / "first" / "tokenizer_config.json")["eos_token"] == "<|endoftext|>"
+
+
+def test_an_existing_tokenizer_is_read_by_transformers_once_for_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage runs after each edit of a document; transformers takes seconds to import."""
+    make()
+    shutil.copytree(TOKENIZER, "own")
+    (Path("own") / "more").mkdir()
+    make(kind="existing", folder="own")
+    taken = folder_bytes(TOKENIZER)
+    shutil.rmtree(TOKENIZER)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+    make(kind="existing", folder="own")
+    assert folder_bytes(TOKENIZER) == taken
+    (Path("own") / "model.safetensors").write_bytes(b"weights")
+    make(kind="existing", folder="own")
+    (Path("own") / "more" / "file").write_bytes(b"of the tokenizer")
+    with pytest.raises(ImportError):
+        make(kind="existing", folder="own")
 
 
 def test_a_folder_that_does_not_exist_is_refused() -> None:

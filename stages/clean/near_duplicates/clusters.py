@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean.near_duplicates.candidates import Corpus, RowNumbers, WordSets
 from stages.clean.params import NearDuplicates
@@ -43,6 +42,45 @@ Pair = tuple[int, int, float]
 """Two documents and their similarity."""
 
 
+class DisjointSets:
+    """Sets of numbers that are merged (union-find by size, with path halving).
+
+    scipy has one too, but takes half a second to import.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+        self._members: dict[int, list[int]] = {}
+
+    def add(self, number: int) -> None:
+        """Make a set of one number, unless it is in a set already."""
+        if number not in self._parents:
+            self._parents[number] = number
+            self._members[number] = [number]
+
+    def root(self, number: int) -> int:
+        """The number that stands for its set."""
+        parents = self._parents
+        while (parent := parents[number]) != number:
+            parents[number] = number = parents[parent]
+        return number
+
+    def merge(self, one: int, other: int) -> bool:
+        """Make one set of those of two numbers; False where they are in one already."""
+        larger, smaller = self.root(one), self.root(other)
+        if larger == smaller:
+            return False
+        if len(self._members[larger]) < len(self._members[smaller]):
+            larger, smaller = smaller, larger
+        self._parents[smaller] = larger
+        self._members[larger] += self._members.pop(smaller)
+        return True
+
+    def sets(self) -> Iterator[list[int]]:
+        """All of them, each in order."""
+        return map(sorted, self._members.values())
+
+
 def find_near_duplicates(
     shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates, words: WordKind
 ) -> pd.DataFrame:
@@ -66,12 +104,12 @@ def find_near_duplicates(
 def similar_documents(corpus: Corpus, params: NearDuplicates) -> tuple[list[list[int]], list[Pair]]:
     """The connected components of the pairs that are similar enough, each in order, without single documents; and of
     these pairs as many as connect them."""
-    clusters = DisjointSet()
+    clusters = DisjointSets()
     pairs = [pair for bucket in corpus.buckets(params) for pair in join_similar(corpus, bucket, params, clusters)]
-    return sorted(sorted(cluster) for cluster in clusters.subsets() if len(cluster) > 1), pairs
+    return sorted(cluster for cluster in clusters.sets() if len(cluster) > 1), pairs
 
 
-def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSet) -> Iterator[Pair]:
+def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSets) -> Iterator[Pair]:
     """Join the clusters of those documents of a bucket that are similar enough. Gives a pair for each joint.
 
     Every pair is compared unless both are in one cluster already. The first document is compared with all others. If
@@ -81,7 +119,7 @@ def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clu
     """
     for document in bucket.tolist():
         clusters.add(document)
-    labels = np.array([clusters[document] for document in bucket.tolist()])
+    labels = np.array([clusters.root(document) for document in bucket.tolist()])
     if (labels == labels[0]).all():
         return
     words = WordSets([corpus.words(document) for document in bucket.tolist()])

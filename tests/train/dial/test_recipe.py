@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, read_params_file
-from stages.train.commands.groups import model_without_weights
 from stages.train.dial.law import LAW
 from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of, recipe_of, widths
-from stages.train.model.build import flops_per_token
+from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.params import TrainParams
 
 LENGTH = 256

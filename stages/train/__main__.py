@@ -38,7 +38,8 @@ from stages.train.launch.checks import (
     note_padded_vocabulary,
 )
 from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
-from stages.train.model.build import build_config, source_folder
+from stages.train.model.build import build_config
+from stages.train.model.source import source_folder
 from stages.train.monitoring.tasks import check_tasks
 from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams

@@ -15,12 +15,11 @@ from stages.runtime.entry import UserError, run_stage
 from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 from stages.train.commands.forecast import launch, vocabulary
-from stages.train.commands.groups import model_without_weights
 from stages.train.dial.law import LAW
 from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.dial.timing import Timed, timed
 from stages.train.forecast.forecast import duration, scaled
-from stages.train.model.build import flops_per_token
+from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.params import TrainParams
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")

@@ -20,7 +20,7 @@ from stages.train.commands.groups import NOMINAL_VOCABULARY
 from stages.train.data.order import open_order
 from stages.train.data.shares import check_repetition, describe
 from stages.train.forecast.forecast import Forecast, make_forecast
-from stages.train.model.build import HUB_COMMIT, source_folder
+from stages.train.model.source import HUB_COMMIT, source_folder
 from stages.train.params import TrainParams
 
 MAKES_TOKENS = "tokenize"

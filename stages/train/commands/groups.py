@@ -13,12 +13,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.model.build import build_config, padded_vocabulary, source_config, without_values
+from stages.train.model.build import model_without_weights
 from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
 
@@ -62,15 +61,6 @@ def lines(params: TrainParams, vocabulary: Manifest) -> Iterator[str]:
     for group in sorted(tensors, key=lambda group: roles.index(group[2])):
         column, decay, role, name = group
         yield f"{column:10}{decay:6g}  {role:10}{tensors[group]:8,}{parameters[group]:14,}  {name}"
-
-
-def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
-    """The model that training builds, whatever its size. Raises UserError as training would."""
-    config = build_config(params, vocabulary)
-    if params.start_from is not None:
-        config = source_config(params.start_from)
-    config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
-    return without_values(config)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
-from stages.train.commands.groups import model_without_weights
 from stages.train.forecast.forecast import make_forecast
 from stages.train.model.attention import use_unmasked
+from stages.train.model.build import model_without_weights
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.throughput import device_name
 from stages.train.optim.optimizers import build_optimizers

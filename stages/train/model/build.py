@@ -1,15 +1,10 @@
 """The model: any causal language model that transformers can build from a config, from scratch or from `start_from`.
 
 And the way back: from weights as they are trained to a model that `from_pretrained` loads.
-
-`start_from` names a local folder, or a commit of a Hub repository (`owner/name@COMMIT`): a branch can move, so only a
-commit says which weights were continued. Weights are read from safetensors alone, and no code of the model's is run.
 """
 
 import errno
-import hashlib
 import math
-import re
 from copy import deepcopy
 from pathlib import Path
 
@@ -22,8 +17,6 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTr
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
-from stages.runtime.hub import snapshot
 from stages.train.distributed.parallel import full_weights
 from stages.train.model.attention import (
     check_causal,
@@ -34,13 +27,11 @@ from stages.train.model.attention import (
     one_line,
 )
 from stages.train.model.loss import CausalLoss, check_router_fields
+from stages.train.model.source import source_config, source_model
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64
 """The embedding's rows are padded to this in training (matrix units like it) and cut off at export."""
-
-HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
-SOURCE_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
 
 
 def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
@@ -92,6 +83,15 @@ def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrained
     return model
 
 
+def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
+    """The model that training builds, whatever its size. Raises UserError as training would."""
+    config = build_config(params, vocabulary)
+    if params.start_from is not None:
+        config = source_config(params.start_from)
+    config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
+    return without_values(config)
+
+
 def _positions(config: PreTrainedConfig) -> float:
     """How long a sequence can be; some architectures set no limit, which XLNet writes as -1."""
     positions = getattr(config, "max_position_embeddings", None) or math.inf
@@ -141,30 +141,8 @@ def _resize(model: PreTrainedModel, rows: int) -> None:
         ) from None
 
 
-def source_config(start_from: str) -> PreTrainedConfig:
-    """The config of the model that training continues. Raises UserError where it cannot be loaded."""
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source_folder(start_from), trust_remote_code=False)
-    except UserError:
-        raise
-    except Exception as error:  # As below.
-        raise _not_loaded(start_from, error) from None
-    return config
-
-
-def _not_loaded(start_from: str, error: Exception) -> UserError:
-    return UserError(f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {one_line(error)}")
-
-
 def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source_folder(start_from), dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-        )
-    except UserError:
-        raise
-    except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
-        raise _not_loaded(start_from, error) from None
+    model = source_model(start_from)
     if model.config.vocab_size < vocabulary.vocab_size:
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: its vocabulary has {model.config.vocab_size} entries, "
@@ -178,33 +156,6 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
     # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
     _resize(model, vocabulary.vocab_size)
     return model
-
-
-def source_folder(start_from: str, download: bool = False) -> Path:
-    """The folder with the model's files; a Hub commit is downloaded first, or must have been.
-
-    Raises UserError where there is no such model or access is refused, UnavailableError where the Hub does not answer.
-    """
-    folder, what = Path(start_from), f"params.yaml: train.start_from = {start_from!r}"
-    if commit := HUB_COMMIT.fullmatch(start_from):
-        folder = snapshot(what, commit["repository"], commit["commit"], SOURCE_FILES, download=download)
-    elif not folder.is_dir():
-        raise UserError(
-            f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
-        )
-    if not list(folder.glob("*.safetensors")):
-        raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
-    return folder
-
-
-def source_sha256(start_from: str) -> str:
-    """What identifies the model's content: a Hub commit, or the sha256 of the folder's files."""
-    if commit := HUB_COMMIT.fullmatch(start_from):
-        return commit["commit"]
-    folder = source_folder(start_from)
-    files = sorted(file for pattern in SOURCE_FILES for file in folder.glob(pattern))
-    lines = [f"{file.name} {file_sha256(file)}" for file in files]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def padded_vocabulary(size: int) -> int:

@@ -39,7 +39,7 @@ SIDES = ("low", "high")
 
 CELL_REPORT = "cell.json"
 """What a sweep itself says of a run, which metrics read as any report: `machine`, and by stage `seconds` and
-`cpu_seconds` of the last start. A stage whose result was restored is not in it."""
+`cpu_seconds` of its starts together, but for those that a SIGKILL ended. What was only restored is not in it."""
 
 LEVELS = "all levels"
 """A cell's levels for people; a name has no space, so no axis or metric is called so."""

@@ -86,7 +86,7 @@ class CellRunner(StageRunner):
                 environment=request.environment | dvc_state_within(folder) | environment,
             )
             outcome = super().run(own, on_lines, timeout_seconds, self._watch(cell))
-        if outcome.result == "ran":
+        if outcome.result not in ("restored", "unchanged") and outcome.seconds:
             with self._lock:
                 self._report(folder, outcome)
         outcome = replace(outcome, name=request.stage)
@@ -103,7 +103,7 @@ class CellRunner(StageRunner):
         return outcome
 
     def _report(self, folder: Path, ran: StageOutcome | None = None) -> None:
-        """Keep in the clone how long a stage took, if that is wanted: a later call may be the one that records it."""
+        """Keep in the clone how long a stage took, if that is wanted: a training may need several starts and calls."""
         if CELL_REPORT not in self.batch.reports:
             return
         path = folder / CELL_REPORT
@@ -111,8 +111,8 @@ class CellRunner(StageRunner):
         if path.exists():
             facts = json.loads(path.read_text(encoding="utf-8"))
         if ran:
-            facts["seconds"][ran.name] = round(ran.seconds, 1)
-            facts["cpu_seconds"][ran.name] = round(ran.cpu_seconds, 1)
+            for key, took in (("seconds", ran.seconds), ("cpu_seconds", ran.cpu_seconds)):
+                facts[key][ran.name] = round(facts[key].get(ran.name, 0) + took, 1)
         write_json(path, facts)
 
     def _watch(self, cell: str) -> Callable[[], str]:

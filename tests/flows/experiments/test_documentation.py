@@ -79,6 +79,7 @@ def stored_rows(folder: str, names: list[str]) -> dict[str, list[tuple[str, str]
     ("page", "folder", "names"),
     [
         ("how-to/experiments.md", "scaling/small", ["main"]),
+        ("how-to/training.md", "presets/small", ["main"]),
         ("how-to/training.md", "recipe/small", ["main"]),
         ("how-to/training.md", "recipe_seeds/small", ["main", "against_default"]),
         ("how-to/training.md", "recipe_final/full", ["main"]),

@@ -1,5 +1,7 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`.
 
+With `--part BITS` the documents are a part of a corpus, which may lack held-out sources, or a split.
+
 What was kept and what was dropped is reported per filter: figures for DVC, tables for people.
 """
 
@@ -18,6 +20,7 @@ from stages.clean.splits import write_splits
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.pages import escape, table
+from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
@@ -27,12 +30,12 @@ from stages.runtime.inputs import read_besides
 from stages.runtime.section import read_section
 
 
-def main() -> None:
+def main(part: str = WHOLE) -> None:
     params = read_section("clean", CleanParams)
     if (quality := params.filters.quality) is not None:
         read_besides("clean.filters.quality.model", Path(quality.model))
     shards = require_documents(DOCUMENTS)
-    judged = judge(shards, params)
+    judged = judge(shards, params, part)
     ledger = judged.ledger
 
     # Before anything may fail: the ledger says why too little is left.
@@ -44,7 +47,8 @@ def main() -> None:
     if params.decontamination is not None:
         print(searched_items(judged.contamination, params.decontamination), flush=True)
     preview(judged, shards, params.masks.kinds).write()
-    check_splits(ledger, params.split, params.seed)
+    if part == WHOLE:
+        check_splits(ledger, params.split, params.seed)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
@@ -168,4 +172,4 @@ def markdown_report(ledger: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(lambda: main(asked_part()))

@@ -1,7 +1,6 @@
-"""Sources -> documents, and what was left out: `python -m stages.collect`."""
+"""Sources -> documents, and what was left out: `python -m stages.collect`, of a part of them with `--part BITS`."""
 
 import csv
-import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams
 from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
-from stages.formats.documents import DOCUMENTS, read_shard, shard_paths
+from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths
+from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
@@ -29,7 +29,7 @@ LARGEST_SOURCES = 50
 """The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
 
 
-def main() -> None:
+def main(part: str = WHOLE) -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
     if urls := [glob for source in params.sources for glob in getattr(source, "globs", ()) if "://" in glob]:
@@ -38,10 +38,10 @@ def main() -> None:
             print(line, flush=True)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
-        write_documents(folder, gather(params, taken, seen), params.shard_bytes)
+        write_documents(folder, gather(params, taken, seen), params.shard_bytes, part)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
-    write_json(REPORTS / "collect.json", summary(taken, corpus_id(DOCUMENTS)))
+    write_json(REPORTS / "collect.json", summary(taken, corpus_id(shard_paths(DOCUMENTS))))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     seen.save()
     for cache in (CACHE_NAME, DOWNLOADS):
@@ -61,16 +61,6 @@ def unnoticed(urls: Sequence[str], deps: Sequence[str]) -> list[str]:
         f"note: params.yaml: collect.sources: {missing[0]}{more}: not among the deps of collect in dvc.yaml, so DVC "
         "will not notice a change: add it there (not one with wildcards), or run the stage with --force"
     ]
-
-
-def corpus_id(folder: Path) -> str:
-    """One hash for a corpus: over (id, source, revision, path) of its documents in the order of the shards."""
-    digest = hashlib.sha256()
-    for shard in shard_paths(folder):
-        table = read_shard(shard, columns=["id", "source", "revision", "path"])
-        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            digest.update(("\t".join(row) + "\n").encode("utf-8"))
-    return digest.hexdigest()
 
 
 def summary(taken: Taken, identity: str) -> dict[str, Any]:
@@ -110,4 +100,4 @@ def left_out_table(taken: Taken) -> str:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(lambda: main(asked_part()))

@@ -7,7 +7,7 @@ on the number of workers.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,17 @@ def document_id(text: str) -> str:
 def shard_paths(folder: Path) -> list[Path]:
     """The shards of a folder of documents, in the order of their documents' ids."""
     return sorted(folder.glob("b*.parquet"))
+
+
+def corpus_id(shards: Iterable[Path]) -> str:
+    """One hash for a corpus: over (id, source, revision, path) of its documents in the order of the shards, which are
+    those of documents or of a ledger."""
+    digest = hashlib.sha256()
+    for shard in shards:
+        table = read_table(shard, columns=["id", "source", "revision", "path"])
+        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            digest.update(("\t".join(row) + "\n").encode("utf-8"))
+    return digest.hexdigest()
 
 
 def require_documents(folder: Path) -> list[Path]:

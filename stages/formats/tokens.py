@@ -13,8 +13,8 @@ tokenizes again.
 
 import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -77,6 +77,16 @@ class Manifest:
         """UTF-8 bytes of text in the store."""
         return sum(shard.bytes for shard in self.shards)
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The metrics of `reports/tokenize.json` about one split."""
+        return {
+            "documents": self.documents,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "bytes_per_token": round(self.bytes / self.tokens, 4) if self.tokens else 0.0,
+        }
+
     def to_json(self) -> str:
         """The manifest's text, the same for the same values."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
@@ -89,6 +99,17 @@ class Manifest:
         if values["dtype"] not in get_args(Dtype):
             raise ValueError(f"dtype {values['dtype']}")
         return Manifest(**values, shards=shards)
+
+
+def joined(parts: Sequence[Manifest]) -> Manifest:
+    """The manifest of the store that has the shards of all parts, which were made with one tokenizer."""
+    shards = sorted((shard for part in parts for shard in part.shards), key=lambda shard: shard.name)
+    # Each part has its own sample by which the fast engine is accepted; ids are those of tokenizers in any case.
+    engine = max(part.engine for part in parts)
+    whole = replace(parts[0], engine=engine, shards=tuple(shards))
+    if any(replace(part, engine=engine, shards=whole.shards) != whole for part in parts):
+        raise ValueError("the parts of a token store were made with different tokenizers")
+    return whole
 
 
 class TokenStore:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from io import RawIOBase
@@ -261,8 +261,13 @@ def drop_unused(kind: str) -> None:
 
 def drop_others(kind: str, kept: ResultLog | None = None) -> None:
     """Delete everything of a kind but one log."""
+    keep_entries(kind, [kept.folder] if kept else [])
+
+
+def keep_entries(kind: str, kept: Collection[Path]) -> None:
+    """Delete all entries of a kind but these."""
     for path in _whole(kind):
-        if kept is None or path != kept.folder:
+        if path not in kept:
             _evict(path)
 
 

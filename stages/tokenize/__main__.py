@@ -1,12 +1,16 @@
-"""Documents + tokenizer -> token store: `python -m stages.tokenize`."""
+"""Documents + tokenizer -> token store: `python -m stages.tokenize`.
+
+With `--part BITS` the documents are a part of a corpus, which may lack a split: its store has no documents.
+"""
 
 from typing import Any
 
-from stages.formats.documents import CLEAN, require_documents
+from stages.formats.documents import CLEAN, require_documents, shard_paths
 from stages.formats.model_folder import TOKENIZER
+from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN
-from stages.formats.tokens import TOKENS, Manifest
+from stages.formats.tokens import TOKENS
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
@@ -16,9 +20,9 @@ from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine
 
 
-def main() -> None:
+def main(part: str = WHOLE) -> None:
     params = read_section("tokenize", TokenizeParams)
-    shards = {split: require_documents(CLEAN / split) for split in SPLITS}
+    shards = {split: (require_documents if part == WHOLE else shard_paths)(CLEAN / split) for split in SPLITS}
     vocabulary = read_vocabulary(TOKENIZER)
 
     engine = choose_engine(params.engine, vocabulary.tokenizer_json, shards[TRAIN], params.parity_bytes)
@@ -26,22 +30,12 @@ def main() -> None:
     report: dict[str, Any] = {"engine": engine}
     for split in SPLITS:
         with atomic_folder(TOKENS / split) as folder:
-            report[split] = summary(write_store(shards[split], encoding, folder))
+            report[split] = write_store(shards[split], encoding, folder).summary
     write_json(REPORTS / "tokenize.json", report)
     for cache in ("tokens", "parity"):
         drop_unused(cache)
     print(*(f"{split}: {report[split]['tokens']:,} tokens by {engine}" for split in SPLITS), sep="\n", flush=True)
 
 
-def summary(manifest: Manifest) -> dict[str, Any]:
-    """The metrics of one split."""
-    return {
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "bytes": manifest.bytes,
-        "bytes_per_token": round(manifest.bytes / manifest.tokens, 4),
-    }
-
-
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(lambda: main(asked_part()))

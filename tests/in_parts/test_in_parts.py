@@ -1,0 +1,172 @@
+"""A corpus that goes to the token store part by part has the bytes of one that went there at once."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.runs.faults import can_mount
+from stages.formats.parts import bits_of_parts
+from stages.formats.tokens import TokenStore
+from stages.in_parts.assemble import summed
+from stages.runtime.entry import EXIT_DISK_FULL, UserError
+from tests.small_project import DATA_STAGES, FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
+
+LEFT_TO_THE_PARTS = ("documents/", "clean/train/", "clean/preview", "clean/report", "clean/contaminated.csv")
+LEFT_TO_THE_PARTS += ("clean/duplicates.csv", "clean/evaluation_items.csv")
+"""What is deleted with a part."""
+
+FILES, LINES = 240, 1400
+"""Of a corpus of 25 MB."""
+
+DISK_BYTES = 8_000_000
+
+
+def stage(folder: Path, *command: str, **variables: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"} | variables
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, *command: str, **variables: str) -> str:
+    process = stage(folder, *command, **variables)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return output
+
+
+def at_once(folder: Path) -> dict[str, bytes]:
+    """What the stages write, run one after the other; without what is deleted with a part."""
+    for name in DATA_STAGES:
+        run(folder, f"stages.{name}")
+    files = folder_bytes(folder / "data")
+    kept = {name: content for name, content in files.items() if not name.startswith(LEFT_TO_THE_PARTS)}
+    return kept | reports(folder)
+
+
+def in_parts(folder: Path) -> dict[str, bytes]:
+    return folder_bytes(folder / "data") | reports(folder)
+
+
+def reports(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / "reports" / f"{name}.json").read_bytes() for name in DATA_STAGES}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Forty documents in shards of a tenth of a part or less; the tokenizer is trained on less text than a part has."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    write_corpus(folder, 40)
+    write_project(folder, tokenizer__training_bytes=2000)
+    return folder
+
+
+def test_parts_give_the_bytes_of_the_whole_and_an_edit_encodes_its_part_alone(project: Path) -> None:
+    expected = at_once(project)
+    shutil.rmtree(project / "data")
+
+    first = run(project, "stages.in_parts", "4")
+    found = in_parts(project)
+
+    assert found.keys() == expected.keys()
+    assert found == expected
+    assert first.count("kept ") == 4
+    TokenStore(project / "data/tokens/train").verify()
+
+    text = project / "corpus/module_007.py"
+    text.write_text(text.read_text() + "# edited\n")
+    second = run(project, "stages.in_parts", "4")
+    found = in_parts(project)
+
+    assert 1 <= second.count("kept ") <= 2  # the part that the document leaves, and the one where it is now
+    assert found == at_once(project)
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_killed_in_the_middle_the_same_command_gives_the_same_bytes(project: Path, whole_group: bool) -> None:
+    expected = at_once(project)
+    shutil.rmtree(project / "data")
+
+    process = stage(project, "stages.in_parts", "4")
+    assert process.stdout is not None
+    lines: Iterator[str] = iter(process.stdout)
+    assert any(line.startswith("part 3 of 4") for line in lines)
+    assert any(line.startswith("collected") for line in lines)  # so it cleans or encodes
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
+    process.wait()
+    again = run(project, "stages.in_parts", "4")
+
+    assert in_parts(project) == expected
+    assert again.count("kept ") <= 2, "the parts that had ended were computed again"
+
+
+def test_a_corpus_of_three_times_the_free_disk_passes_in_parts_and_not_at_once(tmp_path: Path) -> None:
+    if not can_mount(tmp_path):
+        pytest.skip("needs the right to mount a file system")
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    chance = random.Random(0)
+    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=24)) for _ in range(300)]
+    for number in range(FILES):
+        lines = (" ".join(chance.choices(words, k=3)) for _ in range(LINES))
+        (documents / f"{number}.txt").write_text("\n".join(lines) + "\n")
+    size = sum(path.stat().st_size for path in documents.iterdir())
+    changes = {
+        "collect__sources": [FILES_SOURCE | {"globs": [str(documents)]}],
+        "collect__shard_bytes": 1_500_000,
+        "clean__split__validation_share": 0.05,
+        "tokenizer__vocabulary_size": 8000,
+        "tokenizer__training_bytes": 1_000_000,
+    }
+    roomy, small = tmp_path / "roomy", tmp_path / "small"
+    roomy.mkdir()
+    small.mkdir()
+    write_project(roomy, **changes)
+    expected = at_once(roomy)
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "small", str(small)], check=True)
+    try:
+        write_project(small, **changes)
+        assert size >= 3 * shutil.disk_usage(small).free
+        without_cache = {"PARROTFLOW_SHARD_CACHE_GB": "0"}
+        ended = []
+        for name in DATA_STAGES:
+            process = stage(small, f"stages.{name}", **without_cache)
+            process.communicate()
+            ended.append(process.returncode)
+            if process.returncode:
+                break
+        assert ended[-1] == EXIT_DISK_FULL
+
+        shutil.rmtree(small / "data")
+        shutil.rmtree(small / ".parrotflow")
+        run(small, "stages.in_parts", "8")
+
+        assert in_parts(small) == expected
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_the_parts_are_the_branches_of_one_depth() -> None:
+    assert bits_of_parts(4) == ["00", "01", "10", "11"]
+    for count in (0, 1, 6, 2**17):
+        with pytest.raises(UserError, match="power of two"):
+            bits_of_parts(count)
+
+
+def test_reports_are_added_up_by_name() -> None:
+    assert summed([{"a": 1, "b": {"c": 2}}, {"a": 3, "d": {"e": 4}}]) == {"a": 4, "b": {"c": 2}, "d": {"e": 4}}

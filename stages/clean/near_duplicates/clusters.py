@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean.near_duplicates.candidates import Corpus, RowNumbers, WordSets
 from stages.clean.params import NearDuplicates
@@ -43,6 +42,35 @@ Pair = tuple[int, int, float]
 """Two documents and their similarity."""
 
 
+class DisjointSets:
+    """Clusters of documents (Tarjan 1975). That of scipy takes a fifth of the time in which the stage starts."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+
+    def root(self, document: int) -> int:
+        """The document that names the cluster of another one, which is a cluster of its own until it is merged."""
+        root = document
+        while (parent := self._parents.setdefault(root, root)) != root:
+            root = parent
+        while document != root:
+            self._parents[document], document = root, self._parents[document]
+        return root
+
+    def merge(self, first: int, second: int) -> bool:
+        """Make the clusters of two documents one; False where they are."""
+        one, other = self.root(first), self.root(second)
+        self._parents[other] = one
+        return one != other
+
+    def clusters(self) -> list[list[int]]:
+        """Those of several documents, each in order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for document in sorted(self._parents):
+            found[self.root(document)].append(document)
+        return [cluster for cluster in found.values() if len(cluster) > 1]
+
+
 def find_near_duplicates(
     shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates, words: WordKind
 ) -> pd.DataFrame:
@@ -66,12 +94,12 @@ def find_near_duplicates(
 def similar_documents(corpus: Corpus, params: NearDuplicates) -> tuple[list[list[int]], list[Pair]]:
     """The connected components of the pairs that are similar enough, each in order, without single documents; and of
     these pairs as many as connect them."""
-    clusters = DisjointSet()
+    clusters = DisjointSets()
     pairs = [pair for bucket in corpus.buckets(params) for pair in join_similar(corpus, bucket, params, clusters)]
-    return sorted(sorted(cluster) for cluster in clusters.subsets() if len(cluster) > 1), pairs
+    return clusters.clusters(), pairs
 
 
-def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSet) -> Iterator[Pair]:
+def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSets) -> Iterator[Pair]:
     """Join the clusters of those documents of a bucket that are similar enough. Gives a pair for each joint.
 
     Every pair is compared unless both are in one cluster already. The first document is compared with all others. If
@@ -79,9 +107,7 @@ def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clu
     instead of n * n / 2. Otherwise only a document outside the largest cluster can be part of an open pair, so each of
     those is compared with all that are in other clusters.
     """
-    for document in bucket.tolist():
-        clusters.add(document)
-    labels = np.array([clusters[document] for document in bucket.tolist()])
+    labels = np.array([clusters.root(document) for document in bucket.tolist()])
     if (labels == labels[0]).all():
         return
     words = WordSets([corpus.words(document) for document in bucket.tolist()])

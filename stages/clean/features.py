@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+from pyarrow import feather
 
 from stages.clean.facts import facts_of
 from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.clean.params import Filters, filter_classes
-from stages.formats.documents import documents_of, read_shard, read_table, write_table
+from stages.formats.documents import documents_of, read_shard, write_table
 from stages.runtime.cache import map_cached_parts, shard_sha256
 from stages.runtime.entry import InputsChangedError, UserError
 
-FEATURES = "features.parquet"
+FEATURES = "features.arrow"
 
 FACTS = "facts"
 LAST_COLUMNS = ("language", "content_sha256")
@@ -42,13 +43,14 @@ def measure_shards(shards: Sequence[Path], filters: Filters) -> pd.DataFrame:
     """
     parts: dict[str, Callable[..., object]] = {FACTS: facts_of, **measures(filters)}
     entries = map_cached_parts("features", shards, shard_sha256, parts, partial(_measure_shard, filters))
-    frames = [_columns(of_shard).assign(shard=shard.name) for shard, of_shard in zip(shards, entries, strict=True)]
-    ledger: pd.DataFrame = pd.concat(frames, ignore_index=True)
-    return ledger
+    tables = list(map(_columns, entries))
+    ledger: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    names = pd.Series([shard.name for shard in shards])
+    return ledger.assign(shard=names.repeat(list(map(len, tables))).to_numpy())
 
 
-def _columns(entries: Mapping[str, Path]) -> pd.DataFrame:
-    tables = {name: read_table(entry / FEATURES) for name, entry in entries.items()}
+def _columns(entries: Mapping[str, Path]) -> pa.Table:
+    tables = {name: feather.read_table(entry / FEATURES) for name, entry in entries.items()}
     facts = tables.pop(FACTS)
     columns: dict[str, pa.ChunkedArray] = dict(zip(facts.column_names, facts.columns, strict=True))
     for name, table in tables.items():
@@ -57,8 +59,7 @@ def _columns(entries: Mapping[str, Path]) -> pd.DataFrame:
                 raise UserError(f"clean.filters: {name} measures `{column}`, a column that the ledger has already")
             columns[column] = table.column(column)
     last = {name: columns.pop(name) for name in LAST_COLUMNS}
-    frame: pd.DataFrame = pa.table(columns | last).to_pandas()
-    return frame
+    return pa.table(columns | last)
 
 
 def _measure_shard(filters: Filters, shard: Path, parts: Sequence[str]) -> dict[str, Callable[[Path], None]]:
@@ -77,11 +78,12 @@ def _measure_shard(filters: Filters, shard: Path, parts: Sequence[str]) -> dict[
 
 
 def _write(rows: list[dict[str, Feature]], folder: Path) -> None:
-    write_table(folder / FEATURES, pa.Table.from_pylist(rows))
+    # Not Parquet, which takes several times as long for so little; the cache has checksums of its own.
+    feather.write_feather(pa.Table.from_pylist(rows), folder / FEATURES, compression="uncompressed")
 
 
 def write_ledger(folder: Path, ledger: pd.DataFrame) -> None:
     """Write the judged ledger, a Parquet file per shard of documents."""
-    for name, rows in ledger.groupby("shard", sort=True):
-        table = pa.Table.from_pandas(rows.drop(columns=["shard"]), preserve_index=False)
-        write_table(folder / str(name), table.replace_schema_metadata())
+    table = pa.Table.from_pandas(ledger.drop(columns=["shard"]), preserve_index=False).replace_schema_metadata()
+    for name, rows in ledger.groupby("shard", sort=True).indices.items():
+        write_table(folder / str(name), table.take(pa.array(rows)))

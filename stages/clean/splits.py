@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from stages.formats.documents import Document, documents_of, read_shard, write_shard
+from stages.formats.documents import order_of, read_shard, write_table
 from stages.formats.splits import SPLITS
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
@@ -34,10 +36,9 @@ def splits_key(item: ShardSplits) -> str:
 def write_shard_splits(item: ShardSplits, folder: Path) -> None:
     """Write one shard's documents as a file per split."""
     shard, splits = item
-    documents: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    for document, split in zip(documents_of(read_shard(shard)), splits, strict=True):
-        if split:
-            documents[split].append(document)
-    for split, kept in documents.items():
-        if kept:
-            write_shard(folder / split, sorted(kept, key=lambda document: document.sort_key))
+    documents = read_shard(shard)
+    order = order_of(documents)  # masked documents have other ids
+    for split in SPLITS:
+        kept = order.filter(pc.equal(pa.array(splits).take(order), split))
+        if len(kept):
+            write_table(folder / split, documents.take(kept).combine_chunks())

@@ -7,12 +7,14 @@ on the number of workers.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stages.runtime.entry import UserError
@@ -22,6 +24,11 @@ DOCUMENTS = Path("data/documents")
 
 CLEAN = Path("data/clean")
 """What cleaning kept: `CLEAN / TRAIN` and `CLEAN / VALIDATION`."""
+
+ORDER = ("id", "source", "path", "revision", "license")
+"""What documents of a shard are sorted by."""
+
+_order_of_fields: Callable[[object], tuple[str, ...]] = attrgetter(*ORDER)
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "source", "revision", "path", "license", "text")])
 
@@ -51,9 +58,9 @@ class Document:
         return text_size(self.text)
 
     @property
-    def sort_key(self) -> tuple[str, str, str, str, str]:
+    def sort_key(self) -> tuple[str, ...]:
         """The order within a shard."""
-        return (self.id, self.source, self.path, self.revision, self.license)
+        return _order_of_fields(self)
 
 
 def text_size(text: str) -> int:
@@ -118,6 +125,11 @@ def documents_of(table: pa.Table) -> Iterator[Document]:
     """The rows of a shard's table as documents."""
     for row in table.to_pylist():
         yield Document(**row)
+
+
+def order_of(table: pa.Table) -> pa.UInt64Array:
+    """The numbers of the rows in the order of a shard."""
+    return pc.sort_indices(table.select(ORDER), sort_keys=[(name, "ascending") for name in ORDER])
 
 
 def id_bits(identifier: str, count: int) -> str:

@@ -64,8 +64,17 @@ def _remove_left_behind(partial: Path) -> None:
     """What kills have left: half of a new folder, and old ones whose new version was already there."""
     for file in partial.iterdir():
         _remove(file)
-    for old in partial.parent.glob(f"{partial.stem}.*.old.partial"):
+    for old in entries_named(partial.parent, f"{partial.stem}.", ".old.partial"):
         remove_left_behind(old)
+
+
+def entries_named(folder: Path, begin: str, end: str) -> list[Path]:
+    """What is in a folder under names that begin and end so. `glob` would compile a pattern for each name of ours."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    least = len(begin) + len(end)
+    return [
+        path for path in paths if path.name.startswith(begin) and path.name.endswith(end) and len(path.name) >= least
+    ]
 
 
 def remove_left_behind(folder: Path) -> None:

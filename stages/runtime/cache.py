@@ -23,7 +23,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stages.runtime.atomic import atomic_write, flush_folder_to_disk, only_writer, remove_left_behind
+from stages.runtime.atomic import atomic_write, entries_named, flush_folder_to_disk, only_writer, remove_left_behind
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
@@ -177,7 +177,7 @@ def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
     # Two workers may compute the same entry at once; each has a place of its own, and the same bytes. Its lock, held
     # until it has the entry's name, tells it from what a kill has left. `drop_unused` may hold it for an instant.
     own = entry.with_name(f".{entry.name}.{os.getpid()}.partial")
-    for left in entry.parent.glob(f".{entry.name}.*.partial"):
+    for left in entries_named(entry.parent, f".{entry.name}.", ".partial"):
         remove_left_behind(left)
     with only_writer(own, wait=True):
         try:

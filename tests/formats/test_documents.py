@@ -1,3 +1,4 @@
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -6,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.formats import documents
-from stages.formats.documents import SCHEMA, Document, read_documents, require_documents, write_shard, write_table
+from stages.formats.documents import (
+    SCHEMA,
+    Document,
+    documents_of,
+    order_of,
+    read_documents,
+    require_documents,
+    write_shard,
+    write_table,
+)
 from stages.runtime.entry import UserError
 from tests.small_project import document
 
@@ -55,3 +65,16 @@ def test_a_shard_has_the_bytes_that_pyarrow_gives_it(
     columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
     write_table(folder / "theirs", pa.table(columns, schema=SCHEMA))
     assert (folder / "ours").read_bytes() == (folder / "theirs").read_bytes()
+
+
+ORIGINS = st.tuples(*[st.sampled_from(["", "a", "b", "\u00e9", "\U00020000", "\uffff"])] * 5)
+
+
+@given(st.lists(ORIGINS, min_size=1))
+def test_a_table_has_the_order_of_its_documents(origins: list[tuple[str, str, str, str, str]]) -> None:
+    of_shard = [Document(*origin, "text") for origin in origins]
+    table = pa.Table.from_pylist([asdict(document) for document in of_shard])
+
+    ordered = documents_of(table.take(order_of(table)))
+
+    assert list(ordered) == sorted(of_shard, key=lambda document: document.sort_key)

@@ -43,42 +43,32 @@ Pair = tuple[int, int, float]
 
 
 class DisjointSets:
-    """Sets of numbers that are merged (union-find by size, with path halving).
-
-    scipy has one too, but takes half a second to import.
-    """
+    """Clusters of documents (Tarjan 1975). That of scipy takes a fifth of the time in which the stage starts."""
 
     def __init__(self) -> None:
         self._parents: dict[int, int] = {}
-        self._members: dict[int, list[int]] = {}
 
-    def add(self, number: int) -> None:
-        """Make a set of one number, unless it is in a set already."""
-        if number not in self._parents:
-            self._parents[number] = number
-            self._members[number] = [number]
+    def root(self, document: int) -> int:
+        """The document that names the cluster of another one, which is a cluster of its own until it is merged."""
+        root = document
+        while (parent := self._parents.setdefault(root, root)) != root:
+            root = parent
+        while document != root:
+            self._parents[document], document = root, self._parents[document]
+        return root
 
-    def root(self, number: int) -> int:
-        """The number that stands for its set."""
-        parents = self._parents
-        while (parent := parents[number]) != number:
-            parents[number] = number = parents[parent]
-        return number
+    def merge(self, first: int, second: int) -> bool:
+        """Make the clusters of two documents one; False where they are."""
+        one, other = self.root(first), self.root(second)
+        self._parents[other] = one
+        return one != other
 
-    def merge(self, one: int, other: int) -> bool:
-        """Make one set of those of two numbers; False where they are in one already."""
-        larger, smaller = self.root(one), self.root(other)
-        if larger == smaller:
-            return False
-        if len(self._members[larger]) < len(self._members[smaller]):
-            larger, smaller = smaller, larger
-        self._parents[smaller] = larger
-        self._members[larger] += self._members.pop(smaller)
-        return True
-
-    def sets(self) -> Iterator[list[int]]:
-        """All of them, each in order."""
-        return map(sorted, self._members.values())
+    def clusters(self) -> list[list[int]]:
+        """Those of several documents, each in order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for document in sorted(self._parents):
+            found[self.root(document)].append(document)
+        return [cluster for cluster in found.values() if len(cluster) > 1]
 
 
 def find_near_duplicates(
@@ -106,7 +96,7 @@ def similar_documents(corpus: Corpus, params: NearDuplicates) -> tuple[list[list
     these pairs as many as connect them."""
     clusters = DisjointSets()
     pairs = [pair for bucket in corpus.buckets(params) for pair in join_similar(corpus, bucket, params, clusters)]
-    return sorted(cluster for cluster in clusters.sets() if len(cluster) > 1), pairs
+    return clusters.clusters(), pairs
 
 
 def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSets) -> Iterator[Pair]:
@@ -117,8 +107,6 @@ def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clu
     instead of n * n / 2. Otherwise only a document outside the largest cluster can be part of an open pair, so each of
     those is compared with all that are in other clusters.
     """
-    for document in bucket.tolist():
-        clusters.add(document)
     labels = np.array([clusters.root(document) for document in bucket.tolist()])
     if (labels == labels[0]).all():
         return

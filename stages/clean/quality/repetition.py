@@ -3,12 +3,14 @@
     top_2_gram_character_share        of the n-gram that is repeated most often, all its occurrences; n = 2, 3, 4
     duplicate_5_gram_character_share  of n-grams that were there before, overlaps counted once; n = 5 ... 10
 
-Characters of n-grams are those of their words. Words are numbered once, and n-grams compared as numbers: only where
-some are equal is one looked at in order.
+Characters of n-grams are those of their words. Words are numbered once, and n-grams compared as numbers. Only those
+that occur several times are kept, since only they can be part of longer ones that do.
 """
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from stages.clean.filtering import Feature
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-PARAGRAPH = re.compile(r"\n{2,}")
-LINE = re.compile(r"\n+")
+PARAGRAPH = re.compile(r"\n\n+")
 
 TOP_SIZES = (2, 3, 4)
 DUPLICATE_SIZES = (5, 6, 7, 8, 9, 10)
@@ -42,64 +43,85 @@ RepetitionMeasure = Literal[
 ]
 
 
-def repetition(text: str, words: Sequence[str]) -> dict[str, Feature]:
-    """Each `RepetitionMeasure` of a text, whose words are given in their order."""
-    import numpy as np  # slow, and the parameters are checked without it
+class NumberedWords:
+    """The words of a text in their order, each a number: equal words have the same."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        import numpy as np  # slow, and the parameters are checked without it
+
+        number_of: defaultdict[str, int] = defaultdict(count().__next__)
+        self.numbers: Numbers = np.fromiter(map(number_of.__getitem__, words), dtype=np.int64)
+        """Shape (words,)."""
+        self.distinct = dict(number_of)
+        """Each word with its number, which says how many others came before it first."""
+        lengths = np.fromiter(map(len, self.distinct), dtype=np.int64, count=len(self.distinct))
+        self.ends: Numbers = np.cumulative_sum(lengths[self.numbers], include_initial=True)
+        """Characters of the first n words; shape (words + 1,)."""
+
+
+def repetition(text: str, words: NumberedWords) -> dict[str, Feature]:
+    """Each `RepetitionMeasure` of a text."""
+    import numpy as np
 
     characters = max(len(text), 1)
     features: dict[str, Feature] = {}
-    for name, parts in (("line", LINE.split(text.strip())), ("paragraph", PARAGRAPH.split(text.strip()))):
+    lines = list(filter(None, text.strip().split("\n"))) or [""]
+    for name, parts in (("line", lines), ("paragraph", PARAGRAPH.split(text.strip()))):
         seen = set(parts)
         # Each part but its first occurrence.
         features[f"duplicate_{name}_share"] = (len(parts) - len(seen)) / len(parts)
         features[f"duplicate_{name}_character_share"] = (sum(map(len, parts)) - sum(map(len, seen))) / characters
 
-    numbers: dict[str, int] = {}
-    ids = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
-    ends = np.cumsum([0, *map(len, words)])
-    grams, size = ids, 1
-    for wanted in (*TOP_SIZES, *DUPLICATE_SIZES):
-        while size < wanted and len(grams) > 1:
-            grams, size = longer(grams, ids[size:]), size + 1
-        is_there = size == wanted and len(grams) > 0
-        found = (top if wanted in TOP_SIZES else duplicates)(grams, ends, size) if is_there else 0
-        kind = "top" if wanted in TOP_SIZES else "duplicate"
-        features[f"{kind}_{wanted}_gram_character_share"] = found / characters
+    # What comes after the last word is no word: an n-gram that reaches beyond it is not repeated.
+    base, longest = len(words.distinct) + 1, DUPLICATE_SIZES[-1]
+    numbers = np.append(words.numbers, np.full(longest, len(words.distinct)))
+    starts, grams = repeated(np.arange(len(words.numbers)), words.numbers)
+    for size in range(2, longest + 1):
+        # What is repeated begins with something repeated that is one word shorter.
+        starts, grams = repeated(starts, grams * base + numbers[starts + size - 1])
+        kind, found = ("top", top) if size in TOP_SIZES else ("duplicate", duplicates)
+        features[f"{kind}_{size}_gram_character_share"] = found(starts, grams, words.ends, size) / characters
     return features
 
 
-def longer(grams: "Numbers", following: "Numbers") -> "Numbers":
-    """Numbers for the n-grams that are one word longer: equal where the n-gram and the word after it are."""
+def repeated(starts: "Numbers", grams: "Numbers") -> tuple["Numbers", "Numbers"]:
+    """Of n-grams, given by where they begin and numbers that are equal where they are: those that occur several times,
+    in their order, with new numbers from 0 on."""
     import numpy as np
 
-    pairs = grams[: len(following)] * (int(following.max()) + 1) + following
-    return np.asarray(np.unique(pairs, return_inverse=True)[1], dtype=np.int64)
+    order = np.argsort(grams)
+    ordered = grams[order]
+    is_as_before = np.zeros(len(order) + 1, dtype=bool)
+    np.equal(ordered[1:], ordered[:-1], out=is_as_before[1:-1])
+    is_repeated = is_as_before[:-1] | is_as_before[1:]
+    numbers = np.full(len(order), -1)
+    numbers[order[is_repeated]] = np.cumsum(~is_as_before[:-1][is_repeated]) - 1
+    kept = np.flatnonzero(numbers >= 0)
+    return starts[kept], numbers[kept]
 
 
-def top(grams: "Numbers", ends: "Numbers", size: int) -> int:
+def top(starts: "Numbers", grams: "Numbers", ends: "Numbers", size: int) -> int:
     """Characters of all occurrences of the n-gram that is repeated most often; of several the longest. 0: none is."""
     import numpy as np
 
+    if not len(grams):
+        return 0
     counts = np.bincount(grams)
     most = int(counts.max())
-    if most < 2:
-        return 0
-    lengths = ends[size:] - ends[:-size]
-    return most * int(lengths[counts[grams] == most].max())
+    longest = starts[counts[grams] == most]
+    return most * int((ends[longest + size] - ends[longest]).max())
 
 
-def duplicates(grams: "Numbers", ends: "Numbers", size: int) -> int:
+def duplicates(starts: "Numbers", grams: "Numbers", ends: "Numbers", size: int) -> int:
     """Characters of the n-grams that were there before; the search goes on behind each one that is found."""
-    import numpy as np
-
-    repeated = np.flatnonzero(np.bincount(grams)[grams] > 1)
+    lengths = ends[starts + size] - ends[starts]
     seen: set[int] = set()
     found = free = 0
-    for start, gram in zip(repeated.tolist(), grams[repeated].tolist(), strict=True):
+    for start, gram, length in zip(starts.tolist(), grams.tolist(), lengths.tolist(), strict=True):
         if start < free:
             continue
         if gram in seen:
-            found += int(ends[start + size] - ends[start])
+            found += length
             free = start + size
         else:
             seen.add(gram)

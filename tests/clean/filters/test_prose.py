@@ -1,13 +1,15 @@
 """The rules of Gopher and C4 on small pages."""
 
+import re
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.clean.filters.prose import MEASURES
-from stages.clean.quality.repetition import DUPLICATE_SIZES, TOP_SIZES, repetition
+from stages.clean.filtering import DocumentText
+from stages.clean.filters.prose import BULLETS, ELLIPSES, ENDS_OF_SENTENCES, MEASURES, STOP_WORDS, Prose
+from stages.clean.quality.repetition import DUPLICATE_SIZES, TOP_SIZES, NumberedWords, repetition
 from tests.clean.measured import features_of
 from tests.clean.test_verdicts import ledger
 
@@ -111,10 +113,50 @@ def of_the_top(words: list[str], size: int) -> int:
 )
 def test_repeated_n_grams_are_those_of_the_definition(words: list[str]) -> None:
     text = " ".join(words)
-    found = repetition(text, words)
+    found = repetition(text, NumberedWords(words))
 
     expected = {f"top_{size}_gram_character_share": of_the_top(words, size) for size in TOP_SIZES}
     expected |= {f"duplicate_{size}_gram_character_share": in_order(words, size) for size in DUPLICATE_SIZES}
     assert {name: found[name] for name in expected} == pytest.approx(
         {name: count / max(len(text), 1) for name, count in expected.items()}
     )
+
+
+WORDS = ["the", "The", "OF", "wiTh", "\u212aeep", "x1", "\u2167", "\u00b2", "\u24b6", "\u03a3", "javaScript", "{}"]
+SIGNS = ["-", "*", "\u2022", "a...", "\u2026", "...", ".", '!?")', "'\u201d", "\u3002", "\u3002\uff01", "\u0964."]
+SPACES = [" ", "\t", "\n", "\n\n", "\n\n\n", "\r\n", "\v", "\x1c", "\x85", "\u2028", "\xa0"]
+PARTS = st.sampled_from([*WORDS, *SIGNS, *SPACES, *SPACES])
+
+
+def of_the_definitions(text: str) -> dict[str, float]:
+    """Gopher's and C4's counts, a word and a line at a time."""
+    words, lines = text.split(), [line.strip() for line in text.splitlines() if line.strip()]
+    stops = Counter(word for word in text.lower().split() if word in STOP_WORDS)
+    ends = tuple(ENDS_OF_SENTENCES)
+    of_lines = {
+        "bullet_line_share": [line.startswith(tuple(BULLETS)) for line in lines],
+        "ellipsis_line_share": [line.endswith(ELLIPSES) for line in lines],
+        "terminal_punctuation_line_share": [line.endswith(ends) and not line.endswith(ELLIPSES) for line in lines],
+        "short_line_share": [len(line.split()) < 3 for line in lines],
+        "javascript_line_share": ["javascript" in line.lower() for line in lines],
+    }
+    parts = {"line": re.split(r"\n+", text.strip()), "paragraph": re.split(r"\n{2,}", text.strip())}
+    return {
+        "words": len(words),
+        "word_length_mean": sum(map(len, words)) / max(len(words), 1),
+        "alphabetic_word_share": sum(any(map(str.isalpha, word)) for word in words) / max(len(words), 1),
+        "stop_words": len(stops),
+        "stop_word_share": stops.total() / max(len(words), 1),
+        "sentences": len(re.findall(r"[.!?]+[\"')\u201d\u2019]*(?=\s|$)|[\u3002\uff01\uff1f\u061f\u0964]+", text)),
+        **{name: sum(found) / max(len(lines), 1) for name, found in of_lines.items()},
+        **{f"duplicate_{kind}_share": 1 - len(set(found)) / len(found) for kind, found in parts.items()},
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PARTS, max_size=40).map("".join) | st.text(max_size=60))
+def test_words_and_lines_are_counted_as_they_are_defined(text: str) -> None:
+    expected = of_the_definitions(text)
+    found = Prose.measure(DocumentText(text))
+
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12)

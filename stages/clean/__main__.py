@@ -15,7 +15,7 @@ from stages.clean.decontamination import Contamination, EvaluationItem, Hit, Sea
 from stages.clean.features import write_ledger
 from stages.clean.judge import check_splits, judge, kept_rows
 from stages.clean.params import CleanParams, Decontamination
-from stages.clean.preview import preview
+from stages.clean.preview import SHOWN, preview
 from stages.clean.splits import write_splits
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
@@ -55,7 +55,7 @@ def main(part: str = WHOLE) -> None:
     write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts) | item_counts(judged.contamination))
     atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
-    for cache in ("masked", "features", "words", "contamination", "splits"):
+    for cache in ("masked", "features", "words", "contamination", "splits", SHOWN):
         drop_unused(cache)
     print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", flush=True)
 

@@ -4,8 +4,10 @@ Chosen are the documents with the smallest ids. An id is a hash of the text, so 
 the documents alone; and shards hold ranges of ids, so few of them are read.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,10 @@ from stages.clean.judge import Judgement
 from stages.clean.masking import mask
 from stages.formats.cleaning import KEPT, Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
 from stages.formats.documents import read_shard
+from stages.runtime.cache import cache_key, cached, shard_sha256
+
+SHOWN = "shown_texts"
+"""The cache of texts by shard, and the file in each of its entries."""
 
 EXAMPLES = 5
 """Of each verdict and of each kind of mask."""
@@ -59,16 +65,27 @@ def chosen_rows(ledger: pd.DataFrame, among: "pd.Series[bool]") -> list[int]:
 
 
 def read_texts(shards: Sequence[Path], ledger: pd.DataFrame, rows: Iterable[int]) -> dict[int, str]:
-    """The texts of some rows of the ledger, a shard in memory at a time."""
+    """The texts of some rows of the ledger. They are kept, as most of them are wanted again after an edit."""
     names = ledger["shard"]
     first_rows = np.flatnonzero((names != names.shift()).to_numpy())
     paths = {path.name: path for path in shards}
-    wanted = np.array(sorted(rows), dtype=np.int64)
+    wanted: dict[int, list[int]] = {}
+    for row in sorted(rows):
+        first = int(first_rows[np.searchsorted(first_rows, row, side="right") - 1])
+        wanted.setdefault(first, []).append(row - first)
     texts: dict[int, str] = {}
-    for start in np.unique(first_rows[np.searchsorted(first_rows, wanted, side="right") - 1]).tolist():
-        column = read_shard(paths[names.iloc[start]], ["text"]).column("text")
-        texts |= {row: column[row - start].as_py() for row in wanted.tolist() if start <= row < start + len(column)}
+    for first, own in wanted.items():
+        shard = paths[names.iloc[first]]
+        # Here, not by workers: to start them takes longer.
+        entry = cached(SHOWN, cache_key(shard_sha256(shard), *map(str, own)), partial(_write_texts, shard, own))
+        found = json.loads((entry / SHOWN).read_text(encoding="utf-8"))
+        texts |= {first + row: text for row, text in zip(own, found, strict=True)}
     return texts
+
+
+def _write_texts(shard: Path, rows: Sequence[int], folder: Path) -> None:
+    column = read_shard(shard, ["text"]).column("text")
+    (folder / SHOWN).write_text(json.dumps([column[row].as_py() for row in rows]), encoding="utf-8")
 
 
 def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.DataFrame, hit: Hit | None) -> Dropped:

@@ -51,6 +51,18 @@ def test_a_near_duplicate_is_shown_with_its_pair_from_where_they_differ() -> Non
     assert 0.98 < second.similarity < 1
 
 
+def test_texts_that_were_shown_before_are_not_read_from_their_shards_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("corpus/long.py").write_text("x" * 2000)
+    Path("corpus/mail.py").write_text("write_to = 'jane@mail.org'\n" * 20)
+    before = preview(clean__masks=MASKS)
+    assert before.dropped
+    assert any(kind.examples for kind in before.masked)
+    monkeypatch.setattr(module, "read_shard", None)
+
+    main()
+    assert Preview.read() == before
+
+
 def test_filters_copies_and_passages_have_examples_too() -> None:
     Path("corpus/copy.py").write_text(Path("corpus/module_004.py").read_text() + "\n\n")
     Path("corpus/long.py").write_text("x" * 2000)

@@ -2,8 +2,9 @@
 
 import csv
 import io
+import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -153,6 +154,20 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
             if value := read_key(Path(file), key):
                 metrics[label] = value
     return metrics
+
+
+def filled_in(template: str, form: Callable[[str], str] = str) -> str:
+    """A text with each `{FILE:KEY}` replaced by its value in this form; empty where one does not exist."""
+    missing = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal missing
+        read = read_key(Path(found.group(1)), found.group(2))
+        missing |= read is None
+        return form(str(read))
+
+    text = re.sub(r"\{([^:{}]+):([^{}]+)\}", value, template)
+    return "" if missing else text
 
 
 def curve_points(text: str, location: str) -> Iterator[tuple[float, float]]:

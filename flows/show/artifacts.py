@@ -6,14 +6,14 @@ write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.run.outcome import curve_points, outcome_rows, shown_metrics, up_to_date
+from flows.run.outcome import curve_points, filled_in, outcome_rows, shown_metrics, up_to_date
 from stages.runtime.entry import UserError
-from stages.runtime.section import flatten, read_key
+from stages.runtime.section import flatten
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
@@ -134,20 +134,6 @@ def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[
         difference = "" if old is None else f"{value - old:+.6g}"
         rows.append({"metric": name, "now": value, "before": "" if old is None else old, "difference": difference})
     return rows
-
-
-def filled_in(template: str, form: Callable[[str], str] = str) -> str:
-    """A text with each `{FILE:KEY}` replaced by its value in this form; empty where one does not exist."""
-    missing = False
-
-    def value(found: re.Match[str]) -> str:
-        nonlocal missing
-        read = read_key(Path(found.group(1)), found.group(2))
-        missing |= read is None
-        return form(str(read))
-
-    text = re.sub(r"\{([^:{}]+):([^{}]+)\}", value, template)
-    return "" if missing else text
 
 
 def read_curves(figures: Iterable["CurveFigure"]) -> list[dict[str, Any]]:

@@ -14,8 +14,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageStarted, outcome_rows, shown_metrics, up_to_date
-from flows.show.artifacts import filled_in
+from flows.run.outcome import (
+    GOOD,
+    Event,
+    Lines,
+    StageEnded,
+    StageStarted,
+    filled_in,
+    outcome_rows,
+    shown_metrics,
+    up_to_date,
+)
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan

@@ -21,7 +21,7 @@ class TokenizerParams(Section):
     stay whole, digits in threes)."""
     training_bytes: Annotated[int, Field(ge=1)]
     """Text that `bpe` counts at most: documents in the order of their ids, which is a uniform sample. Bounds time and
-    memory as the corpus grows."""
+    memory as the corpus grows; and an edit of a document outside of it leaves the tokenizer as it is."""
     folder: str | None
     """Of an existing tokenizer, as transformers saves it; only with `kind: existing`."""
 

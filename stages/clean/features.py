@@ -16,10 +16,11 @@ from stages.clean.facts import facts_of
 from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.clean.params import Filters, filter_classes
 from stages.formats.documents import documents_of, read_shard, write_table
-from stages.runtime.cache import map_cached_parts, shard_sha256
+from stages.runtime.cache import cache_key, map_cached_parts, shard_sha256
 from stages.runtime.entry import InputsChangedError, UserError
 
 FEATURES = "features.arrow"
+"""In an entry of the cache. Its key has the name too, since of code the filter's alone counts there."""
 
 FACTS = "facts"
 LAST_COLUMNS = ("language", "content_sha256")
@@ -42,11 +43,15 @@ def measure_shards(shards: Sequence[Path], filters: Filters) -> pd.DataFrame:
     What was measured before is taken from the cache: one edited document costs one shard, a new filter its columns.
     """
     parts: dict[str, Callable[..., object]] = {FACTS: facts_of, **measures(filters)}
-    entries = map_cached_parts("features", shards, shard_sha256, parts, partial(_measure_shard, filters))
+    entries = map_cached_parts("features", shards, _key_of, parts, partial(_measure_shard, filters))
     tables = list(map(_columns, entries))
     ledger: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     names = pd.Series([shard.name for shard in shards])
     return ledger.assign(shard=names.repeat(list(map(len, tables))).to_numpy())
+
+
+def _key_of(shard: Path) -> str:
+    return cache_key(FEATURES, shard_sha256(shard))
 
 
 def _columns(entries: Mapping[str, Path]) -> pa.Table:

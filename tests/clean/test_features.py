@@ -2,6 +2,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.clean import features
+from stages.clean.features import measure_shards
 from stages.clean.filtering import Drop, Filter
 from stages.clean.filters.characters import byte_classes, reference_tokens
+from stages.clean.params import Filters
+from stages.formats.documents import write_shard
 from tests.clean.measured import features_of
+from tests.small_project import SECTIONS, document
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 LINES = st.text(
@@ -121,3 +127,16 @@ def test_a_filter_may_read_the_columns_of_others_and_measure_none() -> None:
             yield "long", features["bytes"] > 3
 
     assert Reader.measurement(Reader()) is None
+
+
+def test_what_a_version_with_another_format_has_measured_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shard, filters = Path("b.parquet"), Filters.model_validate(SECTIONS["clean"]["filters"])
+    write_shard(shard, [document("a = 1\n", "s", "a.py")])
+    with monkeypatch.context() as other:
+        other.setattr(features, "FEATURES", "features.other")
+        before = measure_shards([shard], filters)
+
+    pd.testing.assert_frame_equal(measure_shards([shard], filters), before)

@@ -42,9 +42,10 @@ class Gate:
         other_data = " (on other held-out documents)" if on_other_data else ""
         self.say(theirs.bits_per_byte, other_data)
         if not allowed and not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
+            another = "; a model of another corpus takes a publish.name of its own" if on_other_data else ""
             raise RefusedError(
                 f"{location}: the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
-                f"{other_data}; {self.advice}"
+                f"{other_data}; {self.advice}{another}"
             )
 
     def say(self, theirs: float, other_data: str) -> None:

@@ -272,6 +272,18 @@ def test_the_example_is_the_publishers_or_begins_as_a_held_out_document(
     assert "prompt = tokenizer(tokenizer.eos_token, " in written(inputs, params={"prompt": ""}, samples=[])
 
 
+@pytest.mark.parametrize(
+    ("signature", "shown"),
+    [("- ein Punkt\n- noch einer\nEs war", "Es war"), ("Wort " * 20, " ".join(["Wort"] * 12)), ("日" * 90, "日" * 60)],
+)
+def test_the_example_has_whole_words_and_is_no_option_on_a_command_line(
+    inputs: CardInputs, signature: str, shown: str
+) -> None:
+    text = written(inputs, params={"prompt": ""}, samples=[replace(inputs.samples[0], signature=signature)])
+
+    assert f'prompt = tokenizer("{shown}", return' in text
+
+
 def test_weights_without_a_stated_licence_get_none(inputs: CardInputs) -> None:
     text = written(inputs, params={"license": None})
 

@@ -65,6 +65,18 @@ def test_a_revision_is_laid_out_as_the_hub_would_have_it_and_loads_by_path(proje
     assert AutoTokenizer.from_pretrained(MAIN).eos_token == "<|endoftext|>"
 
 
+@pytest.mark.parametrize("prompt", ["Es war einmal", ""])
+def test_the_receipt_names_the_prompt_of_the_card_for_those_who_try_the_model(project: Path, prompt: str) -> None:
+    write_sections(project, publish__prompt=prompt)
+
+    main()
+
+    named = receipt()["prompt"]
+    assert named
+    assert not prompt or named == prompt
+    assert f"tokenizer({json.dumps(named)}, return_tensors" in (MAIN / "README.md").read_text()
+
+
 def test_nothing_is_published_twice(project: Path) -> None:
     main()
     before = {path: path.stat().st_mtime_ns for path in KEPT.rglob("*")}

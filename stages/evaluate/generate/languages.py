@@ -24,6 +24,8 @@ from stages.formats.evaluation.problems import ProblemFormat
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
 
+OF_PYTHON = re.compile(r"\.pyi?(#\d+)?$")
+
 SHORTEST_WITHOUT_SPACES = 8
 """Characters of a paragraph that has a header though it has no white space."""
 
@@ -255,10 +257,10 @@ def blank_line(text: str) -> int | None:
 
 
 def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
-    """The language of a held-out document; in a mixed corpus its name decides."""
+    """The language of a held-out document; in a mixed corpus its name decides, of a part of a file the file's."""
     if language != "mixed":
         return language
-    return "python" if path.endswith((".py", ".pyi")) else "text"
+    return "python" if OF_PYTHON.search(path) else "text"
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,10 @@ def train_on_documents(folder: Path, limit: int, vocabulary_size: int, pattern: 
         return train_by_reference((part.texts() for part in counted), vocabulary_size, pattern)
     key = cache_key(pattern, str(vocabulary_size), *(_part_key(pattern, part) for part in counted))
     entry = cached(TRAINED, key, partial(_train_on_parts, counted, vocabulary_size, pattern))
+    tokenizer = Tokenizer.from_file(str(entry / TOKENIZER_JSON))
     for kind in (WORDS, TRAINED):
         drop_unused(kind)
-    return Tokenizer.from_file(str(entry / TOKENIZER_JSON))
+    return tokenizer
 
 
 def _train_on_parts(counted: Sequence[CountedPart], vocabulary_size: int, pattern: str, folder: Path) -> None:

@@ -71,6 +71,21 @@ def test_the_vocabulary_has_the_size_that_was_asked_for() -> None:
     assert read_json(Path("reports/tokenizer.json"))["vocabulary_size"] == 290
 
 
+def test_without_a_cache_it_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    make()
+    trained = folder_bytes(TOKENIZER)
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "0")
+    make()
+
+    assert folder_bytes(TOKENIZER) == trained
+    shutil.copytree(TOKENIZER, "mine")
+    make(kind="existing", folder="mine")
+    taken_over = folder_bytes(TOKENIZER)
+    monkeypatch.delenv("PARROTFLOW_SHARD_CACHE_GB")
+    make(kind="existing", folder="mine")
+    assert folder_bytes(TOKENIZER) == taken_over
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_it_does_not_depend_on_the_order_of_the_texts(pattern: str) -> None:
     texts = [item.text for item in read_documents(Path("data/clean/train"))]

@@ -61,9 +61,13 @@ def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_
     assert read_params_file(path) == default
 
 
-def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path) -> None:
-    publish = composed(tmp_path, "corpus=folder")["publish"]
+@pytest.mark.parametrize(("corpus", "language"), [("folder", "mixed"), ("text", "text")])
+def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path, corpus: str, language: str) -> None:
+    found = composed(tmp_path, f"corpus={corpus}")
+    publish = found["publish"]
 
+    assert found["collect"]["sources"][0]["kind"] == "folder"
+    assert found["generate"]["language"] == language
     assert publish["license"] is None
     assert "python" not in str(publish).lower()
     assert "fibonacci" not in str(publish)

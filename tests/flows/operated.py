@@ -53,9 +53,9 @@ class Operated:
         return [run for run in found if run["start_time"]]
 
     def task_states(self, flow_run: str) -> dict[str, str]:
-        """The tasks of a run with the names of their states."""
+        """The tasks of a run with the names of their states; empty where the server has not been told of one yet."""
         tasks = self.post("task_runs/filter", flow_runs={"id": {"any_": [flow_run]}})
-        return {task["name"]: task["state"]["name"] for task in tasks}
+        return {task["name"]: task["state"]["name"] if task["state"] else "" for task in tasks}
 
 
 @contextmanager

@@ -90,7 +90,12 @@ def measured_speeds() -> Iterator[MeasuredSpeed]:
 
 
 def remember_speed(facts: Mapping[str, Any]) -> None:
-    """Keep the speed of a finished run, in place of an earlier one of the same model executed alike."""
+    """Keep the speed of a finished run, in place of an earlier one of the same model executed alike.
+
+    One that was continued at its last step has none.
+    """
+    if not facts["tokens_per_second"]:
+        return
     new = MeasuredSpeed.model_validate(facts)
     kept = [new, *(known for known in measured_speeds() if not known.is_like(new))]
     atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))

@@ -4,12 +4,10 @@ Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
 """
 
 import argparse
-import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
-from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.measurements import Measurement, recorded
@@ -20,13 +18,8 @@ NOT_BENCHMARKS = {"__init__", "__main__", "measurements"}
 MOST_SPREAD = 0.20
 """Of a figure that is not called unsure."""
 
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
 MOST_COLUMNS = 3
 """Peers that get a column each, where they are more than the figures."""
-
-FEWEST_SHARED = 3
-"""Words that all names of a section share, to be said once above the table."""
 
 
 def names() -> list[str]:
@@ -68,26 +61,19 @@ def common(results: Collection[list[Measurement]]) -> list[str]:
 
 
 def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[str]:
-    """One result as a Markdown table: above it what all names share, under it the machine, runs and versions.
+    """One result as a Markdown table, under it the machine, runs and versions.
 
     A row for each figure, a column for each peer; the other way round where peers are more. What is `everywhere` is not
     said.
     """
-    names, template = numbers_alone(list(dict.fromkeys(figure.figure for figure in figures)))
-    start, end = shared(names)
-    lines = []
-    if start or end or template:
-        lines += [f"Each: {' '.join([*start, '…', *end])}".rstrip(" ,:") + template, ""]
     peers = list(dict.fromkeys(figure.peer_name for figure in figures if figure.peer is not None))
     rows = [["figure", "ours", *peers]]
-    for name, measured in zip(names, by(figures, lambda figure: figure.figure).values(), strict=True):
-        words = name.split()
-        what = " ".join(words[len(start) : len(words) - len(end)]).rstrip(":,")
+    for name, measured in by(figures, lambda figure: figure.figure).items():
         of_peers = {figure.peer_name: beside(figure) for figure in measured}
-        rows.append([what, ours(measured[0]), *(of_peers.get(peer, "") for peer in peers)])
+        rows.append([name, ours(measured[0]), *(of_peers.get(peer, "") for peer in peers)])
     if len(peers) > max(len(rows) - 1, MOST_COLUMNS):
         rows = [list(column) for column in zip(*rows, strict=True)]
-    lines += [f"| {' | '.join(rows[0])} |", "|---" + "|--:" * (len(rows[0]) - 1) + "|"]
+    lines = [f"| {' | '.join(rows[0])} |", "|---" + "|--:" * (len(rows[0]) - 1) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in rows[1:]]
     for machine, measured in by(figures, lambda figure: figure.machine).items():
         lines += ["", foot(machine, measured, everywhere)]
@@ -126,39 +112,6 @@ def by(figures: list[Measurement], key: Callable[[Measurement], str]) -> dict[st
     for figure in figures:
         groups.setdefault(key(figure), []).append(figure)
     return groups
-
-
-def numbers_alone(names: list[str]) -> tuple[list[str], str]:
-    """Names whose last brackets differ in numbers only, with these alone, and what the brackets say; or as they are."""
-    brackets = [re.search(r" \(([^()]*)\)$", name) for name in names]
-    templates = {NUMBER.sub("…", bracket[0]) if bracket else "" for bracket in brackets}
-    if len(names) == 1 or len(templates) > 1 or min(templates).count("…") < FEWEST_SHARED:
-        return names, ""
-    numbers = [", ".join(NUMBER.findall(bracket[1])) for bracket in brackets if bracket]
-    return [f"{name[: name.rindex(' (')]} ({values})" for name, values in zip(names, numbers, strict=True)], min(
-        templates
-    )
-
-
-def shared(names: list[str]) -> tuple[list[str], list[str]]:
-    """The words with which all names begin, and those after a comma or the like with which they end.
-
-    None of either where they are too few to be worth a line.
-    """
-    split = [name.split() for name in dict.fromkeys(names)]
-    if len(split) == 1:
-        return [], []
-    most = min(map(len, split)) - 1
-    start = beginning([words[:most] for words in split])
-    end = beginning([words[len(start) + 1 :][::-1] for words in split])[::-1]
-    while end and not all(words[-len(end) - 1].endswith((",", ":", ";")) for words in split):
-        end = end[1:]
-    return (start, end) if len(start) + len(end) >= FEWEST_SHARED else ([], [])
-
-
-def beginning(lists: list[list[str]]) -> list[str]:
-    """The words with which all lists begin."""
-    return [words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))]
 
 
 def in_digits(value: float) -> str:

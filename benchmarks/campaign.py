@@ -187,8 +187,8 @@ def figure(what: str, lines: list[Line], commits: str) -> Measurement:
     lost = statistics.median(line.seconds_lost for line in lines)
     stages = statistics.mean(line.stages_again for line in lines)
     text = (
-        f"trials that ended with equal results after {what} ({counts['wrong']} wrong, {counts['unclear']} unclear, "
-        f"{refused} refused at first; lost: {lost:.1f} s in the median, {stages:.1f} stages again in the mean)"
+        f"{what}: equal results ({counts['wrong']} wrong, {counts['unclear']} unclear, {refused} refused at first; "
+        f"lost: {lost:.1f} s in the median, {stages:.1f} stages again in the mean)"
     )
     unit = f"of {len(lines)}"
     measured = compare(text, [float(counts["equal"])], None, unit=unit, higher_is_better=True, libraries=LIBRARIES)

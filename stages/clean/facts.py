@@ -1,11 +1,11 @@
-"""What the ledger says of each document whatever the filters are: where it comes from, its size, its language."""
+"""What the ledger says of each document, with any filters: where it comes from, its size, its language."""
 
 import hashlib
 from pathlib import PurePosixPath
 
 from stages.clean.filtering import DocumentText, Feature
 from stages.clean.vectorized.code_points import space
-from stages.formats.documents import Document
+from stages.formats.documents import Document, containing_file
 
 LANGUAGE_OF_SUFFIX = {
     extension: language
@@ -37,7 +37,7 @@ def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
         "characters": len(text.text),
         "lines": len(text.line_lengths),
         "newlines": text.text.count("\n"),
-        "language": LANGUAGE_OF_SUFFIX.get(PurePosixPath(document.path).suffix.lower(), ""),
+        "language": LANGUAGE_OF_SUFFIX.get(PurePosixPath(containing_file(document.path)).suffix.lower(), ""),
         "content_sha256": hashlib.sha256(_without_space(text)).hexdigest(),
     }
 

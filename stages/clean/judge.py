@@ -133,14 +133,14 @@ def _some_of_each(held_out: npt.NDArray[np.bool_], ledger: pd.DataFrame, seed: i
     """Of few documents the draws may leave a split empty: hold out the one with the least, train on that with the
     largest. Documents of the same content stay together."""
     rows = kept_rows(ledger)
-    none = not held_out[rows].any()
-    if not none and not held_out[rows].all():
+    is_empty = not held_out[rows].any()
+    if not is_empty and not held_out[rows].all():
         return
     contents = ledger.loc[rows, "content_sha256"]
     draws = {content: draw(seed, "split", content) for content in contents}
     if len(draws) > 1:
-        moved = (min if none else max)(draws, key=draws.__getitem__)
-        held_out[rows[(contents == moved).to_numpy()]] = none
+        moved = (min if is_empty else max)(draws, key=draws.__getitem__)
+        held_out[rows[(contents == moved).to_numpy()]] = is_empty
 
 
 def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:

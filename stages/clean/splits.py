@@ -38,7 +38,8 @@ def write_shard_splits(item: ShardSplits, folder: Path) -> None:
     shard, splits = item
     documents = read_shard(shard)
     order = order_of(documents)  # masked documents have other ids
+    ordered = pa.array(splits).take(order)
     for split in SPLITS:
-        kept = order.filter(pc.equal(pa.array(splits).take(order), split))
+        kept = order.filter(pc.equal(ordered, split))
         if len(kept):
             write_table(folder / split, documents.take(kept).combine_chunks())

@@ -7,6 +7,7 @@ on the number of workers.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -28,7 +29,13 @@ CLEAN = Path("data/clean")
 ORDER = ("id", "source", "path", "revision", "license")
 """What documents of a shard are sorted by."""
 
+ORIGIN = ("id", "source", "revision", "path")
+"""What a corpus is named by."""
+
 _order_of_fields: Callable[[object], tuple[str, ...]] = attrgetter(*ORDER)
+
+PLACE_IN_FILE = re.compile(r"#\d+$")
+"""At the end of a path: the number of a row, or of a part of a long text, in its file."""
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "source", "revision", "path", "license", "text")])
 
@@ -68,6 +75,11 @@ def text_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
+def containing_file(path: str) -> str:
+    """The file that a document's path is in, also of a row and of a part."""
+    return PLACE_IN_FILE.sub("", path)
+
+
 def document_id(text: str) -> str:
     """The sha256 of the text's UTF-8 bytes, in hex."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
@@ -79,11 +91,10 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def corpus_id(shards: Iterable[Path]) -> str:
-    """One hash for a corpus: over (id, source, revision, path) of its documents in the order of the shards, which are
-    those of documents or of a ledger."""
+    """One hash for a corpus: over `ORIGIN` of its documents in the order of the shards, or of tables with theirs."""
     digest = hashlib.sha256()
     for shard in shards:
-        table = read_table(shard, columns=["id", "source", "revision", "path"])
+        table = read_table(shard, columns=ORIGIN)
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
             digest.update(("\t".join(row) + "\n").encode("utf-8"))
     return digest.hexdigest()

@@ -1,5 +1,6 @@
 """The parts as one corpus: the folders that the stages after this read, and the reports."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, joined
 from stages.in_parts.one_part import (
     CLEAN_REPORT,
+    COLLECTED,
     FOLDERS,
     TOKENIZE_REPORT,
     TOKENIZER_REPORT,
@@ -29,7 +31,7 @@ def assemble_tokenizer(first: Path) -> None:
     """Bring the tokenizer, which the first part made, to its place."""
     with atomic_folder(TOKENIZER) as folder:
         for name, file in files_of(first, TOKENIZER).items():
-            link(file, folder / name)
+            shutil.copyfile(file, folder / name)
     atomic_write(TOKENIZER_REPORT, file_of(first, TOKENIZER_REPORT).read_bytes())
 
 
@@ -42,6 +44,8 @@ def assemble(parts: Sequence[Path], params: Mapping[str, Any]) -> dict[str, Mani
     for split, manifest in stores.items():
         if not manifest.documents:
             raise UserError(f"clean: the {split} split is empty in all parts: change clean.split in params.yaml")
+    sources = _sources(parts)
+    _require_held_out(sources, params)
     for place in FOLDERS:
         with atomic_folder(place) as folder:
             for part in parts:
@@ -50,13 +54,12 @@ def assemble(parts: Sequence[Path], params: Mapping[str, Any]) -> dict[str, Mani
                         link(file, folder / name)
             if place.parent == TOKENS:
                 (folder / STORE_MANIFEST).write_text(stores[place.name].to_json(), encoding="utf-8")
-    sources = _sources()
-    _require_held_out(sources, params)
     write_json(CLEAN_REPORT, _clean_report(parts, sources))
+    # Of the two engines that one which checks the other, if a part fell back to it: its name is the greater.
     engine = max(read_json(file_of(part, TOKENIZE_REPORT))["engine"] for part in parts)
     write_json(TOKENIZE_REPORT, {"engine": engine} | {split: store.summary for split, store in stores.items()})
     # Each part has read all sources, and reports on them; but for what the corpus is called by its documents.
-    whole = {"corpus_id": corpus_id(sorted(LEDGER.glob("b*.parquet")))}
+    whole = {"corpus_id": corpus_id(part / COLLECTED for part in parts)}
     write_json(COLLECT_REPORT, read_json(COLLECT_REPORT) | whole)
     return stores
 
@@ -66,10 +69,10 @@ def _manifest(part: Path, split: str) -> Manifest:
     return Manifest.from_json(text)
 
 
-def _sources() -> dict[str, set[str]]:
+def _sources(parts: Sequence[Path]) -> dict[str, set[str]]:
     """The sources by where their documents went: a split, or empty where they were dropped."""
     sources: dict[str, set[str]] = {}
-    for shard in LEDGER.glob("b*.parquet"):
+    for shard in (file for part in parts for file in files_of(part, LEDGER).values()):
         for row in read_table(shard, ["source", "split"]).to_pylist():
             sources.setdefault(row["split"], set()).add(row["source"])
     return sources

@@ -10,20 +10,25 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import pyarrow as pa
 
 from stages.formats.cleaning import LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, shard_paths
+from stages.formats.documents import CLEAN, DOCUMENTS, ORIGIN, read_shard, shard_paths, write_table
 from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
 from stages.formats.parts import OPTION
 from stages.formats.reports import REPORTS
 from stages.formats.splits import SPLITS, VALIDATION
 from stages.formats.tokens import TOKENS
 from stages.runtime.cache import LIMIT_VARIABLE, cache_key, cached, shard_sha256
+from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.hashes import file_sha256
-from stages.runtime.inputs import read_besides
+from stages.runtime.inputs import Inputs, inputs_of_this_stage, read_besides
+from stages.runtime.section import read_params_file
 
 PARTS = "parts"
 """The kind of the kept parts in the cache."""
@@ -34,6 +39,9 @@ FOLDERS = (LEDGER, CLEAN / VALIDATION, *(TOKENS / split for split in SPLITS))
 CLEAN_REPORT, TOKENIZE_REPORT, TOKENIZER_REPORT = (
     REPORTS / f"{stage}.json" for stage in ("clean", "tokenize", "tokenizer")
 )
+
+COLLECTED = "collected.parquet"
+"""In what is kept of a part: where each document that was collected comes from, with its id."""
 
 BETWEEN_NAMES = "+"
 """Instead of `/` in the names of kept files: an entry of the cache has no folders."""
@@ -53,27 +61,68 @@ def run_on_part(module: str, part: str = "") -> None:
         raise SystemExit(ended if ended > 0 else 128 - ended)
 
 
-def part_entry(part: str, params: Mapping[str, Any]) -> Path:
+@dataclass(frozen=True)
+class PartInputs:
+    """What the parts are made from besides their documents, as it was when the run began."""
+
+    params: Mapping[str, Any]
+    """Of params.yaml, all of it."""
+    facts: tuple[str, ...]
+    """For a key: the sections that count, and each file that they name with its hash."""
+    of_stage: Inputs | None
+    """What dvc.yaml lists, the code among it; None where it has no such stage."""
+
+    @classmethod
+    def observe(cls) -> Self:
+        """Raises UserError for a kind of tokenizer that cannot be made from one part."""
+        params = read_params_file()
+        if (params.get("tokenizer") or {}).get("kind") == "characters":
+            raise UserError(
+                "in_parts: tokenizer.kind = characters: the characters of all parts would have to be known before the "
+                "first one is encoded; use bpe or existing"
+            )
+        return cls(params, _facts_of(params), inputs_of_this_stage())
+
+    def require_unchanged(self) -> None:
+        """Raise InputsChangedError where something differs by now: the stages of a part have read it anew."""
+        if self.of_stage is not None:
+            self.of_stage.require_unchanged()
+        if _facts_of(read_params_file()) != self.facts:
+            raise InputsChangedError(
+                "in_parts: params.yaml, or a file that it names, changed meanwhile; the part is not kept: run the same "
+                "command again"
+            )
+
+
+def part_entry(part: str, inputs: PartInputs) -> Path:
     """The folder with what is kept of the part whose documents were collected: computed, unless it is known."""
     makes_tokenizer = "1" not in part
     key = cache_key(
         part,
-        json.dumps({name: params.get(name) for name in SECTIONS}, sort_keys=True),
-        *(f"{path} {file_sha256(path)}" for path in named_files(params)),
+        *inputs.facts,
         *(f"{shard.name} {shard_sha256(shard)}" for shard in shard_paths(DOCUMENTS)),
         *([] if makes_tokenizer else [file_sha256(TOKENIZER / TOKENIZER_JSON)]),
     )
-    return cached(PARTS, key, partial(_write_part, part, makes_tokenizer))
+    return cached(PARTS, key, partial(_write_part, part, makes_tokenizer, inputs))
 
 
-def named_files(params: Mapping[str, Any]) -> Iterator[Path]:
+def _facts_of(params: Mapping[str, Any]) -> tuple[str, ...]:
+    sections = {name: params.get(name) for name in SECTIONS}
+    return (json.dumps(sections, sort_keys=True), *(f"{path} {file_sha256(path)}" for path in _named_files(params)))
+
+
+def _named_files(params: Mapping[str, Any]) -> Iterator[Path]:
     """The files that parameters name: models, evaluation sets, a tokenizer."""
     clean = {key: value for key, value in (params.get("clean") or {}).items() if key != "split"}
-    for section, values in (("clean", clean), ("tokenizer", params.get("tokenizer"))):
-        for text in sorted(set(_texts(values))):
-            if text and (path := Path(text)).exists():
-                read_besides(section, path)
-                yield from sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for text in sorted(set(_texts(clean))):
+        with suppress(OSError, ValueError):  # a text that can be no path
+            if Path(text).is_file():
+                read_besides("clean", Path(text))
+                yield Path(text)
+    tokenizer = (params.get("tokenizer") or {}).get("folder")
+    if tokenizer and Path(tokenizer).is_dir():
+        read_besides("tokenizer.folder", Path(tokenizer))
+        yield from sorted(file for file in Path(tokenizer).rglob("*") if file.is_file())
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -84,11 +133,15 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def _write_part(part: str, makes_tokenizer: bool, folder: Path) -> None:
+def _write_part(part: str, makes_tokenizer: bool, inputs: PartInputs, folder: Path) -> None:
     run_on_part("stages.clean", part)
     if makes_tokenizer:
         run_on_part("stages.tokenizer")
     run_on_part("stages.tokenize", part)
+    inputs.require_unchanged()
+    # Cleaning gives documents that it masks other ids.
+    collected = [read_shard(shard, ORIGIN) for shard in shard_paths(DOCUMENTS)]
+    write_table(folder / COLLECTED, pa.concat_tables(collected).combine_chunks())
     files = [file for place in FOLDERS for file in sorted(place.iterdir())] + [CLEAN_REPORT, TOKENIZE_REPORT]
     if makes_tokenizer:
         files += [*sorted(TOKENIZER.iterdir()), TOKENIZER_REPORT]

@@ -7,8 +7,9 @@ forms of results:
                document costs one shard.
     a log      `ResultLog`: results by name, each appended as soon as it is computed, so that a kill loses none
 
-Files are copied out of it, never linked, so editing a result cannot change the cache. What is read is compared with its
-checksum first: a damaged entry is computed again, and so is a damaged result of a log.
+Files are copied out of it, so editing a result cannot change the cache; `stages.in_parts` alone links them, for want of
+room. What is read is compared with its checksum first: a damaged entry is computed again, and so is a damaged result of
+a log.
 """
 
 import hashlib
@@ -251,7 +252,8 @@ def drop_unused(kind: str) -> None:
     entries = []
     for path in _whole(kind):
         with suppress(FileNotFoundError):  # another run evicts it
-            entries.append((path.stat().st_mtime_ns, path, sum(file.stat().st_size for file in path.iterdir())))
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            entries.append((path.stat().st_mtime_ns, path, size))
     total = 0
     for _, entry, size in sorted(entries, reverse=True):
         total += size

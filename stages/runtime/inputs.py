@@ -141,6 +141,8 @@ def read_besides(parameter: str, path: Path) -> None:
 
     Prints a line where dvc.yaml does not list it, since DVC then does not notice a change between two runs.
     """
+    if path in _read_besides:
+        return
     _read_besides[path] = dict(_states(path))
     inputs = inputs_of_this_stage()
     if inputs is not None and not inputs.lists(path):

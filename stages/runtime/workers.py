@@ -79,8 +79,10 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
 
 def _pays(seconds: float, done: int, items: int, workers: int) -> bool:
     """Whether starting workers takes less time than they save, by how long the first items took here."""
-    if seconds < POOL_START_SECONDS or not done:
-        return seconds >= POOL_START_SECONDS
+    if seconds < POOL_START_SECONDS:
+        return False
+    if not done:
+        return True
     left = items - done
     return seconds / done * left * (1 - 1 / min(workers, left)) >= POOL_START_SECONDS
 

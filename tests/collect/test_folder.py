@@ -1,6 +1,7 @@
 """A folder of mixed files: each is read as what it is."""
 
 import gzip
+import hashlib
 import json
 import zipfile
 from pathlib import Path
@@ -129,6 +130,33 @@ def test_a_book_larger_than_a_document_may_be_is_read_in_parts(corpus: Path) -> 
 
     assert len(list(read_documents(Path("data/documents")))) > 9
     assert left_out() == {}
+
+
+def test_a_compressed_book_is_cut_by_its_text_and_not_by_its_size_on_the_disk(corpus: Path) -> None:
+    text = "ein Satz. " * 1000
+    compressed = gzip.compress(text.encode())
+    (corpus / "book.txt.gz").write_bytes(compressed)
+
+    assert len(compressed) < 1000
+    found = collected()
+
+    assert len(found) > 9
+    assert "".join(found.values()) == text
+
+
+def test_of_a_damaged_book_what_cannot_be_read_is_left_out(corpus: Path) -> None:
+    (corpus / "a.txt").write_text("a poem")
+    lines = "".join(f"{hashlib.sha256(str(number).encode()).hexdigest()}\n" for number in range(5000))
+    (corpus / "book.txt.gz").write_bytes(gzip.compress(lines.encode())[:100_000])
+    (corpus / "none.txt.gz").write_bytes(b"no gzip " * 1000)
+
+    found = collected()
+
+    assert found.pop("a.txt") == "a poem"
+    in_order = sorted(found, key=lambda path: int(path.rpartition("#")[2]))
+    assert len(in_order) > 9
+    assert lines.startswith("".join(map(found.__getitem__, in_order)))
+    assert left_out() == {"unreadable or damaged": 2}
 
 
 @pytest.mark.parametrize("text", ["ä" * 5000, "日" * 3000, "x" * 5000, "ein Wort " * 500, "eine Zeile\r\n\r\n" * 500])

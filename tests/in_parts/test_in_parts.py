@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from benchmarks.runs.faults import can_mount
 from stages.formats.parts import bits_of_parts
 from stages.formats.tokens import TokenStore
 from stages.in_parts.assemble import summed
-from stages.runtime.entry import EXIT_DISK_FULL, UserError
+from stages.runtime.entry import EXIT_DISK_FULL, EXIT_INPUTS_CHANGED, EXIT_USER_ERROR, UserError
 from tests.small_project import DATA_STAGES, FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
 
 LEFT_TO_THE_PARTS = ("documents/", "clean/train/", "clean/preview", "clean/report", "clean/contaminated.csv")
@@ -26,6 +27,11 @@ FILES, LINES = 240, 1400
 """Of a corpus of 25 MB."""
 
 DISK_BYTES = 8_000_000
+
+SETTINGS: dict[str, Any] = {
+    "tokenizer__training_bytes": 2000,
+    "clean__masks": {"emails": True, "ip_addresses": False, "keys": False},
+}
 
 
 def stage(folder: Path, *command: str, **variables: str) -> "subprocess.Popen[str]":
@@ -71,7 +77,8 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     write_corpus(folder, 40)
-    write_project(folder, tokenizer__training_bytes=2000)
+    (folder / "corpus/mail.py").write_text("write_to = 'jane@mail.org'\n" * 20)  # masked, so its id changes
+    write_project(folder, **SETTINGS)
     return folder
 
 
@@ -112,6 +119,32 @@ def test_killed_in_the_middle_the_same_command_gives_the_same_bytes(project: Pat
 
     assert in_parts(project) == expected
     assert again.count("kept ") <= 2, "the parts that had ended were computed again"
+
+
+def test_a_part_that_was_cleaned_with_other_parameters_than_the_run_began_with_is_not_kept(project: Path) -> None:
+    expected = at_once(project)
+    shutil.rmtree(project / "data")
+
+    process = stage(project, "stages.in_parts", "4")
+    assert process.stdout is not None
+    assert any(line.startswith("part 2 of 4") for line in process.stdout)
+    write_project(project, **SETTINGS, clean__filters__line_length_maximum=1)
+    output = process.communicate()[0]
+    assert process.returncode == EXIT_INPUTS_CHANGED, output
+    write_project(project, **SETTINGS)
+    run(project, "stages.in_parts", "4")
+
+    assert in_parts(project) == expected
+
+
+def test_characters_cannot_be_known_part_by_part(project: Path) -> None:
+    write_project(project, tokenizer__kind="characters")
+    process = stage(project, "stages.in_parts", "4")
+    output = process.communicate()[0]
+
+    assert process.returncode == EXIT_USER_ERROR
+    assert "error: in_parts: tokenizer.kind = characters" in output
+    assert "Traceback" not in output
 
 
 def test_a_corpus_of_three_times_the_free_disk_passes_in_parts_and_not_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from stages.collect.sources.files import Files, text_items, why_no_text
 from stages.collect.sources.tables import Parquet
 from stages.collect.sources.text_rows import Csv, Jsonl, lines, longest_line
 from stages.formats.reports import parse_json
+from stages.runtime.entry import UserError
 
 MAYBE_COMPRESSED = ("", *COMPRESSED)
 
@@ -30,6 +31,7 @@ ROWS: dict[str, type[Jsonl] | type[Csv] | type[Parquet]] = {"jsonl": Jsonl, "csv
 UTF8_BYTES = 4
 """Of a character, at most."""
 
+UNREADABLE = "unreadable or damaged"
 NO_TEXT_COLUMN = "rows without a column that `text` names"
 IN_AN_ARCHIVE = "rows or an archive within an archive (unpack it)"
 
@@ -54,7 +56,7 @@ class Folder(FileSource):
         Raises UserError as the kind does that a file is of: for rows that are none, for a damaged archive.
         """
         files, limit = find(self.globs), reading.max_document_bytes
-        long = {file.name for file in files if self.part_bytes and (file.size or 0) > self.part_bytes}
+        long = {file.name for file in files if self._may_be_long(file)}
         reasons = {file.name: reason for file in files if (reason := _why_left_out(file, limit, file.name in long))}
         yield from text_items(self, files, reasons, reading, lambda name: kind_of(name) or name in long)
 
@@ -77,16 +79,31 @@ class Folder(FileSource):
         else:
             yield self.left_out(file.name, NO_TEXT_COLUMN)
 
+    def _may_be_long(self, file: LocatedFile) -> bool:
+        """Whether a text is to be read in parts: of a compressed one it is not known before."""
+        is_large = file.size is not None and self.part_bytes is not None and file.size > self.part_bytes
+        return is_large or (self.part_bytes is not None and file.name.lower().endswith(COMPRESSED))
+
     def _parts_of(self, file: LocatedFile, size: int) -> Iterator[SourceItem]:
-        """The parts of a text; one of which the beginning is no text is left out as a whole."""
+        """The parts of a text; one of which the beginning is no text is left out as a whole.
+
+        What cannot be read of a file here is left out. At a URL it is no fault of the file, and the run ends.
+        """
         from stages.collect.content_check import check_content  # slow, and the parameters are checked without it
 
-        with decompressed(file) as stream:
-            for number, (part, is_last) in enumerate(parts(stream, size), start=1):
-                if number == 1 and (flaw := check_content(part).flaw):
-                    yield self.left_out(file.name, flaw)
-                    return
-                yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
+        number = 0
+        try:
+            with decompressed(file) as stream:
+                for part, is_last in parts(stream, size):
+                    number += 1
+                    if number == 1 and (flaw := check_content(part).flaw):
+                        yield self.left_out(file.name, flaw)
+                        return
+                    yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
+        except UserError:
+            if file.state is None:
+                raise
+            yield self.left_out(f"{file.name}#{number + 1}" if number else file.name, UNREADABLE)
 
     def _text_column(self, kind: str, file: LocatedFile, limit: int) -> str | None:
         columns = first_columns(kind, file, longest_line(limit))

@@ -19,12 +19,10 @@ from typing import Any, TypeAlias
 
 from stages.evaluate.generate.params import HeldOutLanguage, LanguageName
 from stages.evaluate.rows import End
-from stages.formats.documents import Document
+from stages.formats.documents import Document, containing_file
 from stages.formats.evaluation.problems import ProblemFormat
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
-
-OF_PYTHON = re.compile(r"\.pyi?(#\d+)?$")
 
 SHORTEST_WITHOUT_SPACES = 8
 """Characters of a paragraph that has a header though it has no white space."""
@@ -260,7 +258,7 @@ def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
     """The language of a held-out document; in a mixed corpus its name decides, of a part of a file the file's."""
     if language != "mixed":
         return language
-    return "python" if OF_PYTHON.search(path) else "text"
+    return "python" if containing_file(path).endswith((".py", ".pyi")) else "text"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import quantile_test
+
+from stages.runtime.workers import cpu_facts
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -128,25 +130,19 @@ CPU_KINDS: Mapping[str, Mapping[str, str]] = {
 def machine() -> str:
     """The processor's name and the cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    name = next(_cpuinfo("model name"), platform.machine())
+    name = next(cpu_facts("model name"), platform.machine())
     return ", ".join(filter(None, [name, machine_kind(), f"{cores} cores"]))
 
 
 def machine_kind() -> str:
     """This machine's kind of CPU, one of `CPU_KINDS`; empty where it is none of them."""
-    return cpu_kind(next(_cpuinfo("flags"), "").split())
+    return cpu_kind(next(cpu_facts("flags"), "").split())
 
 
 def cpu_kind(flags: Iterable[str]) -> str:
     """The kind of an x86 CPU by the widest instructions among the kernel's flags."""
     known = dict(zip(("amx_bf16", "avx512f", "avx2"), CPU_KINDS, strict=True))
     return next((kind for flag, kind in known.items() if flag in set(flags)), "")
-
-
-def _cpuinfo(key: str) -> Iterator[str]:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    return (line.split(":", 1)[1].strip() for line in lines if line.startswith(key))
 
 
 def recorded(name: str, results: Path = RESULTS) -> list[Measurement]:

@@ -217,19 +217,20 @@ def compare(stored: Results, now: Results) -> list[ComparedResult]:
     metrics = now.data.experiment.metrics
     times = {name for name, metric in metrics.items() if metric.source.startswith(f"{CELL_REPORT}:")}
     compared = [
-        found
-        for old, new in zip([*stored.tables, exponents(stored)], [*now.tables, exponents(now)], strict=True)
-        for found in compare_tables(old, new, times)
+        found for old, new in zip(stored.tables, now.tables, strict=True) for found in compare_tables(old, new, times)
     ]
+    compared += compare_tables(exponents(stored, times), exponents(now, times))
     for then, claim in zip(stored.claims, now.claims, strict=True):
         likeness: Likeness = "equal" if then.answer == claim.answer else "different"
         compared.append(ComparedResult("claims", claim.says, "answer", likeness, f"{then.answer}, now {claim.answer}"))
     return compared
 
 
-def exponents(results: Results) -> Table:
-    """The fits as a table: of each its exponent with the 95 % interval."""
-    laws = results.fits
+def exponents(results: Results, without: Collection[str] = ()) -> Table:
+    """The fits as a table: of each its exponent with the 95 % interval; without those of some metrics."""
+    fits = results.data.experiment.fits
+    compared = {name for name, fit in fits.items() if not {fit.x, fit.y, fit.z} & {*without}}
+    laws = {name: law for name, law in results.fits.items() if name in compared}
     entries = [
         Entry(f"{law.b:.4g}", law.n, law.n, law.b, *law.b_interval, None, name, results.data.frame)
         for name, law in laws.items()

@@ -84,7 +84,7 @@ class Policy(FlowSetting):
     gate: tuple[Check, ...] = ()
     """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
     approval: bool = False
-    """Whether a person has to say yes before the stage runs: in Prefect's pages, else in the terminal."""
+    """Whether a person has to say yes before the stage runs: in the terminal, else in Prefect's pages."""
     sidecar: Program | None = None
     """Works while the stage runs and is ended with it; its failure is a warning."""
     preflight: Program | None = None

@@ -150,7 +150,8 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 
 def preflight(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> list[str]:
-    """Run the preflights of the stages to do that come after other stages to do; their lines and warnings.
+    """Run the preflights of the stages that are not restored and come after other stages to do; their lines and
+    warnings.
 
     Raises UserError with the message of one that fails. One that says `unavailable` (exit code 69) or that takes too
     long is a warning: a network may be back when the stage's turn comes.
@@ -158,6 +159,8 @@ def preflight(plan: "Plan", secrets: Collection[str], redact: Callable[[str], st
     to_do = {stage.name for stage in plan.to_do}
     lines: list[str] = []
     for stage in plan.to_do:
+        if stage.state == "restore":
+            continue
         program = stage.policy.preflight
         # Alone, a stage notices by itself; before it, something would be computed in vain.
         if program is not None and program.when and to_do & set(stage.upstream):

@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from stages.runtime.entry import parsed_whole_number, whole_number
+from stages.runtime.workers import cpu_facts
 
 STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"
 RESOURCES_VARIABLE = "PARROTFLOW_RESOURCES"
@@ -114,11 +115,8 @@ def gpus() -> list[str]:
 
 def machine_name() -> str:
     """The processor with its cores, and how many GPUs."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    counts = [f"{cores()} cores", *([f"{len(gpus())} GPUs"] if gpus() else [])]
-    return ", ".join([*(names[:1] or [platform.machine()]), *counts])
+    processor, found = next(cpu_facts("model name"), platform.machine()), gpus()
+    return ", ".join([processor, f"{cores()} cores", *([f"{len(found)} GPUs"] if found else [])])
 
 
 @dataclass

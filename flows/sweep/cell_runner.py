@@ -86,7 +86,7 @@ class CellRunner(StageRunner):
                 environment=request.environment | dvc_state_within(folder) | environment,
             )
             outcome = super().run(own, on_lines, timeout_seconds, self._watch(cell))
-        if outcome.result not in ("restored", "unchanged") and outcome.seconds:
+        if outcome.cpu_seconds:  # else it was restored, or killed, and its processor's time is not known
             with self._lock:
                 self._report(folder, outcome)
         outcome = replace(outcome, name=request.stage)
@@ -107,9 +107,11 @@ class CellRunner(StageRunner):
         if CELL_REPORT not in self.batch.reports:
             return
         path = folder / CELL_REPORT
-        facts: dict[str, Any] = {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
+        facts: dict[str, Any]
         if path.exists():
             facts = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            facts = {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
         if ran:
             for key, took in (("seconds", ran.seconds), ("cpu_seconds", ran.cpu_seconds)):
                 facts[key][ran.name] = round(facts[key].get(ran.name, 0) + took, 1)

@@ -22,6 +22,7 @@ from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.reach import CHANGES_NO_RESULT, experiment_ref, files_of_templates
 from flows.dvc_repo.repair import repair_after_kill
 from flows.environment import dvc_state_within
+from flows.experiments.rows import CELL_REPORT
 from flows.plan.stage_code import writes_code
 from flows.project import yaml_text
 from flows.sweep.committed import (
@@ -82,9 +83,10 @@ def prepare(
     for lock in (clone / ".git").rglob("*.lock"):
         lock.unlink()
     give_identity(clone)
+    folder = clone / git(Path(), "rev-parse", "--show-prefix")
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
-    folder = clone / git(Path(), "rev-parse", "--show-prefix")
+        (folder / CELL_REPORT).unlink(missing_ok=True)  # the times of other code, or of another cell's experiment
     repair_after_kill(folder)
     if own_cache:
         _forget_results(folder)

@@ -40,6 +40,13 @@ def worker_count() -> int:
     return whole_number(WORKERS_VARIABLE, cores)
 
 
+def cpu_facts(key: str) -> Iterator[str]:
+    """What Linux says of each processor, such as its `model name`; nothing on other systems."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    return (line.partition(":")[2].strip() for line in lines if line.startswith(key))
+
+
 def on_cluster() -> bool:
     """Whether the work goes to a Ray cluster."""
     return bool(os.environ.get(RAY_VARIABLE))

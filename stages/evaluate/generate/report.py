@@ -30,14 +30,6 @@ TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 NGRAM = 4
 """Tokens of the passages whose repetition is counted."""
 
-HEADINGS: dict[frozenset[str], str] = {
-    frozenset(): "Held-out headers",
-    frozenset({"python"}): "Held-out headers",
-    frozenset({"text"}): "Held-out paragraphs",
-    frozenset({"python", "text"}): "Held-out headers and paragraphs",
-}
-"""By the languages of the documents."""
-
 Integers = npt.NDArray[np.int64]
 
 TOKENS_AT_ONCE = 2**22
@@ -200,6 +192,7 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
     headers = [look for look in looks if look.text.kind == "header"]
     problems = [look for look in looks if look.text.kind == "problem"]
     languages = {look.text.language for look in headers}
+    prompts = ["headers"] * (languages != {"text"}) + ["paragraphs"] * ("text" in languages)
     shaded = texts_to_shade([look.text for look in looks])
     with_shades = {(look.text.kind, look.text.name, look.text.sample) for look in looks[:shaded]}
 
@@ -216,7 +209,7 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
         in_shades=in_shades,
         by_prompt=by_prompt,
         parts=[
-            (HEADINGS[frozenset(languages)], report.headers, headers),
+            (f"Held-out {' and '.join(prompts)}", report.headers, headers),
             *([("Code problems", report.problems, problems)] if problems else []),
         ],
     )

@@ -23,8 +23,8 @@ from stages.train.forecast.forecast import Forecast, make_forecast
 from stages.train.model.source import HUB_COMMIT, source_folder
 from stages.train.params import TrainParams
 
-MAKES_TOKENS = "tokenize"
-"""The stage."""
+MAKE_TOKENS = {"tokenize", "in_parts"}
+"""The stages."""
 
 
 def main() -> None:
@@ -68,13 +68,14 @@ def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bo
 def mixture_lines(params: TrainParams) -> Iterator[str]:
     """What the mixture comes to, as training says it; none without one.
 
-    Only for data that is there and stays: where `tokenize` is still to run, nothing is known of what it will give.
+    Only for data that is there and stays: where they are still to be made, nothing is known of what it will give.
     Raises UserError where a source is missing, or would be read too often.
     """
     if params.mixture is None:
         return
-    if MAKES_TOKENS in os.environ.get(STAGES_TO_DO, "").split() or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
-        yield f"mixture: not known before `{MAKES_TOKENS}` has run"
+    to_do = os.environ.get(STAGES_TO_DO, "").split()
+    if MAKE_TOKENS.intersection(to_do) or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
+        yield "mixture: not known before the tokens are made"
         return
     order = open_order(TokenStore(TOKENS / TRAIN), params)
     check_repetition(order)

@@ -103,7 +103,7 @@ class Forecast:
         if choice not in ("on", "off"):
             raise UserError(f"{MEMORY_CHECK}={choice}: expected on or off")
         if self.misfit and choice == "on":
-            raise UserError(f"{self.misfit} ({MEMORY_CHECK}=off starts it nevertheless)")
+            raise UserError(f"{self.misfit} ({MEMORY_CHECK}=off turns the check off)")
         if self.misfit:
             print(f"warning: {self.misfit}", flush=True)
 

@@ -87,7 +87,6 @@ def write_results(
     weights, history = weights_sha256(MODEL), checkpoints.history
     facts = speed(trainer, uptime)
     write_json(TRAIN_SPEED, facts | {"weights_sha256": weights})
-    remember_speed(facts)
     useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
     if count := int(facts["interruptions"]):
         print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)
@@ -98,6 +97,7 @@ def write_results(
         spikes=history.spikes_until(progress.step),
         checkpoints=history.contents,
     ).write()
+    remember_speed(facts)
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class MeasuredSpeed(BaseModel):
     processes: int
     precision: str
     flops_per_token: Annotated[float, Field(gt=0)]
-    """Of the model, which it stands for here."""
+    """Of the model, which it identifies."""
     tokens_per_second: Annotated[float, Field(gt=0)]
 
     def is_like(self, other: "MeasuredSpeed") -> bool:
@@ -98,4 +98,5 @@ def remember_speed(facts: Mapping[str, Any]) -> None:
         return
     new = MeasuredSpeed.model_validate(facts)
     kept = [new, *(known for known in measured_speeds() if not known.is_like(new))]
-    atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))
+    with suppress(OSError):  # a full disk costs the next forecast, not the run
+        atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import torch
 
+from stages.runtime.workers import cpu_facts
 from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision
 
@@ -101,10 +101,7 @@ def device_name(device: torch.device) -> str:
     """The name of a GPU, or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return next(cpu_facts("model name"), platform.machine())
 
 
 def peak_flops(device: torch.device, precision: Precision) -> float | None:

@@ -12,7 +12,7 @@ import yaml
 
 from flows.cli import app
 from flows.experiments.cells import Cell
-from flows.experiments.results import compare, compute, find_table
+from flows.experiments.results import compare, compute, exponents, find_table
 from flows.experiments.runs import append_run
 from flows.experiments.statistics import PowerLaw
 from stages.runtime.entry import UserError
@@ -193,6 +193,8 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
     assert verdict(alone, replace(alone, b=9.0)) == "different"
     assert verdict(None, stored) == "new"
     assert verdict(stored, None) == "gone"
+    assert [entry for _, _, entry in exponents(results, {"loss"}).each()] == []
+    assert len(list(exponents(results, {"law", "other"}).each())) == 1
 
 
 @pytest.mark.parametrize(

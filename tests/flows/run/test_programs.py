@@ -8,7 +8,7 @@ import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.policy import Policy, Program
-from flows.run.programs import forecasts, running_sidecar
+from flows.run.programs import forecasts, preflight, running_sidecar
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import processes_in, run, toy
 
@@ -112,6 +112,16 @@ def test_a_preflight_does_not_run_without_its_condition_or_where_nothing_runs_be
     (folder / "train.txt").unlink()
     subprocess.run(["sed", "-i", "s/sleep 1/sleep 0/", "dvc.yaml"], cwd=folder, check=True)
     assert "dvc.yaml: publish.meta.flow.preflight: `no-such-program`" in run(folder).stderr
+
+
+def test_a_preflight_is_not_asked_for_a_stage_that_is_only_restored() -> None:
+    policy = Policy(preflight=Program(command="sh -c 'echo error: no room; exit 2'"))
+    before = PlannedStage("tokenize", "run", (), (), Policy())
+    restored, run = (PlannedStage("train", state, (), ("tokenize",), policy) for state in ("restore", "run"))
+
+    assert preflight(Plan((before, restored)), set(), str) == []
+    with pytest.raises(UserError, match="no room; nothing was started"):
+        preflight(Plan((before, run)), set(), str)
 
 
 def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:

@@ -52,11 +52,15 @@ def test_what_a_kill_left_of_it_is_mended_and_its_checkpoints_stay(project: Path
     (folder / ".parrotflow/checkpoints").mkdir()
     (folder / "params.yaml").write_text("")
     (clone.CLONES / ".0123abcd.partial").mkdir()
+    (folder / "cell.json").write_text("{}")
+    made()
+    assert (folder / "cell.json").exists()
     (project / "train.py").write_text("print('new')\n")
     commit(project)
 
     assert made() == folder
 
+    assert not (folder / "cell.json").exists(), "times of other code would be added to those of this"
     assert (folder / "train.py").read_text() == "print('new')\n"
     assert (folder / ".parrotflow/checkpoints").is_dir()
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["width"] == 7

@@ -104,7 +104,7 @@ def test_a_model_that_is_too_large_for_the_machine_is_refused_by_its_numbers(
     # No smaller step helps: what is kept between steps is too much.
     assert message.endswith(
         "and can have 25 GB; shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2) or choose a smaller model "
-        "(PARROTFLOW_MEMORY_CHECK=off starts it nevertheless)"
+        "(PARROTFLOW_MEMORY_CHECK=off turns the check off)"
     )
 
 
@@ -164,7 +164,7 @@ def test_of_data_that_is_still_to_be_made_nothing_is_known(
     else:
         (small / "data/tokens/train/manifest.json").unlink()
 
-    assert mixture_said(small, 5000) == ["mixture: not known before `tokenize` has run"]
+    assert mixture_said(small, 5000) == ["mixture: not known before the tokens are made"]
 
 
 def test_the_pipeline_asks_before_other_stages_run_and_where_it_says_what_would_run() -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -85,3 +86,15 @@ def test_the_image_takes_files_by_name_and_all_that_a_run_reads() -> None:
     deps = {dep for stage in dvc for dep in stage["deps"]}
     read = {dep for dep in deps if not dep.startswith(("data/", "reports/", "model", "code/"))} - outs - {"corpus"}
     assert {dep.split("/")[0] for dep in read} <= taken
+
+
+def test_prefect_takes_the_notification_once_it_has_a_block() -> None:
+    from prefect.events.schemas.automations import AutomationCore
+
+    text, block = (DEPLOY / "notifications.yaml").read_text(encoding="utf-8"), uuid4()
+    automation = AutomationCore.model_validate(yaml.safe_load(text.replace("YOUR-BLOCK", str(block))))
+
+    (action,) = automation.actions
+    assert action.model_dump()["block_document_id"] == block
+    states = {name.rpartition(".")[2] for name in automation.trigger.model_dump()["expect"]}
+    assert states == {"Failed", "Crashed", "Refused", "Paused"}

@@ -69,7 +69,7 @@ def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[
     peers = list(dict.fromkeys(figure.peer_name for figure in figures if figure.peer is not None))
     rows = [["figure", "ours", *peers]]
     for name, measured in by(figures, lambda figure: figure.figure).items():
-        of_peers = {figure.peer_name: beside(figure) for figure in measured}
+        of_peers = {figure.peer_name: peer_and_ratio(figure) for figure in measured}
         rows.append([name, ours(measured[0]), *(of_peers.get(peer, "") for peer in peers)])
     if len(peers) > max(len(rows) - 1, MOST_COLUMNS):
         rows = [list(column) for column in zip(*rows, strict=True)]
@@ -83,10 +83,10 @@ def table(figures: list[Measurement], everywhere: Collection[str] = ()) -> list[
 def ours(figure: Measurement) -> str:
     """Our value, and that it is unsure."""
     unsure = f" (unsure: {figure.spread:.0%})" if figure.spread > MOST_SPREAD else ""
-    return f"{in_digits(figure.ours)} {figure.unit}{unsure}"
+    return f"{in_digits(figure.ours)} {figure.unit}".rstrip() + unsure
 
 
-def beside(figure: Measurement) -> str:
+def peer_and_ratio(figure: Measurement) -> str:
     """The peer's value and the ratio, in the row of ours."""
     if figure.peer is None or figure.ratio is None:
         return ""
@@ -96,13 +96,13 @@ def beside(figure: Measurement) -> str:
 
 def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) -> str:
     """A line on the figures of one machine: which it is, how many runs, their spread, and the versions."""
-    place = ", ".join(part for part in machine.split(", ") if part not in everywhere) or "the same machine"
+    where = ", ".join(part for part in machine.split(", ") if part not in everywhere) or "the same machine"
     runs, spread = [figure.runs for figure in figures], max(figure.spread for figure in figures)
     counts = dict.fromkeys((min(runs), max(runs)))
     of_runs = f"{' to '.join(map(str, counts))} runs" + (f", spread at most {spread:.0%}" if spread else "")
     versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
     of_libraries = ", ".join(version for version in versions if version not in everywhere)
-    parts = [place, of_runs if max(runs) > 1 else "", of_libraries]
+    parts = [where, of_runs if max(runs) > 1 else "", of_libraries]
     return f"On {'; '.join(filter(None, parts))}."
 
 

@@ -8,7 +8,8 @@ all processes, start-up included. With the default of 100 MB that is a sixth of 
 
 The rules that are the same on both sides are on, and the documents that they keep are compared: the share of words with
 a letter, repeated paragraphs, repeated n-grams of five to ten words, `lorem ipsum`. Near-duplicates are not: datatrove
-drops whatever shares one of 14 bands of 8 hashes of 5-grams; parrotflow compares the words of candidates exactly.
+drops each document that shares one of 14 bands of 8 hashes of 5-grams; parrotflow compares the words of candidates
+exactly.
 """
 
 import argparse

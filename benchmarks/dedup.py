@@ -162,9 +162,9 @@ def all_pairs(documents: list[Document]) -> Pairs:
     words = [our_words(document.text) for document in documents]
     order = sorted((n for n in range(len(words)) if len(words[n]) >= PARAMS.minimum_words), key=lambda n: len(words[n]))
     found: Pairs = set()
-    for place, first in enumerate(order):
+    for rank, first in enumerate(order):
         largest = len(words[first]) / PARAMS.similarity
-        for second in order[place + 1 :]:
+        for second in order[rank + 1 :]:
             if len(words[second]) > largest:
                 break
             if similar(words[first], words[second]):

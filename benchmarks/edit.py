@@ -1,17 +1,17 @@
 """One document edited in a large corpus: what the data stages cost again, compared with a run from nothing.
 
-    python -m benchmarks.edit [--quick] [--megabytes 300] [--runs 1]
+    python -m benchmarks.edit [--quick] [--megabytes 300] [--runs 3]
 
 Each stage runs as its own process, as DVC runs it, after its outs were removed, as DVC removes them. Figures are the
 CPU seconds of a stage and its workers, start-up and imports included: other work on the machine hardly changes them.
 
-The tokenizer is made in three ways, and the bytes after the last edit are compared with those from nothing for each:
+The tokenizer is made in three ways, each compared with itself from nothing, seconds and bytes:
 
 - `trained` on the whole corpus: an edit counts its shards and merges again. Nearly every edit changes a merge, and then
   the corpus is encoded anew.
 - `of a sample`: trained on the first tenth of the corpus (`training_bytes`). The edited document is outside of it, as
   nine of ten are, so the tokenizer stays, and the documents' shards are encoded.
-- `existing`: given as a folder, here the one that was trained before the edit.
+- `existing`: given as a folder, here the one that was trained before the edit. Neither side trains one.
 """
 
 import argparse
@@ -22,6 +22,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,6 @@ from benchmarks.measurements import Measurement, compare, record
 from stages.formats.documents import document_id
 from stages.runtime.cache import CACHE
 from stages.runtime.hashes import file_sha256
-from stages.tokenizer.bpe import WORDS
 
 ROOT = Path(__file__).parents[1]
 STAGES = {
@@ -61,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--megabytes", type=int, default=300, help="of text")
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     quick = arguments.quick
     with tempfile.TemporaryDirectory() as folder:
@@ -75,9 +76,9 @@ def write_project(project: Path, limit: int) -> tuple[float, int]:
     """A project with its corpus as files; megabytes and number of documents."""
     size, count = 0, 0
     for document in python_documents(limit):
-        place = project / "corpus" / document.path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(document.text, encoding="utf-8", newline="")
+        path = project / "corpus" / document.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(document.text, encoding="utf-8", newline="")
         size += document.size
         count += 1
     write_settings(project)
@@ -117,16 +118,11 @@ def measure(project: Path, size: float, count: int, runs: int) -> list[Measureme
     if run_stages(project, ways)[1] != incremental:
         raise SystemExit("an edit and a run from nothing give different bytes")
     what = f"one document edited in {count:,}, {size:.0f} MB: CPU time"
-    figures = [figure(f"{stage}: {what}", again, full, [stage], [stage]) for stage in DOCUMENTS]
+    figures = [figure(f"{stage}: {what}", again, full, [stage]) for stage in DOCUMENTS]
     for way in (TRAINED, SAMPLE, EXISTING):
-        # An existing tokenizer spares training one.
-        base = SAMPLE if way == SAMPLE else TRAINED
-        ours, theirs = ([f"{stage}, {name}" for stage in TOKENS] for name in (way, base))
-        for own, other in zip(ours, theirs, strict=True):
-            figures.append(figure(f"{own}: {what}", again, full, [own], [other]))
-        figures.append(
-            figure(f"together, tokenizer {way}: {what}", again, full, [*DOCUMENTS, *ours], [*DOCUMENTS, *theirs])
-        )
+        own = [f"{stage}, {way}" for stage in TOKENS]
+        figures += [figure(f"{stage}: {what}", again, full, [stage]) for stage in own]
+        figures.append(figure(f"together, tokenizer {way}: {what}", again, full, [*DOCUMENTS, *own]))
     return figures
 
 
@@ -136,12 +132,13 @@ def is_outside(path: Path, edits: list[str]) -> bool:
     return 5_000 < len(texts[0]) < 20_000 and all(document_id(text) >= OUTSIDE for text in texts)
 
 
-def figure(name: str, again: list[Seconds], full: list[Seconds], ours: list[str], theirs: list[str]) -> Measurement:
-    """Some stages after the edit compared with some from nothing."""
+def figure(name: str, again: list[Seconds], full: list[Seconds], stages: list[str]) -> Measurement:
+    """Some stages after the edit compared with the same from nothing."""
+    after, before = ([sum(seconds[stage] for stage in stages) for seconds in runs] for runs in (again, full))
     return compare(
         name,
-        [sum(seconds[stage] for stage in ours) for seconds in again],
-        [sum(seconds[stage] for stage in theirs) for seconds in full],
+        after,
+        before,
         peer_name="from nothing",
         unit="s",
         higher_is_better=False,
@@ -158,15 +155,23 @@ def run_stages(project: Path, ways: dict[str, dict[str, Any]]) -> tuple[Seconds,
     for way, changes in ways.items():
         section = {"tokenizer": params["tokenizer"] | changes}
         (project / "params.yaml").write_text(yaml.safe_dump(params | section), encoding="utf-8")
-        seconds |= {f"{stage}, {way}": run_stage(project, stage) for stage in TOKENS}
+        # What one way has counted and encoded is no part of the next one's cost from nothing.
+        with set_aside(project / CACHE) if is_new else nullcontext():
+            seconds |= {f"{stage}, {way}": run_stage(project, stage) for stage in TOKENS}
         sums |= {f"{way} {file}": sha256 for file, sha256 in hashes(project).items()}
-        if way == SAMPLE and is_new:
-            # What one way has counted is no part of the next one's cost from nothing.
-            shutil.rmtree(project / CACHE / WORDS)
         if way == TRAINED and not (project / FOLDER).exists():
             shutil.copytree(project / "data/tokenizer", project / FOLDER)
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     return seconds, sums
+
+
+@contextmanager
+def set_aside(folder: Path) -> Iterator[None]:
+    """Without a folder; what appears under its name meanwhile is in it afterwards too."""
+    aside = folder.rename(folder.with_name(f"{folder.name}.aside"))
+    yield
+    shutil.copytree(aside, folder, copy_function=os.replace, dirs_exist_ok=True)
+    shutil.rmtree(aside)
 
 
 def run_stage(project: Path, stage: str) -> float:

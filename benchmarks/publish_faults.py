@@ -313,8 +313,9 @@ def wrong_repetition(scene: Scene) -> str:
 
 
 def summary(outcomes: list[Outcome]) -> list[Measurement]:
-    """A figure for each path."""
-    return [figure(path, [one for one in outcomes if one.trial.path == path]) for path in PATHS]
+    """A figure for each path that has trials: those of Xet come first, so a few trials have no others."""
+    of_paths = {path: [one for one in outcomes if one.trial.path == path] for path in PATHS}
+    return [figure(path, trials) for path, trials in of_paths.items() if trials]
 
 
 def figure(path: str, outcomes: list[Outcome]) -> Measurement:

@@ -126,7 +126,7 @@ def require_shared_once(said: str, cells: int) -> None:
 
 
 def speed(timings: dict[int, list[float]], seconds: float) -> Measurement:
-    """Two slots beside one."""
+    """Two slots compared with one."""
     return compare(
         f"sweep of 12 cells on 2 slots, each sleeping {seconds:g} s, with one shared stage",
         timings[2],

@@ -32,7 +32,6 @@ from flows.dvc_repo.cache import push_results
 from flows.dvc_repo.reach import experiment_ref
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
-from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import RECORD, Batch
 from flows.pipeline import chain
 from flows.run.outcome import StoppedError
@@ -50,10 +49,11 @@ def sweep_cell(
     commit: str,
     cell: Json[Cell],
     targets: list[str],
+    reports: list[str],
     shared: bool = False,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
 ) -> State[Any]:
-    """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
+    """Bring `targets` of a cell up to date at `commit`, and send off what came of it, the `reports` among it.
 
     With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed where a stage
     did for good, which is recorded, and as crashed where the same may succeed later or once the set-up is mended.
@@ -71,7 +71,7 @@ def sweep_cell(
                 shown = without_credentials(source)
                 raise UserError(f"{shown}: this commit names no default DVC remote, by which results are shared")
             with tempfile.TemporaryDirectory() as record:
-                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, [CELL_REPORT], (), Path(record) / RECORD)
+                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, reports, (), Path(record) / RECORD)
                 (run,) = run_cells(alone, carry_out=chain, on_worker=True, wait=True)
             if run.state != "finished":
                 return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)

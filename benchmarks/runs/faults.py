@@ -176,10 +176,10 @@ def small_disk(folder: Path) -> Iterator[Callable[[int | None], None]]:
 
 def can_mount(folder: Path) -> bool:
     """Whether this process may mount a file system."""
-    place = folder / "mounted"
-    place.mkdir(parents=True, exist_ok=True)
-    tried = subprocess.run(["mount", "-t", "tmpfs", "campaign", str(place)], capture_output=True, check=False)
-    return tried.returncode == 0 and subprocess.run(["umount", str(place)], check=False).returncode == 0
+    mount = folder / "mounted"
+    mount.mkdir(parents=True, exist_ok=True)
+    tried = subprocess.run(["mount", "-t", "tmpfs", "campaign", str(mount)], capture_output=True, check=False)
+    return tried.returncode == 0 and subprocess.run(["umount", str(mount)], check=False).returncode == 0
 
 
 def clock(trial: Trial) -> None:
@@ -286,9 +286,9 @@ HUB_FAULTS = ("500", "503", "429", "409", "401", "lost", "cut", "portal")
 
 def hub(trial: Trial) -> None:
     """The Hub answers with errors, loses answers, breaks off, or another commits first, while a model is published."""
-    place = trial.folder.with_suffix(".hub")
-    remove(place)
-    with Hub(place) as server:
+    folder = trial.folder.with_suffix(".hub")
+    remove(folder)
+    with Hub(folder) as server:
         trial.lasting |= hub_variables(server) | {"HF_HUB_DISABLE_XET": trial.chance.choice(["1", ""])}
         for _ in range(trial.chance.choice([1, 1, 2, 4])):
             fault = Fault(
@@ -303,7 +303,7 @@ def hub(trial: Trial) -> None:
         server.faults.clear()
         trial.finish()
         require_published(trial, server)
-    remove(place)
+    remove(folder)
 
 
 def require_published(trial: Trial, server: Hub) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,11 +126,15 @@ class Job:
 
 
 def jobs_of(
-    contents: Mapping[str, Mapping[str, str]], cell_names: Mapping[str, str], targets: Sequence[str], commit: str
+    contents: Mapping[str, Mapping[str, str]],
+    cell_names: Mapping[str, str],
+    targets: Sequence[str],
+    commit: str,
+    reports: Iterable[str] = (),
 ) -> list[Job]:
     """The jobs of cells, whose stages are given with hashes of what they compute; each stands after those it waits for.
 
-    A cell's own job has its name in the key, since the DVC experiment that comes of it is named so.
+    A cell's own job has in its key its name and the wanted reports: the DVC experiment that comes of it has both.
 
     Stages that the same cells share are one job. What a stage needs, all cells that share it share too; so a job waits
     for those that more cells share.
@@ -152,7 +156,7 @@ def jobs_of(
         jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
     for cell in contents:
         before = tuple(job.key for job in jobs if job.shared and cell in job.cells)
-        jobs.append(Job(_key(commit, [cell_names[cell], *targets]), (cell,), tuple(targets), before))
+        jobs.append(Job(_key(commit, [cell_names[cell], *targets, *sorted(reports)]), (cell,), tuple(targets), before))
     return jobs
 
 

@@ -73,7 +73,8 @@ def run_cells_on_pool(
         known, to_run = known_and_to_run(batch)
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
-            jobs = jobs_of(contents_of(to_run, head, batch.targets), names, batch.targets, head)
+            contents = contents_of(to_run, head, batch.targets)
+            jobs = jobs_of(contents, names, batch.targets, head, batch.reports)
             last = last_runs(batch.record)
             again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
             live = Live(batch.title, to_run, (), len(known))
@@ -202,6 +203,7 @@ class OnPool:
             # As a text: a server may give the keys of an object back in another order, and overrides have one.
             "cell": json.dumps(asdict(replace(cell, id=job.folder))),
             "targets": list(job.targets),
+            "reports": sorted(self.batch.reports),
             "shared": job.shared,
         }
         name = f"{', '.join(job.targets)} of {len(job.cells)} cells" if job.shared else cell.name

@@ -33,7 +33,7 @@ Drop: TypeAlias = "tuple[str, pd.Series | list[bool]]"
 """A verdict, and for each document whether it is dropped with it."""
 
 RARE_LINE_ENDS = "\v\f\r\x1c\x1d\x1e"
-"""Characters in ASCII, beside the newline, that end a line for `str.splitlines`."""
+"""Characters in ASCII, besides the newline, that end a line for `str.splitlines`."""
 
 
 class DocumentText:

@@ -124,7 +124,7 @@ DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
     "x-gzip": _inflated,
     "deflate": _inflated,
 }
-"""Each gives at most so many bytes."""
+"""The most bytes that each gives."""
 
 
 class _Watched:

@@ -97,7 +97,7 @@ DECIMALS = 3
 def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     """The natural logarithm of each row's token's probability, rounded; logits (rows, vocabulary).
 
-    Under the model itself, whatever it was drawn with: temperature 1, and all tokens.
+    Under the model itself, at temperature 1 and over all tokens, also where it was drawn otherwise.
     """
     drawn = torch.tensor(tokens, device=logits.device)[:, None]
     own = torch.log_softmax(logits.float(), dim=-1).gather(1, drawn)[:, 0]

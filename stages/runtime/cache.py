@@ -175,7 +175,7 @@ def _sums(entry: Path) -> dict[str, str]:
 
 
 def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
-    # Two workers may compute the same entry at once; each has a place of its own, and the same bytes. Its lock, held
+    # Two workers may compute the same entry at once; each has a folder of its own, and the same bytes. Its lock, held
     # until it has the entry's name, tells it from what a kill has left. `drop_unused` may hold it for an instant.
     own = entry.with_name(f".{entry.name}.{os.getpid()}.partial")
     for left in entries_named(entry.parent, f".{entry.name}.", ".partial"):
@@ -195,7 +195,7 @@ def _fill(entry: Path, compute: Callable[[Path], None]) -> None:
 class ResultLog:
     """Results by name, as JSON, all of one key; several processes may append to it at once.
 
-    `key` says all that a result depends on beside its name, the code that computes it included.
+    `key` says all that a result depends on besides its name, the code that computes it included.
     """
 
     def __init__(self, kind: str, key: str) -> None:

@@ -93,7 +93,7 @@ def _save_as_transformers_does(existing: Path, folder: Path) -> None:
 
 
 def _require_same_parts(existing: Path, saved: Path, class_name: str) -> None:
-    """Some classes of transformers build their own normalizer and pre-tokenizer, whatever tokenizer.json says."""
+    """Some classes of transformers build their own normalizer and pre-tokenizer and ignore those in tokenizer.json."""
     if existing.is_file():
         before, after = read_json(existing), read_json(saved)
         for part in ("normalizer", "pre_tokenizer"):

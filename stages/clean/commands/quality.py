@@ -20,7 +20,7 @@ COMMAND = "data quality"
 """Under `parrotflow`."""
 
 HELD_OUT = 5
-"""One of so many documents."""
+"""One document in this many."""
 
 FEWEST = 10
 """Documents of each kind from which something can be learnt."""

@@ -24,7 +24,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet",),
     "archives": (".zip", ".tgz", ".tbz2", ".txz", *(f".tar{end}" for end in MAYBE_COMPRESSED)),
 }
-"""Kind -> how the names of its files end, whatever the case; all other files are text."""
+"""Kind -> how the names of its files end, in upper or lower case; all other files are text."""
 
 ROWS: dict[str, type[Jsonl] | type[Csv] | type[Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 

@@ -126,7 +126,7 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
     with fresh_cache() if local else nullcontext():
         try:
             tasks = manager.load([name])
-        except Exception as error:  # whatever a task's file, its functions and its data lead to
+        except Exception as error:  # a task's file, its functions and its data may raise any
             raise load_error(name, error) from None
         for task in tasks["tasks"].values():
             require_no_code(task.task_name, {"unsafe_code": getattr(task, "UNSAFE_CODE", False)})  # of its class

@@ -118,7 +118,7 @@ def known_data_sets(read: Callable[[Path], Any]) -> Iterator[DataSet]:
 def is_taken(measured: Measurements, known: Iterable[DataSet]) -> bool:
     """Whether a report calls its data set as one of the pipeline's own evaluations does: it could forge its numbers.
 
-    By the type alone: results of one type are shown under one name, whatever the report's title is.
+    By the type alone: results of one type are shown under one name, not the report's title.
     """
     return measured.data_set in {each.type for each in known}
 

@@ -29,7 +29,7 @@ def draw_curves(target: "Path | BinaryIO", folder: Path = CURVES, before: Path |
     from matplotlib.figure import Figure
 
     with mpl.rc_context():
-        mpl.rcdefaults()  # whatever this machine's matplotlibrc says; the font comes with matplotlib
+        mpl.rcdefaults()  # not this machine's matplotlibrc; the font comes with matplotlib
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         panels = [("loss", "nats per token", losses), *([("learning rate", "", rates)] if rates else [])]

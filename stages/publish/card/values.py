@@ -106,7 +106,7 @@ def shown(value: Any) -> str:
 
 
 def between(interval: Interval | None, count: int, digits: str = "g") -> str:
-    """A bootstrap interval over so many documents or problems in words; empty where there is none."""
+    """A bootstrap interval over a number of documents or problems, in words; empty where there is none."""
     if interval is None:
         return ""
     if count < FEWEST:

@@ -1,4 +1,4 @@
-"""Pushes exported steps while training runs: `python -m stages.publish.hub.push_steps`, beside the stage `train`.
+"""Pushes exported steps while training runs: `python -m stages.publish.hub.push_steps`, next to the stage `train`.
 
 It reads what training has written and nothing else: training does not wait for it and does not know of it. It may be
 killed at any instant: `publish` finds the commits that are made, and makes the others.

@@ -144,8 +144,8 @@ class Repository:
     ) -> list[CommitOperationAdd | CommitOperationCopy]:
         """What puts files of a commit, of which `tree` are all, on another branch. Large files are copied on the Hub.
 
-        The client would download the small ones and send back whatever it got, be it the login page of a network. So
-        they come from `local` where it has them, else from the Hub, and are compared with the commit.
+        The client would download the small ones and send back what it got, even the login page of a network. So they
+        come from `local` where it has them, else from the Hub, and are compared with the commit.
         """
         return [
             CommitOperationCopy(path, path, src_revision=commit)

@@ -117,7 +117,7 @@ def run_git(*arguments: str) -> str | None:
 def git_output(*arguments: str) -> bytes | None:
     """What git prints; None if it fails or is not installed."""
     try:
-        # Without optional locks: looking at the project writes nothing, and disturbs no git command beside it.
+        # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
         return subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -67,7 +67,7 @@ def balanced(share: int, fitting: int) -> int:
 
 
 class Trials(Protocol):
-    """Forward and backward passes of so many sequences, and the memory around them."""
+    """Forward and backward passes of a number of sequences, and the memory around them."""
 
     def peak(self, sequences: int) -> int | None:
         """The most bytes that a pass takes besides weights and gradients; None where it does not fit."""

@@ -31,7 +31,7 @@ SURE = 0.9
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of a whole run, whatever of it is done already."""
+    """Of a whole run, the part that is done already included."""
 
     params: TrainParams
     """With the precision that the hardware means."""

@@ -1,7 +1,7 @@
 """The memory of a training step in one process, by part: the step itself, run on tensors without values.
 
 Two steps of the run's own model, loss and optimizers on torch's fake tensors, which allocate nothing. So the forecast
-follows whatever the architecture saves for its backward pass, and the loss and the optimizers of this package. It is of
+follows what the architecture saves for its backward pass, and the loss and the optimizers of this package. It is of
 a step that is not compiled. What it does not see: what kernels need inside themselves, the interpreter and its
 libraries, and that an allocator's free pieces may not fit together.
 """

@@ -84,7 +84,7 @@ def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrained
 
 
 def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
-    """The model that training builds, whatever its size. Raises UserError as training would."""
+    """The model that training builds, of any size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
     if params.start_from is not None:
         config = source_config(params.start_from)
@@ -131,7 +131,7 @@ def made_trainable(model: PreTrainedModel, params: TrainParams) -> PreTrainedMod
 
 
 def _resize(model: PreTrainedModel, rows: int) -> None:
-    """Give the embedding and the output head so many rows. Raises UserError where transformers cannot (xlstm)."""
+    """Give the embedding and the output head `rows` rows. Raises UserError where transformers cannot (xlstm)."""
     try:
         model.resize_token_embeddings(rows, mean_resizing=False)
     except AttributeError as error:

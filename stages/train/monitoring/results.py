@@ -34,7 +34,7 @@ METRICS = Path("reports/train.json")
 class TrainingReport(BaseModel):
     """What was computed: the same on every machine up to rounding, the same bytes on the same machine.
 
-    All of it is of the whole run, whatever it was interrupted by and by however many processes it was computed.
+    All of it is of the whole run, across interruptions and over all processes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -26,7 +26,7 @@ GPU_PEAK_FLOPS: dict[str, dict[str, float]] = {
     "V100": {"fp32": 15.7e12},
 }
 """Dense peaks by the vendors' data sheets, floating-point operations per second: bf16 with sums in fp32 on the matrix
-units, fp32 beside them (TF32 is not used). The first name that a GPU's own holds counts."""
+units, fp32 next to them (TF32 is not used). The first name that a GPU's own holds counts."""
 
 
 @dataclass

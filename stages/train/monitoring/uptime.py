@@ -3,8 +3,8 @@
 Useful are the seconds of training steps and evaluations whose result a checkpoint or the final model holds (Kokolis et
 al. 2024, "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"). Lost are starts of
 the trainer, steps that were computed again, waits for checkpoints, and the time between two sessions. The time before
-the first start, such as in a queue, is not known here. The times of starts are in each checkpoint, and in a file beside
-them, which also knows the sessions that died before they had saved anything.
+the first start, such as in a queue, is not known here. The times of starts are in each checkpoint, and in a file next
+to them, which also knows the sessions that died before they had saved anything.
 """
 
 import time

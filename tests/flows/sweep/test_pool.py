@@ -122,6 +122,8 @@ def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_comp
         [sys.executable, "-m", "dvc", "exp", "list", "--name-only"], cwd=project, text=True
     )
     assert set(listed.split()) == {run.experiment for run in here.values()}
+    for run in here.values():
+        assert "cell.json" not in git(project, "ls-tree", "--name-only", run.commit).split(), "nobody asked for times"
     assert git(project, "status", "--porcelain") == "?? experiments/toy/\n"
 
 
@@ -232,7 +234,7 @@ def on_pool(flow_runs: FlowRuns) -> OnPool:
     return OnPool(flow_runs, head, read_params_file(), cells, jobs, (), batch, live)
 
 
-def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_also_from_a_server_that_sorts_keys(
+def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_and_the_reports_that_are_wanted(
     known: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
@@ -243,7 +245,10 @@ def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_also_from_a
         stopped.run()
 
     (sent,) = (run["parameters"] for run in flow_runs(known, "sorting"))
-    cell = sweep_cell.validate_parameters(json.loads(json.dumps(sent, sort_keys=True)))["cell"]
+    # A server may sort the keys of objects.
+    received = sweep_cell.validate_parameters(json.loads(json.dumps(sent, sort_keys=True)))
+    assert received["reports"] == ["scores.json"]
+    cell = received["cell"]
     assert cell == CELL
     assert [list(cell.overrides), list(cell.overrides["model.width"])] == [["model.width", "model.name"], ["b", "a"]]
 

@@ -1,8 +1,8 @@
 """The server in the sandbox: forks a process for each program, so that none waits for Python and its imports to start.
 
 A program is the one that its benchmark defines, candidate and tests in one. It has passed if all of it has run, which a
-nonce tells: the process that runs it writes the nonce after the program's last line, so an end before that line, by
-whatever means, is no pass.
+nonce tells: the process that runs it writes the nonce after the program's last line, so an end before that line
+is never a pass.
 
 Programs with their limits, and their results, are lines of JSON over the socket on standard input. This process runs
 nothing of a candidate. What one could leave behind for the next goes with the namespaces that are made for each: its

@@ -58,7 +58,16 @@ LINE_BEGINS = re.compile(r"[\s#*\"'`/;%!.(\[-]*")
 HEADING_FOLLOWS = re.compile(r"\.?[ \t]+(?:[A-Z][a-z]|(?:a|an|if|no|the|when)\b)|[ \t]+\(\d{4}-")
 """A sentence or a title, or the date of a release."""
 
-LARGEST_IN_HEADING = 60
+LARGEST_IN_HEADING, LARGEST_OCTET = 60, 255
+
+RESOLVERS = ("8.8.8.8", "8.8.4.4", "9.9.9.9")
+"""Addresses that everybody knows, of so small numbers that they could be sections, which have none so deep."""
+
+LINES_OF_LIST, LIST_WITHIN = 4, 300
+"""Lines, and characters, before and after an address in which others of its list are looked for."""
+
+LISTED = re.compile(r"[\s#*\"'`/;%!.(\[-]*(\d{1,3}(?:\.\d{1,3}){3})(?![\w.]*\d)")
+"""A line that begins with four numbers."""
 
 OBJECT_IDENTIFIERS = ("2.5.4.", "2.5.29.", "1.3.6.1", "1.3.14.", "1.3.101.")
 """X.500 attributes, certificate extensions, internet, OIW and Thawte: the identifiers of four numbers that code has."""
@@ -98,4 +107,35 @@ def _is_number(match: re.Match[str]) -> bool:
     if octets[2:] == [0, 0] or match[0].startswith(OBJECT_IDENTIFIERS):
         return True
     begins_line = LINE_BEGINS.fullmatch(before) and HEADING_FOLLOWS.match(text, end)
-    return bool(begins_line) and max(octets) <= LARGEST_IN_HEADING
+    return bool(begins_line) and max(octets) <= LARGEST_IN_HEADING and not _is_listed(match)
+
+
+def _is_listed(match: re.Match[str]) -> bool:
+    """Whether four small numbers at the start of a line, with words after them, are an address all the same.
+
+    They are one of a public resolver, or lines next to theirs begin with numbers that no section and no release has, or
+    these lines follow one that announces addresses: `Name servers:`.
+    """
+    if match[0] in RESOLVERS:
+        return True
+    text, start, end = match.string, match.start(), match.end()
+    above = text[max(start - LIST_WITHIN, 0) : start].split("\n")[:-1]
+    below = text[end : end + LIST_WITHIN].split("\n")[1:]
+    for line in above[: -LINES_OF_LIST - 1 : -1]:
+        if (numbers := LISTED.match(line)) is None:
+            if line.rstrip().endswith(":") and {cue.lastgroup for cue in CUE.finditer(line)} == {"address"}:
+                return True
+            break
+        if _is_no_section(numbers[1]):
+            return True
+    for line in below[:LINES_OF_LIST]:
+        if (numbers := LISTED.match(line)) is None:
+            break
+        if _is_no_section(numbers[1]):
+            return True
+    return False
+
+
+def _is_no_section(numbers: str) -> bool:
+    """Whether four numbers are an address that no section or release has."""
+    return numbers in RESOLVERS or LARGEST_IN_HEADING < int(numbers.partition(".")[0]) <= LARGEST_OCTET

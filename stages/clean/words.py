@@ -23,7 +23,7 @@ import pyarrow as pa
 import regex
 from rensa import RMinHash
 
-from stages.clean.vectorized.code_points import Table, beyond_ascii, is_composed, table
+from stages.clean.vectorized.code_points import CharacterTable, beyond_ascii, is_composed
 from stages.clean.vectorized.fxhash import PADDING, fxhash
 from stages.clean.vectorized.word_spans import NO_WORD, PAIRED, RUN, word_spans
 from stages.formats.documents import read_shard
@@ -99,8 +99,8 @@ def _composed(document: bytes) -> bytes:
 
 
 @cache
-def _kinds() -> Table:
-    return table(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
+def _kinds() -> CharacterTable:
+    return CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
 
 
 def _distinct(hashes: WordHashes) -> WordHashes:

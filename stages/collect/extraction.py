@@ -5,6 +5,7 @@ main part against 95 %; 78 % of the extracted words are of the main part against
 to install, trafilatura about ten.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -21,6 +22,24 @@ HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 RECORD_END = b"\r\n\r\n"
 """What follows each record (ISO 28500, WARC 1.1, 4)."""
+
+VERSION = re.compile(rb"WARC/(?:1\.[01]|0\.\d{1,2})[ \t]*\r?\n")
+"""The line that begins a record, of the versions that fastwarc reads."""
+
+VERSION_CUT_OFF = re.compile(rb"W(?:A(?:R(?:C(?:/(?:1(?:\.[01]?)?)?)?)?)?)?\r?\Z")
+
+HEADER_ENDS = re.compile(rb"\n(?:\r?\n|(?=WARC/))")
+"""An empty line; a header with the beginning of another one has lost its end."""
+
+CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d{1,18})[ \t]*\r?\n")
+
+EMPTY_LINES = re.compile(rb"\s*")
+
+LARGEST_HEADER_BYTES, BLOCK_BYTES = 2**15, 2**16
+
+DAMAGED = "damaged part of a WARC file"
+
+CUT_OFF = "cut off: the end of its last record is missing"
 
 
 class Page(NamedTuple):
@@ -65,13 +84,14 @@ def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:
 def read_pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
     """The pages of a WARC file, and the texts of a WET file, in their order. The stream is decompressed already.
 
-    A page of more than `limit` bytes is not read. Raises OSError where the file is damaged or cut off.
+    A page of more than `limit` bytes is not read. Damaged parts come last, by the numbers of their first bytes (`#123`)
+    in place of an address. Raises OSError where the file is cut off, or has no record.
     """
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-    watched = _Watched(stream)
+    records = _Records(stream, limit)
     wanted = WarcRecordType.response | WarcRecordType.conversion
-    for record in ArchiveIterator(cast("BinaryIO", watched), record_types=wanted, stream_detect=False):
+    for record in ArchiveIterator(cast("BinaryIO", records), record_types=wanted, stream_detect=False):
         address = (record.headers.get("WARC-Target-URI") or "").strip("<>")
         if record.record_type == WarcRecordType.conversion:
             yield _read(record, Page(address, "", is_html=False), limit)
@@ -81,8 +101,7 @@ def read_pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
             yield Page(address, "no HTML page")
         else:
             yield _read(record, Page(address, "", encoding=record.http_charset), limit)
-    if watched.end not in (b"", RECORD_END):
-        raise OSError("cut off: the end of its last record is missing")
+    yield from (Page(f"#{first}", DAMAGED) for first in records.damaged)
 
 
 def _read(record: Any, page: Page, limit: int) -> Page:
@@ -127,21 +146,108 @@ DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
 """The most bytes that each gives."""
 
 
-class _Watched:
-    """A stream whose last bytes are remembered: fastwarc takes one that is cut off for a shorter one."""
+class _Records:
+    """The records of a WARC file as a stream, without what is between them that is none, and without damaged ones.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    fastwarc refuses a file with anything between its records, and takes one that is cut off for a shorter one. A record
+    is damaged where it does not end after as many bytes as it says: what follows is not known to be a record before the
+    next line that begins one. Of a record of more than `limit` bytes, which is not used, that is not looked at.
+    """
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._stream = stream
-        self._position = 0
-        self.end = b""
+        self._limit = limit
+        self._ahead = bytearray()
+        """What was read and not given."""
+        self._first = 0
+        """Of these bytes, the number in the file."""
+        self._whole = 0
+        """Of these bytes, and of those after them, how many are of records."""
+        self._records = 0
+        self.damaged: list[int] = []
+        """The first byte of each part that was left out."""
 
     def read(self, size: int = -1) -> bytes:
-        """As of the stream."""
-        block = self._stream.read(size)
-        self.end = (self.end + block)[-len(RECORD_END) :]
-        self._position += len(block)
-        return block
+        """Some bytes of the records, at most `size`; none at the end."""
+        if not self._whole:
+            self._find_record()
+        if self._whole and not self._ahead and not self._more():
+            raise OSError(CUT_OFF)
+        return self._taken(min(self._whole, len(self._ahead), size if size >= 0 else BLOCK_BYTES))
 
     def tell(self) -> int:
-        """Bytes read so far."""
-        return self._position
+        """The number of the next byte."""
+        return self._first
+
+    def _find_record(self) -> None:
+        """Come to the next record, or to the end."""
+        damaged = None
+        while self._skip_empty_lines():
+            self._whole = self._length()
+            if self._whole:
+                self._records += 1
+                break
+            damaged = self._first if damaged is None else damaged
+            self._skip_to_version()
+        if damaged is not None:
+            self.damaged.append(damaged)
+        if damaged is not None and not self._records:
+            raise OSError("Invalid WARC header: the file has no record")
+
+    def _length(self) -> int:
+        """Bytes of the record that begins here, with its end; 0 where none does, or a damaged one."""
+        self._fill(LARGEST_HEADER_BYTES)
+        if VERSION_CUT_OFF.match(self._ahead):
+            raise OSError(CUT_OFF)
+        if not VERSION.match(self._ahead):
+            return 0
+        if (end := HEADER_ENDS.search(self._ahead, 0, LARGEST_HEADER_BYTES)) is None:
+            if len(self._ahead) < LARGEST_HEADER_BYTES:
+                raise OSError(CUT_OFF)
+            return 0
+        content = CONTENT_LENGTH.search(self._ahead, 0, end.end())
+        if content is None or end[0] == b"\n":
+            return 0
+        length = end.end() + int(content[1])
+        if int(content[1]) > self._limit + LARGEST_HEADER_BYTES:
+            return length + len(RECORD_END)
+        self._fill(length + len(RECORD_END))
+        if len(self._ahead) < length + len(RECORD_END):
+            raise OSError(CUT_OFF)
+        after = self._ahead[length : length + len(RECORD_END)]
+        if after == RECORD_END:
+            return length + len(RECORD_END)
+        return length if after.startswith((b"\r\n", b"\n", b"WARC")) else 0
+
+    def _skip_empty_lines(self) -> bool:
+        """Whether anything else follows."""
+        while self._ahead or self._more():
+            self._taken(cast("re.Match[bytes]", EMPTY_LINES.match(self._ahead)).end())
+            if self._ahead:
+                return True
+        return False
+
+    def _skip_to_version(self) -> None:
+        """Leave out what is before the next line that may begin a record, at least one byte."""
+        while (found := self._ahead.find(b"\nWARC/")) < 0:
+            self._taken(max(len(self._ahead) - len("\nWARC"), 0))
+            if not self._more():
+                self._taken(len(self._ahead))
+                return
+        self._taken(found + 1)
+
+    def _fill(self, size: int) -> None:
+        while len(self._ahead) < size and self._more():
+            pass
+
+    def _more(self) -> bool:
+        block = self._stream.read(BLOCK_BYTES)
+        self._ahead += block
+        return bool(block)
+
+    def _taken(self, size: int) -> bytes:
+        taken = bytes(self._ahead[:size])
+        del self._ahead[:size]
+        self._first += size
+        self._whole = max(self._whole - size, 0)
+        return taken

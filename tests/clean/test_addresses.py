@@ -125,6 +125,59 @@ net 4.7.2.1 or newer
 """A line each; nothing in it is an address."""
 
 
+LISTS_OF_ADDRESSES = r"""
+8.8.8.8 Google DNS
+8.8.4.4 Google DNS, the second
+# 9.9.9.9 Quad9
+
+93.184.215.14 Example
+5.9.10.11 Hetzner
+
+5.9.10.11 Hetzner
+93.184.215.14 Example
+4.2.2.1 Level 3
+
+Name servers:
+    4.2.2.1 Level 3
+    4.2.2.2 Level 3, the second
+
+IP addresses of the mirrors:
+* 5.9.10.11 Falkenstein
+* 5.9.10.12 Falkenstein, the second
+"""
+"""Blocks; each line that begins with four numbers begins with an address."""
+
+LISTS_OF_NUMBERS = r"""
+4.2.2.1 Resolvers
+4.2.2.2 Name servers
+4.2.2.3 Addresses
+
+The sections about servers:
+4.2.2.1 Resolvers
+4.2.2.2 Name servers
+
+The server has changed. See the sections:
+4.2.2.1 Resolvers
+
+8.1.1.1 Requests
+8.1.1.2 Responses from 93.184.215
+
+1.1.1.1 Purpose
+1.1.1.2 Scope
+
+3.0.1.4 (2021-03-04)
+3.0.1.3 (2021-02-01)
+
+Servers of version 1:
+1.2.3.4 Fixed a crash
+1.2.3.3 Fixed a leak
+
+93.184 Megabytes
+5.9.10.11 Hetzner
+"""
+"""Blocks; no line begins with an address."""
+
+
 def lines(text: str) -> list[str]:
     return text.strip("\n").split("\n")
 
@@ -154,6 +207,22 @@ def test_addresses_are_masked_and_numbers_that_only_look_like_them_stay() -> Non
     assert {line for line, times in wrong.items() if times} == unknowable
     assert found / addresses == 1.0
     assert found / (found + sum(wrong.values())) > 0.93
+
+
+def blocks(text: str) -> list[str]:
+    return text.strip("\n").split("\n\n")
+
+
+@pytest.mark.parametrize("block", blocks(LISTS_OF_ADDRESSES))
+def test_small_numbers_at_the_start_of_a_line_are_an_address_in_a_list_of_addresses(block: str) -> None:
+    listed = [line for line in lines(block) if re.search(r"(\d+\.){3}", line)]
+
+    assert len(masked_in(block)) == len(listed)
+
+
+@pytest.mark.parametrize("block", blocks(LISTS_OF_NUMBERS))
+def test_sections_and_releases_stay_also_next_to_words_about_addresses(block: str) -> None:
+    assert masked_in(block) == []
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Web pages: HTML files and WARC files, with the extractor of the group `web`."""
 
 import gzip
+import random
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,60 @@ def test_a_warc_file_that_is_cut_off_or_none_is_refused_by_its_name(name: str, m
     write_warc(name, [b"hello\n" * 99])
     with pytest.raises(UserError, match=rf"^{name}: cannot be read \(Invalid WARC header"):
         collect(name)
+
+
+PAGES = [record(f"http://a.example/{number}", b"<p>page %d</p>" % number * 3) for number in range(5)]
+
+
+@pytest.mark.parametrize("ending", ["warc", "warc.gz"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"garbage\n",
+        b"\0" * 200_000 + b"\r\n",
+        b"a line\nWARC/1.0 in another one\n\n",
+        b"WARC/1.0\r\nWARC-Type: response\r\n",
+        b"WARC/1.0\r\nWARC-Type: response\r\nContent-Length: many\r\n\r\n<p>no</p>\r\n\r\n",
+        PAGES[0][:-9] + b"\r\n",
+        PAGES[0].replace(b"<p>", b"<p>more: "),
+    ],
+)
+def test_what_is_no_record_is_left_out_and_the_pages_around_it_are_taken(
+    damage: bytes, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = b"".join(PAGES[:2]) + damage
+    content = whole + b"".join(PAGES[2:4]) + b"\r\nnoise\r\n" + PAGES[4]
+    Path(f"a.{ending}").write_bytes(gzip.compress(content) if ending == "warc.gz" else content)
+
+    assert [one.path for one in collect(f"a.{ending}")] == [f"http://a.example/{number}" for number in range(5)]
+    assert left_out() == {"damaged part of a WARC file": 2}
+    assert "left out 2: damaged part of a WARC file" in capsys.readouterr().out.splitlines()
+    noise = content.index(b"noise")
+    rows = {f"mine,a.{ending}#{first},damaged part of a WARC file" for first in (sum(map(len, PAGES[:2])), noise)}
+    assert set(Path("data/left_out.csv").read_text().splitlines()[1:]) == rows
+
+
+def test_damage_to_a_real_file_costs_the_pages_that_it_hits_and_no_other() -> None:
+    """Blocks of a file of 300 pages are overwritten, deleted and doubled."""
+    draw = random.Random(0)
+    pages = [record(f"http://a.example/{number}", b"<p>page %d</p>" % number * 99) for number in range(300)]
+    for what in ("overwritten", "deleted", "doubled"):
+        content = b"".join(pages)
+        hit = set()
+        for place in sorted(draw.sample(range(1000, len(content) - 3000, 3000), 9), reverse=True):
+            block = {"overwritten": draw.randbytes(500), "deleted": b"", "doubled": content[place : place + 500] * 2}
+            content = content[:place] + block[what] + content[place + 500 :]
+            bounds = list(accumulate(map(len, pages), initial=0))
+            hit |= {n for n in range(300) if bounds[n] - 4 < place + 500 and place < bounds[n + 1]}
+        Path("a.warc").write_bytes(content)
+
+        documents = {one.path: one.text for one in collect("a.warc")}
+
+        intact = {f"http://a.example/{n}": page_text(b"<p>page %d</p>" % n * 99, None, True) for n in range(300)}
+        unhit = {address: text for address, text in intact.items() if int(address.rpartition("/")[2]) not in hit}
+        assert unhit.items() <= documents.items()
+        assert len(documents) < 300
+        assert left_out()["damaged part of a WARC file"] > 0
 
 
 def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Properties of characters as tables over all code points: a text is looked up at once, not a character at a time."""
+"""Properties of characters as tables over code points: a text is looked up at once, not a character at a time."""
 
 import re
 import sys
@@ -10,20 +10,23 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-Table = npt.NDArray[np.uint8]
-"""A small number for each code point."""
-
 CodePoints = npt.NDArray[np.uint32]
+
+CharacterNumbers = npt.NDArray[np.uint8]
 
 ASCII = bytes(range(128))
 SURROGATES = slice(0xD800, 0xE000)
 """No characters: UTF-8 does not have them."""
 
+BLOCK = 2**12
+"""Characters that are looked at together when one of them is met first: a text has few scripts, and to look at all of
+Unicode takes a tenth of a second."""
+
 UNEXAMINED = 0x30000
 """Characters from here on are rare, and of unknown combining class here."""
 
-UNSURE = 255
-"""In place of a combining class, which is at most 240."""
+UNSURE, UNKNOWN = 255, 254
+"""In place of a combining class, which is at most 240; and of a number that was not found out yet."""
 
 
 def beyond_ascii(data: bytes) -> CodePoints:
@@ -31,26 +34,45 @@ def beyond_ascii(data: bytes) -> CodePoints:
     return np.frombuffer(data.translate(None, ASCII).decode("utf-8").encode("utf-32-le"), dtype="<u4")
 
 
-def table(pattern: re.Pattern[str] | regex.Pattern[str], number_of: Callable[[str], int] = lambda _: 1) -> Table:
-    """The number of each character that is part of a match of the pattern in all of Unicode; 0 of any other."""
-    code_points = np.arange(sys.maxunicode + 1, dtype="<u4")
-    code_points[SURROGATES] = 0
-    numbers = np.zeros(len(code_points), dtype=np.uint8)
-    for match in pattern.finditer(code_points.tobytes().decode("utf-32-le")):
-        numbers[match.start() : match.end()] = number_of(match[0])
-    return numbers
+class CharacterTable:
+    """A small number for each character that is part of a match of a pattern in a text of all characters, 0 for any
+    other; the pattern matches runs of characters of a kind."""
+
+    def __init__(
+        self, pattern: re.Pattern[str] | regex.Pattern[str], number_of: Callable[[str], int] = lambda _: 1
+    ) -> None:
+        self._pattern = pattern
+        self._number_of = number_of
+        self._numbers = np.full(sys.maxunicode + 1, UNKNOWN, dtype=np.uint8)
+
+    def __getitem__(self, code_points: CodePoints) -> CharacterNumbers:
+        """The number of each."""
+        found: CharacterNumbers = self._numbers[code_points]
+        if (is_unknown := found == UNKNOWN).any():
+            for block in np.unique(code_points[is_unknown] // BLOCK).tolist():
+                self._find_out(block * BLOCK, min((block + 1) * BLOCK, len(self._numbers)))
+            found = self._numbers[code_points]
+        return found
+
+    def _find_out(self, first: int, end: int) -> None:
+        code_points = np.arange(first, end, dtype="<u4")
+        code_points[(code_points >= SURROGATES.start) & (code_points < SURROGATES.stop)] = 0
+        numbers = np.zeros(len(code_points), dtype=np.uint8)
+        for match in self._pattern.finditer(code_points.tobytes().decode("utf-32-le")):
+            numbers[match.start() : match.end()] = self._number_of(match[0])
+        self._numbers[first:end] = numbers
 
 
 @cache
-def alphanumeric() -> Table:
+def alphanumeric() -> CharacterTable:
     """1 for what `str.isalnum` is true of."""
-    return table(re.compile(r"[^\W_]+"))
+    return CharacterTable(re.compile(r"[^\W_]+"))
 
 
 @cache
-def space() -> Table:
+def space() -> CharacterTable:
     """1 for what `str.isspace` is true of."""
-    return table(re.compile(r"\s+"))
+    return CharacterTable(re.compile(r"\s+"))
 
 
 def is_composed(code_points: CodePoints) -> bool:
@@ -64,7 +86,7 @@ def is_composed(code_points: CodePoints) -> bool:
 
 
 @cache
-def _combining_classes() -> Table:
+def _combining_classes() -> CharacterNumbers:
     """The canonical combining class of each character, or UNSURE."""
     classes = np.full(sys.maxunicode + 1, UNSURE, dtype=np.uint8)
     characters = list(map(chr, range(UNEXAMINED)))

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from stages.clean.vectorized.code_points import Table, beyond_ascii
+from stages.clean.vectorized.code_points import CharacterTable, beyond_ascii
 
 Positions = npt.NDArray[np.int64]
 
@@ -11,7 +11,7 @@ NO_WORD, RUN, PAIRED = range(3)
 """What a character is in: no word; a run, which is one word; a run of which each two neighbours are a word."""
 
 
-def word_spans(data: bytes, ascii_kinds: bytes, kinds: Table | None) -> tuple[Positions, Positions]:
+def word_spans(data: bytes, ascii_kinds: bytes, kinds: CharacterTable | None) -> tuple[Positions, Positions]:
     """Where each word begins and ends in UTF-8 text, in the order of their beginnings.
 
     `ascii_kinds` has the kind of each byte, as `bytes.translate` takes it, `kinds` that of each code point; without it

@@ -1,9 +1,9 @@
 """Web pages, one document each: HTML files and WARC files, as crawlers write them."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
-from stages.collect.extraction import page_text, read_pages, required_libraries
+from stages.collect.extraction import DAMAGED, page_text, read_pages, required_libraries
 from stages.collect.located import LocatedFile
 from stages.collect.opening import decompressed
 from stages.collect.source_kinds import TOO_LARGE, FileSource, SourceItem
@@ -35,6 +35,8 @@ class Html(FileSource):
 class Warc(FileSource):
     """WARC files (ISO 28500) of crawls: their HTML pages, and the plain texts of WET files."""
 
+    notable: ClassVar[tuple[str, ...]] = (DAMAGED,)
+
     kind: Literal["warc"]
     main_content: bool
     """As of HTML files. The texts of WET files are taken as they are."""
@@ -45,11 +47,16 @@ class Warc(FileSource):
         return required_libraries(self.kind)
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """Each page, by its address. Raises UserError that names a file that is damaged or cut off."""
+        """Each page, by its address, and each damaged part, by the number of its first byte.
+
+        Raises UserError that names a file that is cut off, or whose compression is damaged.
+        """
         with decompressed(file) as stream:
             for page in read_pages(stream, limit):
                 address = without_credentials(page.address)
-                if page.reason:
+                if page.reason == DAMAGED:
+                    yield self.left_out(f"{file.name}{page.address}", page.reason)
+                elif page.reason:
                     yield self.left_out(address, page.reason)
                 elif page.is_html:
                     yield self.item(address, page_text(page.content, page.encoding, self.main_content))

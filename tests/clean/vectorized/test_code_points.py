@@ -1,12 +1,15 @@
+import re
 import sys
 import unicodedata
 from collections.abc import Callable
+from itertools import compress
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clean.vectorized.code_points import Table, alphanumeric, beyond_ascii, is_composed, space
+from stages.clean.vectorized.code_points import CharacterTable, alphanumeric, beyond_ascii, is_composed, space
 
 CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
 DECOMPOSED = sorted({part for character in CHARACTERS for part in unicodedata.normalize("NFD", character)[1:]})
@@ -14,11 +17,20 @@ DECOMPOSED = sorted({part for character in CHARACTERS for part in unicodedata.no
 
 @pytest.mark.parametrize(("table", "test"), [(alphanumeric, str.isalnum), (space, str.isspace)])
 def test_a_table_says_of_each_character_what_python_says(
-    table: Callable[[], Table], test: Callable[[str], bool]
+    table: Callable[[], CharacterTable], test: Callable[[str], bool]
 ) -> None:
-    numbers = table()
+    numbers = table()[np.array(list(map(ord, CHARACTERS)), dtype=np.uint32)]
 
-    assert [character for character in CHARACTERS if numbers[ord(character)]] == list(filter(test, CHARACTERS))
+    assert list(compress(CHARACTERS, numbers)) == list(filter(test, CHARACTERS))
+
+
+@given(text=st.lists(st.sampled_from(CHARACTERS)))
+def test_a_character_has_the_same_number_whatever_was_looked_up_before(text: list[str]) -> None:
+    table, code_points = CharacterTable(re.compile(r"[^\W_]+")), np.array(list(map(ord, text)), dtype=np.uint32)
+
+    assert [table[code_points[:count]].tolist() for count in range(len(text) + 1)] == [
+        alphanumeric()[code_points][:count].tolist() for count in range(len(text) + 1)
+    ]
 
 
 @given(

@@ -73,7 +73,7 @@ def test_a_later_version_is_shown_and_merged_and_edits_of_ones_own_stay(wheel: P
     project = tmp_path / "mine"
     assert "is up to date" in parrotflow(wheel, tmp_path, "new", "mine", "--update")
     params = project / "params.yaml"
-    params.write_text(params.read_text().replace("max_steps: 1000", "max_steps: 7"))
+    params.write_text(params.read_text().replace("max_steps: 1790", "max_steps: 7"))
     assert "not committed" in parrotflow(wheel, tmp_path, "new", "mine", "--update", ok=False)
     output(project, "git", "-c", "user.name=me", "-c", "user.email=me@here", "commit", "-qam", "Fewer steps")
 

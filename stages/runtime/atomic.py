@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import get_native_id
 
@@ -145,9 +146,18 @@ def atomic_write(place: Path, content: str | bytes) -> None:
 def flush_folder_to_disk(folder: Path) -> None:
     """`flush_to_disk` for a folder and all that is below it."""
     # Side by side: a journal commits many files at the price of one.
-    with ThreadPoolExecutor(FLUSHES_AT_ONCE) as pool:
-        list(pool.map(flush_to_disk, folder.rglob("*")))
+    list(_flushers().map(flush_to_disk, folder.rglob("*")))
     flush_to_disk(folder)
+
+
+@cache
+def _flushers() -> ThreadPoolExecutor:
+    """Threads that are kept: to start some for each folder took more time than to flush it."""
+    return ThreadPoolExecutor(FLUSHES_AT_ONCE, "flush")
+
+
+# A fork has none of these threads.
+os.register_at_fork(after_in_child=_flushers.cache_clear)
 
 
 def flush_to_disk(path: Path) -> None:

@@ -72,13 +72,17 @@ def repetition(text: str, words: NumberedWords) -> dict[str, Feature]:
         features[f"duplicate_{name}_share"] = (len(parts) - len(seen)) / len(parts)
         features[f"duplicate_{name}_character_share"] = (sum(map(len, parts)) - sum(map(len, seen))) / characters
 
-    # What comes after the last word is no word: an n-gram that reaches beyond it is not repeated.
-    base, longest = len(words.distinct) + 1, DUPLICATE_SIZES[-1]
-    numbers = np.append(words.numbers, np.full(longest, len(words.distinct)))
-    starts, grams = repeated(np.arange(len(words.numbers)), words.numbers)
-    for size in range(2, longest + 1):
-        # What is repeated begins with something repeated that is one word shorter.
-        starts, grams = repeated(starts, grams * base + numbers[starts + size - 1])
+    numbers = words.numbers
+    starts = np.flatnonzero(np.bincount(numbers)[numbers] > 1)
+    grams = numbers[starts]
+    for size in range(2, DUPLICATE_SIZES[-1] + 1):
+        if len(starts):  # in most texts nothing long is repeated
+            # What is repeated begins and ends with something repeated that is one word shorter.
+            is_repeated = np.zeros(len(numbers) + 1, dtype=bool)
+            is_repeated[starts] = True
+            goes_on = is_repeated[starts + 1]
+            starts, grams = starts[goes_on], grams[goes_on]
+            starts, grams = repeated(starts, grams * (len(numbers) + 1) + numbers[starts + size - 1])
         kind, found = ("top", top) if size in TOP_SIZES else ("duplicate", duplicates)
         features[f"{kind}_{size}_gram_character_share"] = found(starts, grams, words.ends, size) / characters
     return features

@@ -48,7 +48,10 @@ class Corpus:
     """Files are cut into documents of this size."""
 
 
-FITTED = (Corpus(50), Corpus(50, 1_200), Corpus(150), Corpus(150, 1_200), Corpus(300), Corpus(900), Corpus(5_000))
+FITTED = (Corpus(50, 1_200), Corpus(150), Corpus(150, 1_200), Corpus(300), Corpus(900), Corpus(5_000))
+"""Large enough that `collect` starts workers. One of 50 MB in whole files is done before: with it the start-up of
+`collect` came out as 0, and the check 31 % too high instead of 5 %."""
+
 CHECKED = Corpus(2_000)
 QUICK = (Corpus(4), Corpus(4, 1_200), Corpus(8)), Corpus(12)
 

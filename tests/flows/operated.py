@@ -1,16 +1,20 @@
 """A Prefect server and a worker on loopback, with homes of their own; stopped by the test that started them."""
 
+import functools
 import os
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -67,6 +71,7 @@ def operated(home: Path, **variables: str) -> Iterator[Operated]:
     own |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2"}
     own |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1", "PARROTFLOW_COMPILE": "off", **variables}
     home.mkdir(parents=True, exist_ok=True)
+    give_database(home / "prefect")
     for _ in range(3):
         port = free_port()
         address = f"http://127.0.0.1:{port}/api"
@@ -74,9 +79,32 @@ def operated(home: Path, **variables: str) -> Iterator[Operated]:
         with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as process:
             wait_until(lambda: process.poll() is not None or answers(f"{address}/health"), 180)  # noqa: B023
             if process.poll() is None:
+                keep_database(home / "prefect")
                 yield Operated(address, own)
                 return
     raise AssertionError((home / "prefect.log").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _made() -> "TemporaryDirectory[str]":
+    """Holds the empty database that the first server of this test process has made: Prefect takes seconds for it."""
+    return TemporaryDirectory()
+
+
+def keep_database(prefect_home: Path) -> None:
+    """Keep what a server that has just started has made, unless there is one."""
+    kept = Path(_made().name) / "prefect.db"
+    if not kept.exists():
+        with closing(sqlite3.connect(prefect_home / "prefect.db")) as made, closing(sqlite3.connect(kept)) as copy:
+            made.backup(copy)
+
+
+def give_database(prefect_home: Path) -> None:
+    """Let a server that starts there find an empty database, if this process has kept one."""
+    kept = Path(_made().name) / "prefect.db"
+    if kept.exists() and not (prefect_home / "prefect.db").exists():
+        prefect_home.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(kept, prefect_home / "prefect.db")
 
 
 @contextmanager

@@ -84,11 +84,17 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     return {**os.environ, **values, "HF_HOME": str(folder / ".parrotflow" / "hf"), **variables}
 
 
+def dvc(folder: Path, *arguments: str, **variables: str) -> str:
+    """A command of DVC in `folder`; its output. Raises where it fails."""
+    done = run_forked(DVC, arguments, folder, environment(folder, **variables))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def repro(folder: Path, *arguments: str, **variables: str) -> list[str]:
     """`dvc repro`; the stages that ran, in order."""
-    done = run_forked(DVC, ["repro", *arguments], folder, environment(folder, **variables))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("Running stage")]
+    said = dvc(folder, "repro", *arguments, **variables)
+    return [line.split("'")[1] for line in said.splitlines() if line.startswith("Running stage")]
 
 
 def outs(folder: Path) -> dict[str, str]:

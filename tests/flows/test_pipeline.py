@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from tests.flows.plan.test_graph import MATRIX
-from tests.flows.toy import make_toy
+from tests.flows.toy import make_toy, repro
+from tests.forked import PARROTFLOW, run_forked
 from tests.small_project import ROOT, SECTIONS, write_params
 
 SIDE_BY_SIDE = """\
@@ -65,14 +66,7 @@ def toy(folder: Path, dvc_yaml: str) -> Path:
 
 def run(folder: Path, *targets: str, server: bool = True) -> "subprocess.CompletedProcess[str]":
     (folder.parent / "home").mkdir(exist_ok=True)
-    return subprocess.run(
-        [*COMMAND, *targets],
-        cwd=folder,
-        env=environment(folder.parent / "home", server=server),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_forked(PARROTFLOW, ["run", *targets], folder, environment(folder.parent / "home", server=server))
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -162,7 +156,7 @@ def test_a_matrix_of_several_files_runs_as_under_dvc(tmp_path: Path) -> None:
 
     files = ("dvc.yaml", "more/dvc.yaml")
     result = run(folder, *files)
-    subprocess.run([sys.executable, "-m", "dvc", "repro", "--all-pipelines"], cwd=other, check=True)
+    repro(other, "--all-pipelines")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert (folder / "more/all.txt").read_text() == "a1\na2\nb1\nb2\n"

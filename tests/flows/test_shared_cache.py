@@ -2,10 +2,10 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
-from tests.flows.small_pipeline import STAGES, git, outs, run
+from tests.flows.small_pipeline import STAGES, dvc, environment, git, outs
+from tests.forked import PARROTFLOW, run_forked
 
 WITHOUT_PUBLISH = [stage for stage in STAGES if stage != "publish"]
 
@@ -15,17 +15,17 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
 ) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(up_to_date), str(clone))
-    run([sys.executable, "-m", "dvc", "cache", "dir", "--local", str(up_to_date / ".dvc/cache")], clone)
+    dvc(clone, "cache", "dir", "--local", str(up_to_date / ".dvc/cache"))
 
-    ran = run([sys.executable, "-m", "flows.cli", "run", "clean"], clone, HOME=str(tmp_path))
-    reproduced = run([sys.executable, "-m", "dvc", "repro", *WITHOUT_PUBLISH], clone)
+    ran = run_forked(PARROTFLOW, ["run", "clean"], clone, environment(clone, HOME=str(tmp_path))).stdout
+    reproduced = dvc(clone, "repro", *WITHOUT_PUBLISH)
 
     by_run = [stage for stage in ("code", "collect", "clean") if f"{stage} │ restored" in ran]
     by_repro = [line.split("'")[1] for line in reproduced.splitlines() if "is cached - skipping run" in line]
     assert by_run == ["code", "collect", "clean"], ran
     assert sorted(by_run + by_repro) == sorted(WITHOUT_PUBLISH), reproduced
     assert outs(clone).items() < outs(up_to_date).items()
-    shown = json.loads(run([sys.executable, "-m", "dvc", "plots", "show", "--json"], clone))
+    shown = json.loads(dvc(clone, "plots", "show", "--json"))
     assert "errors" not in shown
     reports = [path for path in shown["data"] if path.endswith(".json")]
     assert {"reports/clean.json", "reports/evaluate.json", "reports/evaluate_receipt.json"} < {*reports}
@@ -33,7 +33,7 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
 
 
 def test_in_a_hundred_columns_dvc_shows_by_which_numbers_runs_are_compared(up_to_date: Path) -> None:
-    table = run([sys.executable, "-m", "dvc", "exp", "show"], up_to_date).splitlines()
+    table = dvc(up_to_date, "exp", "show").splitlines()
 
     assert re.split(r" {2,}", table[1][:100].strip())[:6] == [
         *("Experiment", "Created"),

@@ -41,8 +41,13 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
     return folder
 
 
-def repro(folder: Path, *arguments: str) -> str:
-    """`dvc repro` in `folder`; its output."""
-    done = run_forked(DVC, ["repro", *arguments], folder)
+def dvc(folder: Path, *arguments: str) -> str:
+    """A command of DVC in `folder`; its output. Raises where it fails."""
+    done = run_forked(DVC, arguments, folder)
     done.check_returncode()
     return done.stdout
+
+
+def repro(folder: Path, *arguments: str) -> str:
+    """`dvc repro` in `folder`; its output."""
+    return dvc(folder, "repro", *arguments)

@@ -14,6 +14,7 @@ import yaml
 from flows.plan.graph import make_plan
 from stages.runtime.entry import EXIT_REFUSED
 from stages.runtime.stage_code import code_of, code_path
+from tests.forked import DVC, run_forked
 from tests.small_project import IDENTITY, ROOT
 from tests.trained_project import write_sections
 
@@ -50,8 +51,7 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dvc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dvc", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_forked(DVC, arguments, Path.cwd())
 
 
 def reproduce() -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.runs.hub_server import READER, WRITER, Fault, Hub, Repository
 from stages.formats.revision.layout import is_observed
 from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
+from tests.forked import PYTHON, run_forked
 from tests.hub_client import with_short_waits
 from tests.small_project import ROOT
 from tests.trained_project import write_model, write_sections
@@ -47,14 +48,7 @@ def environment(hub: Hub, **changes: str) -> dict[str, str]:
 
 
 def publish(hub: Hub, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        PUBLISH,
-        env=environment(hub, **changes),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return run_forked(PYTHON, PUBLISH[1:], Path.cwd(), environment(hub, **changes))
 
 
 def published(hub: Hub, **changes: str) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """What can be known before hours of training: whether `publish` may write to the repositories of params.yaml."""
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.runs.hub_server import READER, Fault, Hub, Repository
 from stages.runtime.entry import EXIT_UNAVAILABLE
+from tests.forked import PYTHON, run_forked
 from tests.hub_client import with_short_waits
 from tests.publish.test_hub import NAME, environment
 from tests.trained_project import write_sections
@@ -23,9 +25,7 @@ def sections(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def preflight(hub: Hub, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        PREFLIGHT, env=environment(hub, **changes), capture_output=True, text=True, check=False, timeout=60
-    )
+    return run_forked(PYTHON, PREFLIGHT[1:], Path.cwd(), environment(hub, **changes))
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -2,8 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,8 @@ from flows.dvc_repo.cache import drop_damaged, low_space, push_results
 from flows.plan.graph import make_plan
 from flows.run.dvc_server import DvcServer
 from flows.run.process import StageRequest, StageRunner
-from tests.flows.toy import make_toy, repro
+from tests.flows.toy import dvc, make_toy, repro
+from tests.forked import PARROTFLOW, run_forked
 
 CACHE = Path(".dvc/cache/files/md5")
 
@@ -110,9 +109,8 @@ def test_a_damaged_list_of_a_folders_files_ends_no_plan(
 def test_what_a_remote_sends_damaged_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_toy(tmp_path / "toy")
     repro(folder)
-    dvc = [sys.executable, "-m", "dvc"]
-    subprocess.run([*dvc, "remote", "add", "-q", "-d", "store", str(tmp_path / "store")], cwd=folder, check=True)
-    subprocess.run([*dvc, "push", "-q"], cwd=folder, check=True)
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
+    dvc(folder, "push", "-q")
     monkeypatch.chdir(folder)
     sent = next(path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.read_text() == "012")
     sent.chmod(0o644)
@@ -174,7 +172,7 @@ def test_a_pull_is_not_over_while_an_output_is_missing_that_no_cache_has(
     folder = make_toy(tmp_path / "toy", METRIC)
     repro(folder)
     for words in (["remote", "add", "-q", "-d", "store", str(tmp_path / "store")], ["push", "-q"]):
-        subprocess.run([sys.executable, "-m", "dvc", *words], cwd=folder, check=True)
+        dvc(folder, *words)
     shutil.rmtree(folder / ".dvc/cache")
     for name in ("one.txt", "metric.txt"):
         (folder / name).unlink()
@@ -194,8 +192,7 @@ def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
     folder = make_toy(tmp_path / "toy", METRIC.replace("cp source.txt metric.txt", "wc -c source.txt > metric.txt"))
     repro(folder)
     monkeypatch.chdir(folder)
-    dvc = [sys.executable, "-m", "dvc"]
-    subprocess.run([*dvc, "remote", "add", "-q", "-d", "store", str(tmp_path / "store")], check=True)
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
 
     push_results(targets)
 
@@ -224,12 +221,10 @@ def test_a_damaged_file_of_the_cache_does_not_replace_a_right_result(
 
 
 def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stage(toy: Path) -> None:
-    subprocess.run([sys.executable, "-m", "dvc", "cache", "dir", "--local", "/proc/no-cache"], cwd=toy, check=True)
+    dvc(toy, "cache", "dir", "--local", "/proc/no-cache")
     (toy / "source.txt").write_text("another\n")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "run"], cwd=toy, capture_output=True, text=True, check=False
-    )
+    done = run_forked(PARROTFLOW, ["run"], toy)
 
     assert done.returncode == 2
     assert "DVC's cache cannot be written" in done.stderr

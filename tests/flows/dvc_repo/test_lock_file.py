@@ -1,7 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -14,7 +12,7 @@ from flows.dvc_repo.internals import lock_file_written_whole
 from flows.dvc_repo.lock_file import LOCK_FILE, blocks_of, forget, keep_order, located, read_orders, recorded
 from flows.plan.graph import make_plan
 from tests.flows.test_pipeline import run, toy
-from tests.flows.toy import make_toy, repro
+from tests.flows.toy import dvc, make_toy, repro
 
 WAIT = "for try in $(seq 900); do [ -e $1 ] && exit; sleep 0.1; done; exit 1"
 """Fails where the file does not appear that a stage makes which `dvc repro` runs later."""
@@ -152,7 +150,7 @@ def test_a_stage_that_is_forgotten_counts_as_never_run(tmp_path: Path, monkeypat
 
     assert recorded("left") is None
     assert {stage.name: stage.why for stage in make_plan().to_do}["left"] == "never run"
-    subprocess.run([sys.executable, "-m", "dvc", "status", "-q", "first"], check=True)
+    dvc(folder, "status", "-q", "first")
 
 
 def test_a_kill_while_dvc_writes_its_lock_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import yaml
 from flows.plan.changes import Reason
 from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.entry import UserError
-from tests.flows.toy import make_toy, repro
+from tests.flows.toy import dvc, make_toy, repro
 from tests.versioned_server import Server
 
 
@@ -373,7 +372,7 @@ def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, mon
     (folder / "dvc.yaml").write_text(
         "stages:\n  use: {cmd: cp join.txt used.txt, deps: [join.txt], outs: [used.txt]}\n"
     )
-    subprocess.run([sys.executable, "-m", "dvc", "import", "-q", str(source), "join.txt"], cwd=folder, check=True)
+    dvc(folder, "import", "-q", str(source), "join.txt")
     repro(folder)
     source.rename(tmp_path / "gone")
     monkeypatch.chdir(folder)

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from dvc.utils.hydra import compose_and_dump
 from flows.project.compose import composed_text, groups
 from stages.runtime.section import read_params_file
 from tests.flows.small_pipeline import environment, git, make_pipeline
+from tests.forked import DVC, run_forked
 from tests.small_project import ROOT
 
 
@@ -45,16 +45,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def queued(folder: Path, *words: str) -> tuple[int, str]:
     """Queue an experiment with these `-S` words; the exit code and what is said."""
     options = [option for word in words for option in ("-S", word)]
-    command = [sys.executable, "-m", "dvc", "exp", "run", "--queue", *options]
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    command = ["exp", "run", "--queue", *options]
+    ended = run_forked(DVC, command, folder, environment(folder), stderr=subprocess.STDOUT)
     return ended.returncode, ended.stdout
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, processes_in, toy
+from tests.forked import PARROTFLOW, run_forked
 
 TWO = """\
 stages:
@@ -51,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 
 def run(server: Operated, folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(RUN, cwd=folder, env=server.environment, capture_output=True, text=True, check=False)
+    return run_forked(PARROTFLOW, ["run"], folder, server.environment)
 
 
 def the_run(server: Operated, done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:

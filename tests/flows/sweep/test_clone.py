@@ -1,7 +1,5 @@
 """A clone holds what its cell reads, also after a kill, and changes nothing in the project."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from flows.sweep import clone
 from flows.sweep.plan import plan_of_all
 from stages.runtime.entry import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
-from tests.flows.toy import repro
+from tests.flows.toy import dvc, repro
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
 
@@ -38,8 +36,7 @@ def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_p
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"] == {"width": 7, "name": "z", "seed": 0}
     assert "# of the model" in (folder / "params.yaml").read_text()
     assert (folder / "train.py").read_bytes() == (project / "train.py").read_bytes()
-    found = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], cwd=folder, text=True)
-    assert Path(found.strip()) == project / ".dvc/cache"
+    assert Path(dvc(folder, "cache", "dir").strip()) == project / ".dvc/cache"
     assert git(project, "status", "--porcelain") == " M params.yaml\n"
 
 
@@ -134,7 +131,7 @@ def test_a_commit_differs_in_files_and_commands_that_the_targets_read(project: P
 def test_data_that_no_stage_makes_is_there_and_its_changes_are_seen(project: Path) -> None:
     def add(text: str) -> None:
         (project / "source.txt").write_text(text)
-        subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "source.txt"], cwd=project, check=True)
+        dvc(project, "add", "-q", "source.txt")
         commit(project)
 
     git(project, "rm", "-q", "--cached", "source.txt")

@@ -1,7 +1,6 @@
 """What stages read and git ignores, such as the files in corpus/, is named before a cell starts without it."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from flows.sweep.pool import commit_for_workers
 from stages.runtime.entry import UserError
 from tests.flows.sweep.test_run_cells import CELL
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
+from tests.flows.toy import dvc
 
 OWN_DATA = DVC_YAML.replace("cat source.txt source.txt", "cat corpus/*.txt").replace("[source.txt]", "[corpus]")
 
@@ -59,8 +59,7 @@ def test_files_of_a_copied_repository_are_named_and_what_git_ignores_on_this_mac
 
 def test_what_dvc_tracks_comes_from_its_cache(project: Path) -> None:
     (project / "corpus/.gitignore").write_text("*\n!.gitignore\n!*.dvc\n")
-    add = [sys.executable, "-m", "dvc", "add", "-q", "corpus/a.txt", "corpus/mine"]
-    subprocess.run(add, check=True)
+    dvc(project, "add", "-q", "corpus/a.txt", "corpus/mine")
     commit(project)
 
     folder = clone.prepare(CELL, clone.head_commit(["train"]), clone.CLONES / CELL.id)

@@ -18,7 +18,8 @@ import yaml
 from flows.experiments.runs import recorded_runs as runs_of
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
-from tests.flows.toy import repro
+from tests.flows.toy import dvc, repro
+from tests.forked import DVC, run_forked
 from tests.small_project import IDENTITY
 
 ONE_RECIPE = TWO_CELLS | {"axes": {"recipe": {"a": {"model.name": "a"}}}, "claims": [], "comparisons": {}}
@@ -49,14 +50,10 @@ def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_
     assert git(folder, "status", "--porcelain") == "?? experiments/toy/\n"
     assert list((folder / ".parrotflow/sweep").iterdir()) == []
     names = {run.experiment for run in runs_of(folder / RECORD)}
-    listed = subprocess.run(
-        [sys.executable, "-m", "dvc", "exp", "list", "--name-only"],
-        cwd=folder, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    assert names == set(listed.split())
+    assert names == set(dvc(folder, "exp", "list", "--name-only").split())
     (b,) = (run for run in runs_of(folder / RECORD) if run.params["model"]["name"] == "b")
-    apply = [sys.executable, "-m", "dvc", "exp", "apply", b.experiment]
-    subprocess.run(apply, cwd=folder, env=os.environ | IDENTITY, check=True)
+    applied = run_forked(DVC, ["exp", "apply", b.experiment], folder, os.environ | IDENTITY)
+    assert applied.returncode == 0, applied.stderr
     assert json.loads((folder / "scores.json").read_text()) == b.reports["scores.json"]
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["name"] == "b"
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
@@ -90,18 +89,9 @@ def environment(home: Path) -> dict[str, str]:
 def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """`parrotflow sweep toy`; what it says is kept beside the folder."""
     own = environment(folder.parent) | variables
-    if "--dry" in options:
-        return run_forked(PARROTFLOW, ["sweep", "toy", *options], folder, own, stderr=subprocess.STDOUT)
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "sweep", "toy", *options],
-        cwd=folder,
-        env=own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    said_of(folder, done.stdout)
+    done = run_forked(PARROTFLOW, ["sweep", "toy", *options], folder, own, stderr=subprocess.STDOUT)
+    if "--dry" not in options:
+        said_of(folder, done.stdout)
     return done
 
 

@@ -16,7 +16,7 @@ LARGEST_WIDTH = 16_384
 
 @dataclass(frozen=True)
 class Reference:
-    """The default recipe, from which batch and rates follow; the three together were chosen in `recipe.yaml`."""
+    """The recipe `width_128`, from which batch and rates follow; the three together were chosen in `recipe.yaml`."""
 
     width: int = 128
     tokens: float = 2.048e6
@@ -32,7 +32,7 @@ BATCH_EXPONENT = 0.383
 "Power Lines"."""
 
 WARMUP_SHARE = 0.02
-"""Of the steps: the default's 20 of 1,000."""
+"""Of the steps: 20 of the 1,000 of `Reference`."""
 
 
 def widths() -> Iterator[Width]:
@@ -44,7 +44,7 @@ def widths() -> Iterator[Width]:
 
 
 def model_of(width: Width, sequence_length: int) -> dict[str, Any]:
-    """A Qwen3 as the default: 2 + width / 64 layers, heads of 32 (of 64 from width 512 on), 5/2 of the width inside."""
+    """A Qwen3 as `width_128`: 2 + width / 64 layers, heads of 32 (of 64 from width 512 on), 5/2 of the width inside."""
     head = 32 if width < 512 else 64
     return {
         "model_type": "qwen3",

@@ -152,6 +152,7 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
         "presets",
         "recipe",
         "recipe_batches",
+        "recipe_embedding",
         "recipe_final",
         "recipe_seeds",
         "scaling",

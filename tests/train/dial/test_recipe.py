@@ -5,11 +5,13 @@ from copy import deepcopy
 from functools import cache
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
+from flows.project.compose import composed_text
 from flows.project.dial import put
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
@@ -28,6 +30,13 @@ FLOPS = st.floats(11, 18).map(lambda exponent: 10.0**exponent)
 @cache
 def defaults() -> TrainParams:
     return check_section("train", read_params_file()["train"], TrainParams)
+
+
+@cache
+def reference() -> TrainParams:
+    """With the recipe from which the dial's batch and rates follow."""
+    text = composed_text(["recipe=width_128"], ROOT / "params.yaml", ROOT / "conf")
+    return check_section("train", yaml.safe_load(text)["train"], TrainParams)
 
 
 @cache
@@ -90,8 +99,8 @@ def test_a_corpus_that_would_be_repeated_asks_for_a_larger_model(flops: float, c
     assert repeated.tokens <= new.tokens * 1.05
 
 
-def test_the_models_are_those_of_a_fixed_rule_which_has_the_default_among_them() -> None:
-    assert model_of(128, LENGTH) == defaults().model
+def test_the_models_are_those_of_a_fixed_rule_which_has_the_reference_among_them() -> None:
+    assert model_of(128, LENGTH) == reference().model
     assert counted(128).parameters == 1_279_360
     assert [width for width in widths() if width <= 640] == [*range(32, 257, 32), *range(320, 641, 64)]
     for width in widths():
@@ -99,8 +108,8 @@ def test_the_models_are_those_of_a_fixed_rule_which_has_the_default_among_them()
         assert model["num_attention_heads"] * model["head_dim"] == width
 
 
-def test_at_the_defaults_tokens_batch_and_rates_are_the_defaults() -> None:
-    params, recipe = defaults(), recipe_of(counted(128), 2.048e6 * counted(128).flops_per_token, LENGTH)
+def test_at_the_references_tokens_batch_and_rates_are_the_references() -> None:
+    params, recipe = reference(), recipe_of(counted(128), 2.048e6 * counted(128).flops_per_token, LENGTH)
     values = recipe.values
 
     assert (recipe.rows, recipe.steps) == (params.global_batch_size, params.max_steps)

@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    models = {f"the default model, {DEFAULT}": default_section()["model"], f"a {MINI}": mini_section()["model"]}
+    models = {DEFAULT: default_section()["model"], f"a {MINI}": mini_section()["model"]}
     here, figures = Path.cwd(), []
     for name, config in models.items():
         with tempfile.TemporaryDirectory() as folder:

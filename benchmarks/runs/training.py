@@ -30,7 +30,7 @@ MINI = "GPT-2 of 4.3 million parameters"
 """The model of the preset gpt2_mini, as figures on record name it."""
 
 
-DEFAULT = "a Qwen3-like transformer of 1.3 million parameters"
+DEFAULT = "a Qwen3-like transformer of 1.1 million parameters"
 """The model of params.yaml as it is shipped."""
 
 

@@ -84,6 +84,7 @@ def stored_rows(folder: str, names: list[str]) -> dict[str, list[tuple[str, str]
         ("how-to/training.md", "recipe_seeds/small", ["main", "against_default"]),
         ("how-to/training.md", "recipe_final/full", ["main"]),
         ("how-to/training.md", "recipe_final/full", ["against_default"]),
+        ("how-to/training.md", "recipe_embedding/full", ["main"]),
     ],
 )
 def test_a_table_that_a_page_copies_has_the_stored_numbers(page: str, folder: str, names: list[str]) -> None:

@@ -146,6 +146,7 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
     assert SHIPPED == [
         "ablation",
         "codeparrot",
+        "default_job",
         "dial",
         "dial_search",
         "optimizers",

@@ -98,7 +98,7 @@ def _fork_server(program: str) -> _ForkServer:
 
 
 def _serve(program: str, requests: socket.socket) -> None:
-    """Import everything, then fork for each request until nobody is left who could send one."""
+    """Import everything, then fork for each request until the socket is closed."""
     gc.disable()
     for name in IMPORTED[program]:
         import_module(name)
@@ -160,6 +160,7 @@ def _run_as_if_just_started(program: str, arguments: list[str]) -> NoReturn:
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
+    # What the interpreter does at its end, but for freeing all that was imported.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -215,6 +216,6 @@ class _PrefectsSettings(MetaPathFinder, Loader):
 
 if __name__ == "__main__":
     asks = socket.socket(fileno=os.dup(0))
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+    with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     _serve(sys.argv[1], asks)

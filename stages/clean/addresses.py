@@ -61,7 +61,7 @@ HEADING_FOLLOWS = re.compile(r"\.?[ \t]+(?:[A-Z][a-z]|(?:a|an|if|no|the|when)\b)
 LARGEST_IN_HEADING, LARGEST_OCTET = 60, 255
 
 RESOLVERS = ("8.8.8.8", "8.8.4.4", "9.9.9.9")
-"""Addresses that everybody knows, of so small numbers that they could be sections, which have none so deep."""
+"""Well-known addresses whose numbers are small enough to be those of a section."""
 
 LINES_OF_LIST, LIST_WITHIN = 4, 300
 """Lines, and characters, before and after an address in which others of its list are looked for."""

@@ -1,4 +1,4 @@
-"""What the ledger says of each document, with any filters: where it comes from, its size, its language."""
+"""What the ledger says of each document, independent of the filters: where it comes from, its size, its language."""
 
 import hashlib
 from pathlib import PurePosixPath

@@ -26,7 +26,7 @@ UNEXAMINED = 0x30000
 """Characters from here on are rare, and of unknown combining class here."""
 
 UNSURE, UNKNOWN = 255, 254
-"""In place of a combining class, which is at most 240; and of a number that was not found out yet."""
+"""In place of a combining class, which is at most 240; and of a number that is not known yet."""
 
 
 def beyond_ascii(data: bytes) -> CodePoints:

@@ -41,7 +41,7 @@ LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
 """What a run needs besides the dependencies of its stages, in a project without a repository."""
 
 PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
-"""Names of files that are never archived, with any content."""
+"""Names of files that are never archived."""
 
 SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock")
 """Endings of files whose URLs are used, not shown as examples."""

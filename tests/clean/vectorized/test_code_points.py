@@ -25,7 +25,7 @@ def test_a_table_says_of_each_character_what_python_says(
 
 
 @given(text=st.lists(st.sampled_from(CHARACTERS)))
-def test_a_character_has_the_same_number_whatever_was_looked_up_before(text: list[str]) -> None:
+def test_a_characters_number_does_not_depend_on_earlier_lookups(text: list[str]) -> None:
     table, code_points = CharacterTable(re.compile(r"[^\W_]+")), np.array(list(map(ord, text)), dtype=np.uint32)
 
     assert [table[code_points[:count]].tolist() for count in range(len(text) + 1)] == [

@@ -123,7 +123,7 @@ def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_comp
     )
     assert set(listed.split()) == {run.experiment for run in here.values()}
     for run in here.values():
-        assert "cell.json" not in git(project, "ls-tree", "--name-only", run.commit).split(), "nobody asked for times"
+        assert "cell.json" not in git(project, "ls-tree", "--name-only", run.commit).split(), "no metric reads times"
     assert git(project, "status", "--porcelain") == "?? experiments/toy/\n"
 
 

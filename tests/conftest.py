@@ -15,7 +15,7 @@ LONGEST = (
     "test_crashes.py",
     "test_change_matrix.py",
     "test_repeat.py",
-    "test_workers_that_die.py",
+    "test_failing_workers.py",
     "test_launcher.py",
     "test_sweep.py",
     "test_pool.py",

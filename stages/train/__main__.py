@@ -29,15 +29,17 @@ from stages.train.data.shares import check_repetition, describe
 from stages.train.data.sources import CACHE_NAME as MIXTURE
 from stages.train.distributed.hardware import describe_precision
 from stages.train.forecast.forecast import make_forecast
-from stages.train.launch.checks import (
+from stages.train.launcher import (
     check_batch,
     check_machine,
     check_store,
+    grace_seconds,
+    launch,
     note_dropout,
     note_idle_devices,
     note_padded_vocabulary,
+    restarts_allowed,
 )
-from stages.train.launch.launcher import grace_seconds, launch, restarts_allowed
 from stages.train.model.build import build_config
 from stages.train.model.source import source_folder
 from stages.train.monitoring.tasks import check_tasks

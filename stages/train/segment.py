@@ -46,7 +46,7 @@ from stages.train.checkpoint.manifest import content_sha256, fault, read_manifes
 from stages.train.checkpoint.mirror import MIRROR
 from stages.train.distributed.hardware import COMPILE
 from stages.train.distributed.micro_batch import MICRO_BATCH
-from stages.train.launch.launcher import RESTARTS, launch
+from stages.train.launcher import RESTARTS, launch
 from stages.train.monitoring.execution import ISA_LIMITS, is_computing
 from stages.train.params import TrainParams
 

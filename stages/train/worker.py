@@ -38,7 +38,7 @@ from stages.train.distributed.parallel import (
     uses_fsdp,
 )
 from stages.train.distributed.sharded_build import build, shard_and_fill
-from stages.train.launch.launcher import section_of_command
+from stages.train.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import mask_documents_where_needed
 from stages.train.model.build import flops_per_token

@@ -13,7 +13,7 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, SegmentReport
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import segment, worker
-from stages.train.launch.launcher import LAUNCH_SETTINGS, pass_on
+from stages.train.launcher import LAUNCH_SETTINGS, pass_on
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, start, write_params, write_project

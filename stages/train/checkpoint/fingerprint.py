@@ -31,7 +31,7 @@ KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps", "evaluate_tasks"}
 an undisturbed run."""
 
 
-WITHOUT_NUMBERS = ("stages/train/launch/", "stages/train/monitoring/", "stages/formats/reports.py")
+WITHOUT_NUMBERS = ("stages/train/launcher.py", "stages/train/monitoring/", "stages/formats/reports.py")
 """Code of a worker that starts, shows and records a run, and computes nothing of it."""
 
 CONTINUE = "PARROTFLOW_CONTINUE"

@@ -20,7 +20,7 @@ from stages.formats.revision.execution import Session
 from stages.formats.revision.wheels import wheel_digest
 from stages.train.data.batches import batch_size
 from stages.train.distributed.parallel import uses_fsdp
-from stages.train.launch.launcher import LAUNCH_SETTINGS
+from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.monitoring.throughput import device_name
 

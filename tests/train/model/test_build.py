@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.train.launch.checks import note_padded_vocabulary
+from stages.train.launcher import note_padded_vocabulary
 from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, params, run_workers, write_project

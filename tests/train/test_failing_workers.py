@@ -1,5 +1,13 @@
-"""One of several workers dies: all are started again, as often as allowed, and the result is that of a calm run."""
+"""Workers that die, that fail while the others wait for them, and that cannot save: what the run makes of it.
 
+One that dies has all started again, as often as allowed, and the result is that of a calm run. One that fails on
+purpose ends all: on GPUs the others wait for it, and nothing would tell them. After a stop at which one process could
+not save, all say so, so that the run does not report its state as saved.
+"""
+
+import errno
+import multiprocessing
+import os
 import signal
 import subprocess
 import time
@@ -9,9 +17,14 @@ import psutil
 import pytest
 
 from stages.formats.model_folder import weights_sha256
-from stages.runtime.entry import EXIT_USER_ERROR
+from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR
+from stages.runtime.launch.config import launch_config
+from stages.runtime.launch.supervision import VARIABLE, Supervision
 from stages.runtime.launch.workers import ACCELERATE_LAUNCH
-from tests.train.small_run import copy_of, fork, run_workers, write_project
+from stages.train import launcher, worker
+from stages.train.checkpoint import checkpoints
+from stages.train.params import TrainParams
+from tests.train.small_run import copy_of, environment, fork, params, run_workers, write_project
 
 STEPS = {
     "max_steps": 200,
@@ -78,3 +91,51 @@ def test_where_no_restart_is_allowed_the_last_line_says_how_to_go_on_and_no_work
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     assert not (project / "model").exists()
+
+
+@pytest.mark.parametrize(("waiting", "patience"), [("nccl", 1.0), ("gloo", launcher.AFTER_FAILURE_SECONDS)])
+def test_workers_that_wait_for_one_that_failed_are_ended_with_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: str, patience: float
+) -> None:
+    project = write_project(tmp_path / "project")
+    monkeypatch.setattr(launcher, "WORKER", "tests.train.one_fails")
+    monkeypatch.setattr(launcher, "AFTER_FAILURE_SECONDS", patience)
+
+    def command() -> None:
+        os.chdir(project)
+        os.environ.update(environment(PARROTFLOW_LAUNCH="cpu_2", WAITING=waiting))
+        raise SystemExit(launcher.launch(launch_config(), TrainParams.model_validate(params())))
+
+    process = multiprocessing.get_context("fork").Process(target=command)
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode == EXIT_USER_ERROR
+    assert time.time() - float((project / "failed").read_text(encoding="utf-8")) < 30
+
+
+def test_by_default_all_have_ended_within_half_a_minute() -> None:
+    assert launcher.AFTER_FAILURE_SECONDS + 5 < 30
+
+
+def main_without_room() -> None:
+    """The worker, where the main process finds its disk full when it completes a checkpoint."""
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if os.environ["RANK"] == "0":
+        checkpoints.write_manifest = full
+    worker.main()
+
+
+def test_where_one_of_two_processes_could_not_save_both_end_with_the_code_for_that(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project = write_project(tmp_path / "project")
+    command = Supervision()
+    command.ask_to_stop()
+    run_workers(project, 2, main_without_room, EXIT_TERMINATED, **{VARIABLE: str(command.folder)})
+    command.close()
+    said = capfd.readouterr().out
+    assert "stopped on request, its last steps could not be saved; the same command continues" in said
+    assert not list(project.glob(".parrotflow/checkpoints/*/step-*"))

@@ -16,10 +16,9 @@ from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch_config
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import __main__ as stage
+from stages.train import launcher
 from stages.train.distributed.hardware import REPAYS_FROM_FLOPS, should_compile
 from stages.train.forecast import forecast
-from stages.train.launch import checks
-from stages.train.launch import launcher as launch
 from stages.train.model.build import build_config
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, copy_of, fork, params, run, run_workers, write_params, write_project
@@ -94,7 +93,7 @@ def test_a_machine_that_joins_another_may_use_the_port_itself(
     path = several_machines(project, taken)
     path.write_text(path.read_text(encoding="utf-8").replace("machine_rank: 0", "machine_rank: 1"), encoding="utf-8")
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(path))
-    checks.check_machine(launch_config.launch_config())
+    launcher.check_machine(launch_config.launch_config())
 
 
 def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(project: Path, taken: int) -> None:
@@ -112,7 +111,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "launch/multi_node.yaml"))
     config = replace(launch_config.launch_config(), path=Path("launch/multi_node.yaml"))
     with pytest.raises(UserError) as caught:
-        checks.check_machine(config)
+        launcher.check_machine(config)
     assert str(caught.value) == (
         f"launch/multi_node.yaml starts 8 processes on this machine, each on a GPU, and torch finds {found}; "
         "copy the file and set num_processes, or launch by cpu or one_gpu"
@@ -121,7 +120,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
 
 def test_as_many_processes_as_gpus_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_config, "device_count", lambda: 2)
-    checks.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
+    launcher.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
@@ -162,7 +161,7 @@ def test_a_run_that_cannot_fit_says_what_it_needs_and_starts_nothing(
 def test_a_number_of_restarts_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
     with pytest.raises(UserError, match=f"PARROTFLOW_RESTARTS={given}: expected a whole number, 0 or more"):
-        launch.restarts_allowed()
+        launcher.restarts_allowed()
 
 
 @pytest.mark.parametrize(("given", "restarts"), [("", 3), ("0", 0), ("7", 7)])
@@ -170,7 +169,7 @@ def test_workers_are_started_again_as_often_as_asked(
     monkeypatch: pytest.MonkeyPatch, given: str, restarts: int
 ) -> None:
     monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
-    assert launch.restarts_allowed() == restarts
+    assert launcher.restarts_allowed() == restarts
 
 
 def test_without_a_compiler_compiling_for_the_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,16 +228,16 @@ def test_two_processes_without_a_compiler_refuse_once_and_are_not_started_again(
 def test_a_sharded_model_has_no_deterministic_sum() -> None:
     config = LaunchConfig(Path("launch/fsdp2.yaml"), 2, 1, on_cpu=False, sharded=True)
     with pytest.raises(UserError, match=r"deterministic_micro_batch_size = 4: launch/fsdp2.yaml shards the model"):
-        checks.check_batch(TrainParams.model_validate(params(deterministic_micro_batch_size=4)), config)
+        launcher.check_batch(TrainParams.model_validate(params(deterministic_micro_batch_size=4)), config)
 
 
 @pytest.mark.parametrize(("fields", "notes"), [({}, 0), ({"model__embd_pdrop": 0.1}, 1)])
 def test_dropout_that_depends_on_the_launch_is_said_so(fields: dict[str, float], notes: int) -> None:
     values = TrainParams.model_validate(params(**fields))
     model = build_config(values, Manifest("uint16", 300, 0, "", "", ()))
-    assert len(list(checks.note_dropout(values, model))) == notes
+    assert len(list(launcher.note_dropout(values, model))) == notes
     fixed = values.model_copy(update={"deterministic_micro_batch_size": 4})
-    assert not list(checks.note_dropout(fixed, model))
+    assert not list(launcher.note_dropout(fixed, model))
 
 
 def refused(project: Path, capfd: pytest.CaptureFixture[str], **variables: str) -> str:
@@ -295,11 +294,11 @@ def test_a_micro_batch_of_no_sequences_is_refused(project: Path, capfd: pytest.C
 def test_gpus_that_would_stay_idle_are_named(
     monkeypatch: pytest.MonkeyPatch, processes: int, gpus: int, idle: str | None
 ) -> None:
-    monkeypatch.setattr(checks, "device_count", lambda: gpus)
+    monkeypatch.setattr(launcher, "device_count", lambda: gpus)
     config = LaunchConfig(Path("launch/one_gpu.yaml"), processes, 1, on_cpu=False, sharded=False)
-    notes = list(checks.note_idle_devices(config))
+    notes = list(launcher.note_idle_devices(config))
     assert len(notes) == (idle is not None)
     if idle:
         assert notes[0].startswith(f"note: {idle} GPUs of this machine stay idle: launch/one_gpu.yaml starts ")
         assert f"num_processes: {gpus}" in notes[0]
-    assert not list(checks.note_idle_devices(LaunchConfig(Path("launch/cpu.yaml"), 1, 1, on_cpu=True, sharded=False)))
+    assert not list(launcher.note_idle_devices(LaunchConfig(Path("launch/cpu.yaml"), 1, 1, on_cpu=True, sharded=False)))

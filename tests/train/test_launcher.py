@@ -18,7 +18,7 @@ from stages.formats.reports import read_json
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch
 from stages.runtime.launch.workers import environment as workers_environment
-from stages.train.launch import launcher
+from stages.train import launcher
 from tests.train.small_run import (
     COMMAND,
     ROOT,

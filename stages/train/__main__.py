@@ -22,11 +22,8 @@ from stages.runtime.launch.config import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
-from stages.train.data.order import open_order
-from stages.train.data.packing import CACHE_NAME as PACKING
-from stages.train.data.packing import open_packing
-from stages.train.data.shares import check_repetition, describe
-from stages.train.data.sources import CACHE_NAME as MIXTURE
+from stages.train.data.order import check_repetition, describe, open_order
+from stages.train.data.packing import MIXTURE, PACKING, open_packing
 from stages.train.distributed.hardware import describe_precision
 from stages.train.forecast.forecast import make_forecast
 from stages.train.launcher import (

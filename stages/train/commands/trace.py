@@ -27,8 +27,7 @@ from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_params_file, read_section
 from stages.train.data.batches import batch_size
 from stages.train.data.mixture import Mixture
-from stages.train.data.order import RowOrder, open_order
-from stages.train.data.shares import shares_in
+from stages.train.data.order import RowOrder, open_order, shares_in
 from stages.train.params import TrainParams
 
 COMMAND = "data trace"

@@ -20,7 +20,7 @@ from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import rows_before
-from stages.train.data.shares import SourceShares, shares_by_phase
+from stages.train.data.order import SourceShares, shares_by_phase
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
 from stages.train.monitoring.speed_records import remember_speed

@@ -14,8 +14,7 @@ from stages.runtime.entry import UserError
 from stages.train import __main__ as stage
 from stages.train.checkpoint.fingerprint import IDENTITY, changes_since, fingerprint, identity
 from stages.train.commands.trace import main, trained_order
-from stages.train.data.order import open_order
-from stages.train.data.shares import shares_by_phase
+from stages.train.data.order import open_order, shares_by_phase
 from stages.train.loop import Trainer
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes

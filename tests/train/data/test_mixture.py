@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data import sources
 from stages.train.data.batches import ProcessShare, batch_size, micro_batches, read_rows
-from stages.train.data.order import RowOrder, open_order
+from stages.train.data.mixture import Draws, Ratios, whole_numbers
+from stages.train.data.order import WHOLE_RUN, RowOrder, check_repetition, describe, open_order, shares_by_phase
 from stages.train.data.packing import build_packing, pack
-from stages.train.data.shares import WHOLE_RUN, check_repetition, describe, shares_by_phase
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 
@@ -232,9 +231,9 @@ def test_the_index_of_a_large_store_is_built_once_whatever_the_weights(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     expected = open_order(store, values())
-    monkeypatch.setattr(sources, "KEPT_FROM_DOCUMENTS", store.manifest.documents)
+    monkeypatch.setattr("stages.train.data.packing.KEPT_FROM_DOCUMENTS", store.manifest.documents)
     first = open_order(store, values({"weights": {"web": 1, "code": 9, "books": 1}}))
-    monkeypatch.setattr(sources, "pack_sources", lambda *of: pytest.fail("built again"))
+    monkeypatch.setattr("stages.train.data.packing.pack_sources", lambda *of: pytest.fail("built again"))
     again = open_order(store, values())
     assert isinstance(again.index.starts, np.memmap)
     assert again.mixed.left_out == first.mixed.left_out
@@ -278,3 +277,47 @@ def test_a_source_that_gives_no_row_is_refused(
         open_order(store, values({"weights": weights, "phases": []}, **changes))
     assert str(caught.value).startswith("params.yaml: train.mixture: ")
     assert said in str(caught.value)
+
+
+rates = st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=9).filter(any)
+
+
+def test_the_worked_example() -> None:
+    drawn = [Ratios((2, 1, 1)).source(draw)[0] for draw in range(8)]
+    assert "".join("abc"[source] for source in drawn) == "abacabac"
+
+
+@given(rates=rates, draws=st.integers(0, 300))
+def test_each_source_is_within_half_a_row_for_each_halving_of_what_is_asked(rates: list[float], draws: int) -> None:
+    counts = Ratios(whole_numbers(rates)).counts(draws)
+    asked = np.array(rates) / sum(rates) * draws
+    halvings = (len(rates) - 1).bit_length()
+    assert sum(counts) == draws
+    assert np.abs(np.array(counts) - asked).max() <= halvings / 2 + 1e-6
+    assert all(count == 0 for count, rate in zip(counts, rates, strict=True) if rate == 0)
+
+
+@given(first=rates, second=rates, third=rates, lengths=st.tuples(st.integers(1, 40), st.integers(1, 40)))
+def test_each_draw_takes_the_next_one_of_its_source_through_all_phases(
+    first: list[float], second: list[float], third: list[float], lengths: tuple[int, int]
+) -> None:
+    sources = min(map(len, (first, second, third)))
+    phases = tuple(Ratios(whole_numbers([*each[: sources - 1], 1.0])) for each in (first, second, third))
+    draws = Draws((0, lengths[0], sum(lengths)), phases)
+    taken = [0] * sources
+    for draw in range(120):
+        assert draws.counts(draw) == taken
+        source, number = draws.source(draw)
+        assert number == taken[source]
+        taken[source] += 1
+    for start, phase in zip(draws.starts, phases, strict=True):
+        assert draws.source(start)[0] == phase.source(0)[0]
+
+
+@given(rates=rates, draw=st.integers(10**12, 10**15))
+def test_a_draw_far_into_a_long_run_is_exact_too(rates: list[float], draw: int) -> None:
+    ratios = Ratios(whole_numbers(rates))
+    before, after = ratios.counts(draw), ratios.counts(draw + 1)
+    source, number = ratios.source(draw)
+    assert number == before[source]
+    assert after == [count + (place == source) for place, count in enumerate(before)]

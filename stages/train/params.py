@@ -11,12 +11,11 @@ from stages.formats.checkpoints import steps_to_export
 from stages.formats.model_folder import MODEL
 from stages.runtime.section import Section
 from stages.train.data.mixture import Mixture
-from stages.train.optim.adamw import AdamW
 from stages.train.optim.muon import Muon
-from stages.train.optim.settings import Fraction, Precision
+from stages.train.optim.settings import AdamW, Fraction, Precision
 
 AnyOptimizer: TypeAlias = AdamW | Muon
-"""Each is a module of its own in `optim/`."""
+"""They are in `optim/`."""
 
 Positive = Annotated[int, Field(ge=1)]
 

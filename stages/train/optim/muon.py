@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from stages.train.optim.adamw import WithAdamW
-from stages.train.optim.settings import Fraction, Precision, Rate
+from stages.train.optim.settings import Fraction, Precision, Rate, WithAdamW
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,8 @@
 """What every optimizer of this package is: its settings in params.yaml, its peak learning rates, and how it is built.
 
 `flows` checks params.yaml before anything runs, so the modules of settings import torch only where they build.
+AdamW (Loshchilov and Hutter 2019), torch's own, is here too: for every weight, or for what another optimizer leaves to
+it.
 """
 
 from abc import abstractmethod
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from stages.train.optim.optimizers import TrainedWeight
+
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -35,3 +38,46 @@ class OptimizerSettings(Section):
     @abstractmethod
     def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
         """Optimizers that train all of the weights together, by column; `precision` is of the matrix products."""
+
+
+class WithAdamW(OptimizerSettings):
+    """The settings of AdamW."""
+
+    adamw_learning_rate: Rate
+    """Peak rate of AdamW."""
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+    """AdamW's decay rates of the first and the second moment."""
+    epsilon: Annotated[float, Field(gt=0)]
+    """AdamW's denominator floor."""
+
+    def adamw(self, weights: Sequence["TrainedWeight"]) -> "Optimizer":
+        """AdamW over some weights: a group of those that are decayed and one of the others, where there are any."""
+        import torch
+
+        decayed = [weight.parameter for weight in weights if weight.is_decayed]
+        others = [weight.parameter for weight in weights if not weight.is_decayed]
+        groups = ((decayed, self.weight_decay), (others, 0.0))
+        first, second = self.betas
+        return torch.optim.AdamW(
+            [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters],
+            lr=self.adamw_learning_rate,
+            betas=(first, second),
+            eps=self.epsilon,
+            fused=True,
+        )
+
+
+class AdamW(WithAdamW):
+    """AdamW for every weight."""
+
+    name: Literal["adamw"]
+    """AdamW for everything."""
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """One column."""
+        return {"adamw": self.adamw_learning_rate}
+
+    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
+        """One optimizer."""
+        return {"adamw": self.adamw(weights)}

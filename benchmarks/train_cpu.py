@@ -37,7 +37,7 @@ from stages.runtime.launch.config import LaunchConfig
 from stages.runtime.launch.workers import environment
 from stages.train.data.batches import Rows, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
-from stages.train.distributed.hardware import repeat_bits, resolve_precision, should_compile
+from stages.train.hardware import repeat_bits, resolve_precision, should_compile
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
 from stages.train.optim.optimizers import build_optimizers

@@ -32,7 +32,7 @@ from stages.runtime.launch.workers import environment
 from stages.runtime.section import read_params_file
 from stages.tokenize.encode import write_token_shard
 from stages.train.data.batches import MicroBatch
-from stages.train.distributed.micro_batch import MICRO_BATCH
+from stages.train.hardware import MICRO_BATCH
 from stages.train.loop import StopSignal, Trainer
 from stages.train.model.build import padded_vocabulary
 from stages.train.params import TrainParams

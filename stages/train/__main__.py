@@ -24,8 +24,8 @@ from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.data.order import check_repetition, describe, open_order
 from stages.train.data.packing import MIXTURE, PACKING, open_packing
-from stages.train.distributed.hardware import describe_precision
 from stages.train.forecast.forecast import make_forecast
+from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,
     check_machine,

@@ -1,4 +1,9 @@
-"""The training loop: what happens between steps (`train`), and what happens in a step (`Trainer.step`)."""
+"""The training loop: what happens between steps (`train`), and what happens in a step (`Trainer.step`).
+
+The host queues work for the GPU and runs ahead of it. Where it waits for a result, the GPU has nothing to do from the
+end of its queue until the host has queued the next operations. A copy to the GPU also waits, unless it is from pinned
+memory, which the GPU reads by itself.
+"""
 
 import math
 import signal
@@ -18,11 +23,8 @@ from stages.runtime.entry import UserError
 from stages.runtime.launch.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
-from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches
+from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
 from stages.train.data.order import RowOrder
-from stages.train.distributed.gradients import gradient_sum
-from stages.train.distributed.parallel import clip, count, norm
-from stages.train.distributed.transfers import HostCopy, pinned
 from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.profile import profiled
@@ -30,6 +32,7 @@ from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.tasks import TaskEvaluation
 from stages.train.monitoring.throughput import Throughput
 from stages.train.optim.optimizers import Optimizers
+from stages.train.parallel import clip, count, gradient_sum, norm
 from stages.train.params import TrainParams
 from stages.train.spikes import SpikeMonitor
 from stages.train.validation import Validation
@@ -216,3 +219,27 @@ def documents(trainer: Trainer, step: int) -> str:
     numbers = sorted({trainer.store.document_at(start) for start in starts})
     names = [f"{info['source']}:{info['path']}" for info in map(trainer.store.document_info, numbers[:8])]
     return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")
+
+
+def pinned(rows: Rows) -> Rows:
+    """The same rows in pinned memory."""
+    arrays = (rows.inputs, rows.targets, rows.positions, rows.boundaries)
+    return Rows(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
+
+
+class HostCopy:
+    """A value on the host, to be read later: what was queued since does not have to be waited for."""
+
+    def __init__(self, scalar: Tensor) -> None:
+        on_gpu = scalar.device.type == "cuda"
+        self._copy = torch.empty_like(scalar, device="cpu", pin_memory=on_gpu)
+        self._copy.copy_(scalar, non_blocking=True)
+        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        if self._copied is not None:
+            self._copied.record()
+
+    def read(self) -> float:
+        """The value, as it was when this was made."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._copy.item()

@@ -44,8 +44,7 @@ from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import CONTINUE, IDENTITY, LIBRARIES, changes_since, fingerprint, identity
 from stages.train.checkpoint.manifest import content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
-from stages.train.distributed.hardware import COMPILE
-from stages.train.distributed.micro_batch import MICRO_BATCH
+from stages.train.hardware import COMPILE, MICRO_BATCH
 from stages.train.launcher import RESTARTS, launch
 from stages.train.monitoring.execution import ISA_LIMITS, is_computing
 from stages.train.params import TrainParams

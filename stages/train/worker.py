@@ -11,13 +11,17 @@ import warnings
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokens import TOKENS, TokenStore
+from stages.formats.tokens import TOKENS, Manifest, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
 from stages.runtime.launch.config import SEGMENT
 from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
@@ -26,22 +30,19 @@ from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import resume
 from stages.train.data.order import open_order
-from stages.train.distributed.hardware import repeat_bits, resolve_precision, should_compile, stays_compiled
-from stages.train.distributed.micro_batch import MICRO_BATCH, micro_batch_size
-from stages.train.distributed.parallel import (
-    PROCESS_GROUP,
-    blocks,
-    compile_blocks,
-    count,
-    on_main,
-    spread,
-    uses_fsdp,
+from stages.train.hardware import (
+    MICRO_BATCH,
+    micro_batch_size,
+    repeat_bits,
+    resolve_precision,
+    should_compile,
+    stays_compiled,
 )
-from stages.train.distributed.sharded_build import build, shard_and_fill
 from stages.train.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
-from stages.train.model.attention import mask_documents_where_needed
-from stages.train.model.build import flops_per_token
+from stages.train.model.attention import mask_documents_where_needed, register_unmasked
+from stages.train.model.build import build_model, flops_per_token, made_trainable
+from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import Reporter
@@ -51,6 +52,16 @@ from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.trackers import TRACKERS, start_trackers
 from stages.train.monitoring.uptime import Uptime
 from stages.train.optim.optimizers import build_optimizers
+from stages.train.parallel import (
+    PROCESS_GROUP,
+    blocks,
+    compile_blocks,
+    count,
+    on_main,
+    shard,
+    spread,
+    uses_fsdp,
+)
 from stages.train.params import TrainParams
 from stages.train.spikes import SpikeMonitor
 from stages.train.validation import Validation
@@ -131,6 +142,52 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
     micro_batch = micro_batch_size(params, accelerator, eager)
     optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
     return Setup(params, accelerator, store, order, eager, optimizers, micro_batch, throughput, stop)
+
+
+def build(params: TrainParams, accelerator: Accelerator, vocabulary: Manifest) -> CausalLoss:
+    """The model with its loss on the CPU; of a sharded one only the main process's has values. Every process calls it.
+
+    Each process of a sharded model would hold all of its fp32 weights in the host's memory until it is cut up: eight of
+    28 GB for one of 7 billion. So the others make a model whose memory is allocated and never written, which takes none
+    of the machine's. `shard_and_fill` then sends them the main process's values, one weight at a time: the same bits.
+
+    Why not torch's meta device: torch forgets which weights are one (tied) when it gives them memory, and the buffers
+    that a model computes from its config (rotary frequencies) would have to be known and computed again.
+
+    Raises UserError as `build_model` does, on every process.
+    """
+    if not uses_fsdp() or accelerator.num_processes == 1:
+        return CausalLoss(build_model(params, vocabulary), params)
+    own: list[CausalLoss] = []
+
+    def with_values() -> tuple[PreTrainedConfig, bool]:
+        own.append(CausalLoss(build_model(params, vocabulary), params))
+        return own[0].model.config, own[0].plain_head
+
+    config, plain_head = on_main(accelerator, with_values)
+    return own[0] if own else CausalLoss(_without_values(config, params), params, plain_head)
+
+
+def _without_values(config: PreTrainedConfig, params: TrainParams) -> PreTrainedModel:
+    """A model of the same shape, whose weights are what the memory holds."""
+    register_unmasked()
+    with no_init_weights():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    model.tie_weights()
+    return made_trainable(model, params)
+
+
+def shard_and_fill(model: CausalLoss, accelerator: Accelerator) -> None:
+    """Shard a model of `build`, and give each shard its values. Every process calls this."""
+    alone = accelerator.num_processes == 1
+    whole: dict[str, Tensor] = model.state_dict() if accelerator.is_main_process and not alone else {}
+    shard(model, accelerator)
+    if alone:
+        return
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, dict[str, Any](whole), options=options)
+    for buffer in model.buffers():  # also those that no state dict has
+        dist.broadcast(buffer, 0)
 
 
 def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:

@@ -13,7 +13,7 @@ from stages.formats.tokens import TokenStore
 from stages.train.data import packing
 from stages.train.data.batches import IGNORED, batch_size, read_rows, rows_before, rows_of_step
 from stages.train.data.packing import build_packing, open_packing
-from stages.train.distributed.gradients import BinaryTree
+from stages.train.parallel import BinaryTree
 from stages.train.params import Schedule
 from tests.train.small_run import write_project
 

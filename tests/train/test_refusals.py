@@ -17,8 +17,8 @@ from stages.runtime.launch import config as launch_config
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import launcher
-from stages.train.distributed.hardware import REPAYS_FROM_FLOPS, should_compile
 from stages.train.forecast import forecast
+from stages.train.hardware import REPAYS_FROM_FLOPS, should_compile
 from stages.train.model.build import build_config
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, copy_of, fork, params, run, run_workers, write_params, write_project

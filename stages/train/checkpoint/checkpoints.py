@@ -48,9 +48,9 @@ from stages.train.checkpoint.manifest import (
     write_manifest,
 )
 from stages.train.checkpoint.mirror import MIRROR, Mirror
-from stages.train.distributed.parallel import count, on_main
 from stages.train.monitoring.report import CurveFiles
 from stages.train.optim.optimizers import Optimizers
+from stages.train.parallel import count, on_main
 from stages.train.params import TrainParams
 
 SHARED_WITHIN_SECONDS = 10.0

@@ -20,9 +20,9 @@ from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.fingerprint import CONTINUE, IDENTITY, changes_since, why_afresh
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.checkpoint.mirror import Mirror
-from stages.train.distributed.parallel import on_main
 from stages.train.model.loss import CausalLoss
 from stages.train.optim.optimizers import Optimizers
+from stages.train.parallel import on_main
 
 
 @dataclass(frozen=True)

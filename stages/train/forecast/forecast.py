@@ -12,10 +12,9 @@ from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
 from stages.train.data.batches import batch_size, rows_before
-from stages.train.distributed.hardware import resolve_precision
-from stages.train.distributed.micro_batch import MICRO_BATCH, USABLE, balanced, given_micro_batch_size
 from stages.train.forecast.memory import Memory, Process, memory_of_step
 from stages.train.forecast.speed import Speed, expected_speed
+from stages.train.hardware import MICRO_BATCH, USABLE, balanced, given_micro_batch_size, resolve_precision
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.params import TrainParams
 

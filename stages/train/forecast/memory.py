@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from stages.train.distributed.parallel import blocks
 from stages.train.forecast.tracker import MemoryPart, MemoryTracker
 from stages.train.model.attention import (
     mask_documents_where_needed,
@@ -31,6 +30,7 @@ from stages.train.model.attention import (
 from stages.train.model.build import without_values
 from stages.train.model.loss import SWITCH, CausalLoss
 from stages.train.optim.optimizers import build_optimizers
+from stages.train.parallel import blocks
 from stages.train.params import TrainParams
 
 PARTS: tuple[MemoryPart, ...] = ("weights", "gradients", "optimizer", "activations", "loss")

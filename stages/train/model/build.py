@@ -17,7 +17,6 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTr
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import UserError
-from stages.train.distributed.parallel import full_weights
 from stages.train.model.attention import (
     check_causal,
     check_documents_kept_apart,
@@ -28,6 +27,7 @@ from stages.train.model.attention import (
 )
 from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.model.source import source_config, source_model
+from stages.train.parallel import full_weights
 from stages.train.params import TrainParams
 
 VOCABULARY_MULTIPLE = 64

@@ -19,10 +19,10 @@ import torch
 from stages.formats.revision.execution import Session
 from stages.formats.revision.wheels import wheel_digest
 from stages.train.data.batches import batch_size
-from stages.train.distributed.parallel import uses_fsdp
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.monitoring.throughput import device_name
+from stages.train.parallel import uses_fsdp
 
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")
 """How the names of flags begin that say how a CPU multiplies."""

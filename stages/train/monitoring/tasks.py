@@ -33,9 +33,9 @@ from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 from stages.runtime.launch.supervision import VARIABLE
-from stages.train.distributed.parallel import PROCESS_GROUP
 from stages.train.model.build import full_model, save_model
 from stages.train.model.loss import CausalLoss
+from stages.train.parallel import PROCESS_GROUP
 from stages.train.params import TrainParams
 
 LONGEST = (PROCESS_GROUP.timeout or timedelta(hours=1)) - timedelta(minutes=10)

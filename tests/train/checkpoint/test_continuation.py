@@ -14,7 +14,6 @@ from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import fingerprint
 from stages.train.checkpoint.fingerprint import CONTINUE
-from stages.train.distributed import sharded_build
 from stages.train.model.build import build_model
 from stages.train.params import TrainParams
 from stages.train.segment import plan
@@ -39,7 +38,7 @@ def main_of_code_with_another_layer() -> None:
     def build(params: TrainParams, manifest: Manifest) -> PreTrainedModel:
         return build_model(params.model_copy(update={"model": params.model | {"n_layer": 3}}), manifest)
 
-    sharded_build.build_model = build
+    worker.build_model = build
     main_of_other_code()
 
 

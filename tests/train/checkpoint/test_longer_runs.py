@@ -8,7 +8,7 @@ import pytest
 from flows.reproduce.execution import changes_within
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.train.distributed.hardware import REPAYS_FROM_FLOPS
+from stages.train.hardware import REPAYS_FROM_FLOPS
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 

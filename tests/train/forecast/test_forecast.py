@@ -9,11 +9,11 @@ import torch
 
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
-from stages.train.distributed.micro_batch import MICRO_BATCH
 from stages.train.forecast import forecast, speed
 from stages.train.forecast.forecast import Forecast, duration, in_bytes, make_forecast, scaled
 from stages.train.forecast.memory import Process, memory_of_step
 from stages.train.forecast.speed import expected_speed
+from stages.train.hardware import MICRO_BATCH
 from stages.train.model.build import model_without_weights
 from stages.train.monitoring.speed_records import SPEEDS, measured_speeds, remember_speed
 from stages.train.monitoring.throughput import device_name

@@ -17,11 +17,13 @@ from torch._dynamo.utils import counters
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from stages.train.distributed.parallel import blocks, full_weights
 from stages.train.loop import StopSignal
+from stages.train.model.build import build_model
+from stages.train.model.loss import CausalLoss
+from stages.train.parallel import blocks, full_weights
 from stages.train.params import TrainParams
 from stages.train.worker import compile_and_spread, set_up
-from tests.train.models import MODELS
+from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params, run_workers, write_project
 
 STEPS = 3
@@ -173,3 +175,12 @@ def test_a_run_is_that_of_one_process(run: Run, trained: Trained) -> None:
     assert weights.keys() == expected.keys()
     for name, weight in weights.items():
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=ROUNDING, msg=name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_block_is_a_layer_whatever_lists_a_layer_holds(name: str) -> None:
+    values = TrainParams.model_validate(params(model=MODELS[name]))
+    model = CausalLoss(build_model(values, vocabulary()), values)
+    found = list(blocks(model))
+    assert len(found) == model.model.config.num_hidden_layers
+    assert all("Layer" in type(block).__name__ or "Block" in type(block).__name__ for block in found)

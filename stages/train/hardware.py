@@ -1,0 +1,275 @@
+"""What the hardware decides: the precision of matrix products, whether to compile, and how large micro-batches are.
+
+By what the hardware is, never by timing, so that the same machine always decides alike. `PARROTFLOW_COMPILE` (auto, the
+default, on or off) decides otherwise. The precision that `train.precision: auto` means replaces it in the parameters
+before anything is built: the fingerprint, the reports and the provenance carry it.
+
+A forward pass takes on GPUs as many sequences as fit, by the memory that trials take. The peak of a pass is at the
+start of its backward half: the activations of its sequences, and what does not depend on their number (weights cast to
+bf16, gathered layers, workspaces, the logits of one part of the loss). Two trials of different size tell one from the
+other. Their gradients exist before they begin, as where gradients are accumulated. `PARROTFLOW_MICRO_BATCH` decides
+otherwise.
+"""
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from accelerate import Accelerator
+from torch.utils import deterministic
+
+from stages.formats.revision.execution import Session
+from stages.runtime.entry import UserError, whole_number
+from stages.train.data.batches import batch_size, rows_before
+from stages.train.model.loss import CausalLoss
+from stages.train.parallel import local_bytes
+from stages.train.params import TrainParams
+
+COMPILE = "PARROTFLOW_COMPILE"
+
+ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+"""oneDNN multiplies bf16 on CPUs; these variables keep it below an instruction set (its manual, "CPU Dispatcher
+Control")."""
+
+REPAYS_FROM_FLOPS = {"cpu bf16": 5e13, "cpu fp32": 1e14, "cuda bf16": 2e16, "cuda fp32": 2e16}
+"""Total work from which compilation repays its start-up: 30 to 40 s on 2 cores with an empty compiler cache. With a
+GPT-2 of 4 layers it then saves 0.08 s in a step of 1e11 in bf16 (AMX), 0.05 s in fp32 (AVX-512: 4,200 tokens/s eager,
+4,450 compiled). Not measured on a GPU."""
+
+
+def resolve_precision(params: TrainParams, device_type: str) -> TrainParams:
+    """The parameters with `auto` replaced by what it means on a device (`cpu`, `cuda`, ...); a fixed value stays.
+
+    Raises UserError where bf16 is fixed and the GPU has no such arithmetic. Every CPU has, many slowly.
+    """
+    fast = multiplies_bf16_fast(device_type)
+    if params.precision == "bf16" and device_type == "cuda" and not fast:
+        raise UserError(
+            f"params.yaml: train.precision = bf16: {torch.cuda.get_device_name()} has no bf16 arithmetic; "
+            "use auto or fp32"
+        )
+    if params.precision != "auto":
+        return params
+    return params.model_copy(update={"precision": "bf16" if fast else "fp32"})
+
+
+def multiplies_bf16_fast(device_type: str) -> bool:
+    """Whether matrix products in bf16 are faster than in fp32.
+
+    CPUs: with AMX ten times as fast. With AVX-512's bf16 alone they are slower (GPT-2 of 4 layers, 2 cores: 2,700
+    tokens/s against 4,200), with AVX2 fifty times slower. Other devices than CUDA's were not measured: fp32.
+    """
+    match device_type:
+        case "cuda":
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        case "cpu":
+            return _has_amx()
+        case _:
+            return False
+
+
+def _has_amx() -> bool:
+    limit = next((os.environ[name] for name in ONEDNN_LIMITS if os.environ.get(name)), "ALL").upper()
+    return bool(torch.cpu.get_capabilities().get("amx_bf16")) and (limit in ("ALL", "DEFAULT") or "AMX" in limit)
+
+
+def describe_precision(params: TrainParams, device_type: str) -> str:
+    """The resolved precision, and where a fixed value is the slower one, that it is."""
+    chosen = resolve_precision(params, device_type).precision
+    faster = "bf16" if multiplies_bf16_fast(device_type) else "fp32"
+    here = "GPU" if device_type == "cuda" else "CPU"
+    slow = "" if chosen == faster else f" (slow: {faster} is faster on this {here}; train.precision: auto takes it)"
+    return f"{chosen}{slow}"
+
+
+def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
+    """Whether a run that starts afresh compiles: decided by the whole run's work."""
+    choice, compiler = _compile_choice(), _has_compiler(device)
+    if choice == "on" and not compiler:
+        needed = "CPU needs a C++ compiler (g++ or clang++); install one"
+        if device.type != "cpu":
+            needed = "GPU needs a C compiler (gcc or clang) and Python's headers (python3-dev); install both"
+        raise UserError(f"{COMPILE}=on: compiling for the {needed}")
+    if choice != "auto" or not compiler:
+        return choice == "on"
+    tokens = rows_before(params, params.max_steps) * params.sequence_length
+    batch_sizes = 1 + len(params.batch_doublings)  # each is compiled
+    repays = REPAYS_FROM_FLOPS.get(f"{device.type} {params.precision}", float("inf"))
+    return tokens * flops_per_token > batch_sizes * repays
+
+
+def stays_compiled(afresh: bool, sessions: list[Session], device: torch.device) -> bool:
+    """Whether a run compiles that continues after `sessions`: left to itself, as the last of them did.
+
+    `afresh` is what `should_compile` says. It would change where the run is made longer, and compiled code has other
+    last bits: then no one setting repeats the run. On another kind of device the bits are others anyway.
+    """
+    if not sessions or _compile_choice() != "auto" or sessions[-1].device_type != device.type:
+        return afresh
+    return sessions[-1].compiled and _has_compiler(device)
+
+
+def _compile_choice() -> str:
+    choice = os.environ.get(COMPILE, "auto") or "auto"
+    if choice not in ("auto", "on", "off"):
+        raise UserError(f"{COMPILE}={choice}: expected auto, on or off")
+    return choice
+
+
+def _has_compiler(device: torch.device) -> bool:
+    """Whether there is what compiles for the device; triton, which compiles for GPUs, builds a C module of Python's."""
+    if device.type == "cpu":
+        return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    return has_headers and any(shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "clang"))
+
+
+def repeat_bits(device: torch.device, asked_for: bool = False) -> None:
+    """Make the same run give the same bits: compiled code on a CPU otherwise adds gradients in the order of threads.
+
+    On GPUs the fast kernels add in the order of their blocks, so there it is done only if the parameters ask for
+    deterministic sums; a kernel that has no such variant then ends the run with torch's own message.
+    """
+    if device.type == "cpu" or asked_for:
+        # Read when cuBLAS is first used (its documentation, "Results reproducibility").
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # A search for bugs of others, at a cost in each step.
+        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+MICRO_BATCH = "PARROTFLOW_MICRO_BATCH"
+
+CPU_TOKENS = 8192
+"""More tokens at a time gain nothing on a CPU and cost memory."""
+
+USABLE = 0.8
+"""Of the memory that is left on a GPU: the rest is for what trials do not show (fragments, the compiler)."""
+
+STATE = 3
+"""What a process keeps of its weights' size besides them: gradients and AdamW's two moments. Muon has one, and DDP's
+buckets are the gradients."""
+
+
+def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
+    """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
+    share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
+    if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
+        return given
+    trials = GpuTrials(model, params.sequence_length, accelerator.device)
+    part = -(-model.rows_at_once(accelerator.device.type) // params.sequence_length)
+    fitting = fitting_on_all(share, part, trials, agreement(accelerator))
+    model.zero_grad(set_to_none=True)
+    torch.cuda.empty_cache()
+    if not fitting:
+        raise UserError(
+            f"train: not even one sequence of {params.sequence_length} tokens fits on each of the "
+            f"{accelerator.num_processes} devices; lower train.sequence_length, set train.gradient_checkpointing, or "
+            "shard the model (FSDP)"
+        )
+    return balanced(share, fitting)
+
+
+def given_micro_batch_size(params: TrainParams, device_type: str, share: int) -> int | None:
+    """Sequences of a forward pass where no trial on the device decides; `share`: of a step, in each process."""
+    if params.deterministic_micro_batch_size is not None:
+        return params.deterministic_micro_batch_size
+    if (given := whole_number(MICRO_BATCH, None)) is not None:
+        return min(given, share)
+    return None if device_type == "cuda" else min(share, max(1, CPU_TOKENS // params.sequence_length))
+
+
+def balanced(share: int, fitting: int) -> int:
+    """The size of equal micro-batches, as few as can be, of at most `fitting` sequences: 10 by at most 4 is 4, 3, 3."""
+    micro_batches = -(-share // max(1, fitting))
+    return -(-share // micro_batches)
+
+
+class Trials(Protocol):
+    """Forward and backward passes of a number of sequences, and the memory around them."""
+
+    def peak(self, sequences: int) -> int | None:
+        """The most bytes that a pass takes besides weights and gradients; None where it does not fit."""
+
+    def room(self) -> int:
+        """The bytes that passes can take while a step's gradients and the optimizers' state exist."""
+
+
+def fitting_on_all(share: int, part: int, trials: Trials, least: Callable[[int], int]) -> int:
+    """Sequences, up to about `share`, that fit into the memory of every process; 0 where not even one does.
+
+    `part` is how many sequences the largest part of the loss holds. `least` is the smallest of all processes' values,
+    so that all try the same: a sharded model's processes wait for each other in every layer, and one that is out of
+    memory would leave the others waiting. So more than one sequence is tried only where it is known to fit: two take at
+    most twice the memory of one, and more take no more for each than the second did. From `part` on they take less, as
+    the logits do not grow any further: there it is measured again.
+    """
+    one = trials.peak(1)
+    if not least(int(one is not None)) or one is None:
+        return 0
+    room = trials.room()
+    if share == 1 or not least(int(2 * one <= room)):
+        return 1
+
+    def fitting(size: int, peak: int | None) -> int:
+        larger = trials.peak(2 * size)
+        return least(1 if peak is None or larger is None else sequences_that_fit(room, size, peak, larger))
+
+    fits = fitting(1, one)
+    if part > 1 and 2 * part <= fits < share:
+        fits = max(fits, fitting(part, trials.peak(part)))
+    return fits
+
+
+def sequences_that_fit(room: int, size: int, smaller: int, larger: int) -> int:
+    """How many sequences take at most `USABLE` of `room` bytes, from the peaks of `size` and of twice as many."""
+    per_sequence = max(1, (larger - smaller) // size)
+    constant = smaller - size * per_sequence
+    return max(1, int((room - constant) * USABLE / per_sequence))
+
+
+def agreement(accelerator: Accelerator) -> Callable[[int], int]:
+    """The smallest of all processes' values; every process calls it."""
+
+    def least(own: int) -> int:
+        everywhere = accelerator.gather(torch.tensor([own], device=accelerator.device))
+        return int(everywhere.min().item())
+
+    return least
+
+
+@dataclass(frozen=True)
+class GpuTrials:
+    """On this process's GPU. All processes of a sharded model try the same."""
+
+    model: CausalLoss
+    sequence_length: int
+    device: torch.device
+
+    def peak(self, sequences: int) -> int | None:
+        """As `Trials.peak`. The first pass of all leaves gradients, which the others add to."""
+        try:
+            if not local_bytes(parameter.grad for parameter in self.model.parameters()):
+                self._pass(1)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            self._pass(sequences)
+        except torch.OutOfMemoryError:
+            return None
+        return torch.cuda.max_memory_allocated(self.device) - before
+
+    def _pass(self, sequences: int) -> None:
+        ids = torch.zeros((sequences, self.sequence_length), dtype=torch.int64, device=self.device)
+        torch.autograd.backward(self.model(ids, ids, ids).sum())
+
+    def room(self) -> int:
+        """As `Trials.room`, after the first pass."""
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        gradients = local_bytes(parameter.grad for parameter in self.model.parameters())
+        return free + gradients - STATE * gradients

@@ -24,7 +24,7 @@ from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.fingerprint import LIBRARIES
 from stages.train.data.order import check_repetition, describe, open_order
 from stages.train.data.packing import MIXTURE, PACKING, open_packing
-from stages.train.forecast.forecast import make_forecast
+from stages.train.forecast import make_forecast
 from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,
@@ -39,8 +39,8 @@ from stages.train.launcher import (
 )
 from stages.train.model.build import build_config
 from stages.train.model.source import source_folder
+from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.tasks import check_tasks
-from stages.train.monitoring.trackers import check_trackers
 from stages.train.params import TrainParams
 
 

@@ -45,12 +45,10 @@ from stages.train.model.build import build_model, flops_per_token, made_trainabl
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
-from stages.train.monitoring.report import Reporter
+from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
 from stages.train.monitoring.results import write_results
 from stages.train.monitoring.tasks import TaskEvaluation
-from stages.train.monitoring.throughput import Throughput, peak_flops
-from stages.train.monitoring.trackers import TRACKERS, start_trackers
-from stages.train.monitoring.uptime import Uptime
+from stages.train.monitoring.throughput import Throughput, Uptime, peak_flops
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.parallel import (
     PROCESS_GROUP,

@@ -16,8 +16,7 @@ from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.runtime.launch import config as launch_config
 from stages.runtime.launch.config import LaunchConfig
 from stages.train import __main__ as stage
-from stages.train import launcher
-from stages.train.forecast import forecast
+from stages.train import forecast, launcher
 from stages.train.hardware import REPAYS_FROM_FLOPS, should_compile
 from stages.train.model.build import build_config
 from stages.train.params import TrainParams

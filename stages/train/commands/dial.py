@@ -18,7 +18,7 @@ from stages.train.commands.forecast import launch, vocabulary
 from stages.train.dial.law import LAW
 from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.dial.timing import Timed, timed
-from stages.train.forecast.forecast import duration, scaled
+from stages.train.forecast import duration, scaled
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.params import TrainParams
 

@@ -23,9 +23,7 @@ from stages.train.data.batches import rows_before
 from stages.train.data.order import SourceShares, shares_by_phase
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
-from stages.train.monitoring.speed_records import remember_speed
-from stages.train.monitoring.throughput import device_name
-from stages.train.monitoring.uptime import Uptime
+from stages.train.monitoring.throughput import Uptime, device_name, remember_speed
 from stages.train.validation import ValidationResult
 
 METRICS = Path("reports/train.json")

@@ -10,9 +10,9 @@ import yaml
 
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
+from stages.train import forecast
 from stages.train.commands.forecast import main, mixture_lines
-from stages.train.forecast import forecast
-from stages.train.forecast.forecast import MEMORY_CHECK
+from stages.train.forecast import MEMORY_CHECK
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.small_run import environment, write_params, write_project

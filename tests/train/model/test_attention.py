@@ -14,7 +14,7 @@ from stages.formats.tokens import Manifest, TokenStore
 from stages.runtime.entry import UserError
 from stages.train.data.batches import Rows, read_rows
 from stages.train.data.packing import build_packing
-from stages.train.forecast.memory import Operations
+from stages.train.memory import Operations
 from stages.train.model.attention import UNMASKED, WINDOWED, mask_documents_where_needed
 from stages.train.model.build import build_model
 from stages.train.model.document_attention import DOCUMENTS, as_mask, document_attention

@@ -1,10 +1,20 @@
-"""What a run says of itself while it trains."""
+"""What a run shows of itself while it trains: its curves when it stops and continues, its trackers, the time left."""
+
+import struct
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
+from accelerate import Accelerator
+from tensorboardX.proto import event_pb2
 
-from stages.train.monitoring.report import seconds_left
+from stages.runtime.entry import EXIT_USER_ERROR, UserError
+from stages.train.monitoring.report import PROJECT, TRACKERS, CurveFiles, check_trackers, seconds_left, start_trackers
 from stages.train.params import TrainParams
-from tests.train.small_run import params
+from tests.train.small_run import params, run, run_workers, write_params, write_project
 
 
 def test_the_time_that_remains_is_counted_in_rows_for_larger_batches_take_longer() -> None:
@@ -14,3 +24,126 @@ def test_the_time_that_remains_is_counted_in_rows_for_larger_batches_take_longer
     # Started again at step 600, 100 steps of 32 rows in 200 s; 300 remain.
     assert seconds_left(values, range(600, 1000), 700, 200.0) == pytest.approx(600.0)
     assert seconds_left(values, range(600, 1000), 1000, 800.0) == 0.0
+
+
+def test_a_run_that_continues_takes_the_curves_of_its_checkpoint(tmp_path: Path) -> None:
+    """The live file lost its end in a power failure: the checkpoint's copy counts, half a line does not."""
+    curves, checkpoint = CurveFiles(tmp_path / "live", ["adamw"]), tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    curves.restart()
+    for step in (5, 10, 15):
+        curves.append("training_loss", step, 1.0 / step)
+    curves.copy_to(checkpoint)
+    with (checkpoint / "training_loss.tsv").open("a") as file:
+        file.write("2")
+    (tmp_path / "live/training_loss.tsv").write_text("step\ttraining_loss\n5\t0.2\n")
+    curves.restore(checkpoint, 10, TrainParams.model_validate(params(log_every_steps=5)))
+    assert (tmp_path / "live/training_loss.tsv").read_text() == "step\ttraining_loss\n5\t0.2\n10\t0.1\n"
+
+
+def test_the_learning_rate_has_a_column_for_each_optimizer_that_trains(tmp_path: Path) -> None:
+    rates = {"optimizer__adamw_learning_rate": 0.003, "optimizer__muon_learning_rate": 0.004}
+    for name, lines in (
+        ("muon", ["step\tadamw\tmuon", "5\t0.003\t0.004"]),
+        ("adamw", ["step\tadamw", "5\t0.003"]),
+    ):
+        peaks = TrainParams.model_validate(params(**rates, optimizer__name=name)).optimizer.peaks
+        curves = CurveFiles(tmp_path / name, peaks)
+        curves.restart()
+        curves.append("learning_rate", 5, *peaks.values())
+        assert (tmp_path / name / "learning_rate.tsv").read_text().splitlines() == lines
+
+
+PACKAGES = {
+    "wandb": ["wandb"],
+    "tensorboard": ["tensorboard", "tensorboardX"],
+    "trackio": ["trackio"],
+    "mlflow": ["mlflow"],
+}
+MISSING = [name for name, packages in PACKAGES.items() if not any(map(find_spec, packages))]
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_tracker_whose_package_is_missing_is_named(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_trackers(TrainParams.model_validate(params(trackers=[name])))
+    assert str(caught.value) == (
+        f"params.yaml: train.trackers: `{name}` is not installed; `pip install {name}`, or take it off the list"
+    )
+
+
+@pytest.mark.skipif(not MISSING, reason="every tracker is installed here")
+def test_a_missing_tracker_ends_the_command_before_the_first_step_with_one_line(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", trackers=MISSING[:1])
+    said = run(project, expected_code=EXIT_USER_ERROR)
+    assert said.startswith(f"error: params.yaml: train.trackers: `{MISSING[0]}` is not installed")
+    assert said.count("\n") == 1
+    assert not (project / ".parrotflow").exists()
+
+
+def test_tensorboard_gets_every_logged_step_in_event_files(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=4)
+    run_workers(project, 1)
+    (events,) = (project / ".parrotflow/trackers").glob(f"*/{PROJECT}/events.out.tfevents.*")
+    content = events.read_bytes()
+    for name in (b"training_loss", b"learning_rate", b"tokens_per_second", b"validation_loss"):
+        assert content.count(name) >= (1 if name == b"validation_loss" else 4)
+
+
+def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) -> None:
+    """TensorBoard drops earlier points from the step of a later session's start on."""
+    section = {"trackers": ["tensorboard"], "schedule__name": "constant", "checkpoint_every_steps": 4}
+    project = write_project(tmp_path / "project", **section, max_steps=6)
+    run_workers(project, 1)
+    newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
+    newest.rename(newest.with_name("step-00000006.partial"))  # as if killed between steps 4 and 6
+    write_params(project, **section, max_steps=8)
+    run_workers(project, 1)
+    (folder,) = {path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}
+    steps: list[int] = []
+    for path in sorted(folder.glob("events*"), key=lambda path: path.stat().st_mtime_ns):
+        for event in read_events(path):
+            if event.HasField("session_log"):
+                steps = [step for step in steps if step < event.step]
+            steps += [event.step for value in event.summary.value if value.tag == "training_loss"]
+    assert steps == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_run_that_starts_again_within_a_second_writes_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: 1.7e9)
+    section = TrainParams.model_validate(params(trackers=["tensorboard"]))
+    for step in (0, 4):
+        start_trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", step)
+    assert len(list((TRACKERS / "run" / PROJECT).glob("events.out.tfevents.*"))) == 2
+
+
+def test_two_runs_do_not_share_a_folder_in_tensorboard(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=2)
+    run_workers(project, 1)
+    write_params(project, trackers=["tensorboard"], max_steps=2, seed=1)
+    run_workers(project, 1)
+    assert len({path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}) == 2
+
+
+def read_events(path: Path) -> Iterator[Any]:
+    """The events of a file: length (8 bytes), checksum (4), event, checksum (4)."""
+    content = path.read_bytes()
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        yield event_pb2.Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
+
+
+def test_a_tracker_that_cannot_start_is_named_with_its_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project = write_project(tmp_path / "project", trackers=["tensorboard"])
+    (project / ".parrotflow").mkdir()
+    (project / ".parrotflow/trackers").write_text("a file stands where its folder should", encoding="utf-8")
+    with pytest.raises(AssertionError):
+        run_workers(project, 1)
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert "UserError: params.yaml: train.trackers = ['tensorboard']: could not start: " in said

@@ -1,10 +1,19 @@
-"""What a GPU can do at most: that of its own kind, in the precision of the run."""
+"""How much of a run's time was useful, over all its sessions; and what a GPU can do at most."""
+
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from stages.train.monitoring.throughput import peak_flops
+from stages.formats.reports import read_json
+from stages.train import worker
+from stages.train.checkpoint.manifest import TrainingProgress
+from stages.train.loop import StopSignal
+from stages.train.monitoring.throughput import Throughput, Uptime, peak_flops
 from stages.train.optim.settings import Precision
+from stages.train.params import TrainParams
+from tests.train.small_run import params, run_workers, write_project
 
 
 @pytest.mark.parametrize(
@@ -25,3 +34,52 @@ def test_the_peak_is_of_the_kind_and_the_precision(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     assert peak_flops(torch.device("cuda"), precision) == peak
     assert peak_flops(torch.device("cpu"), precision) is None
+
+
+def progress(step: int, **carried: object) -> TrainingProgress:
+    return TrainingProgress.of(TrainParams.model_validate(params()), step, 1.0, **carried)
+
+
+def test_what_lasts_is_useful_and_all_else_since_the_first_start_is_lost(tmp_path: Path) -> None:
+    now = time.time()
+    died = Uptime.of(progress(0), tmp_path, now - 100)
+    died.write(tmp_path)  # and never saved anything
+    saved = Uptime.of(progress(0), tmp_path, now - 80)
+    saved.write(tmp_path)
+    last = Uptime.of(progress(6, starts=saved.starts, useful_seconds=30.0), tmp_path, now - 40)
+
+    throughput = Throughput(1, None, began=time.perf_counter() - 35)
+    throughput.aside_seconds["checkpoint"] = 5.0
+    measured = last.metrics(throughput)
+    assert measured["interruptions"] == 2
+    assert measured["total_seconds"] == pytest.approx(100, abs=1)
+    assert measured["lost_seconds"] == pytest.approx(100 - 30 - 30, abs=1)
+    assert measured["effective_training_time_ratio"] == pytest.approx(0.6, abs=0.01)
+
+
+def test_a_complete_run_that_is_made_longer_did_not_wait(tmp_path: Path) -> None:
+    now = time.time()
+    Uptime.of(progress(0), tmp_path, now - 5000).write(tmp_path)
+    longer = Uptime.of(progress(12, starts=[now - 5000], useful_seconds=30.0), tmp_path, now)
+    assert (longer.starts, longer.useful_before) == ([now], 0.0)
+
+
+def main_that_is_asked_to_stop() -> None:
+    """The worker, which gets a SIGTERM before its first step."""
+    StopSignal.is_set = property(lambda self: True)  # type: ignore[assignment]
+    worker.main()
+
+
+def test_sessions_of_a_run_add_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    project = write_project(tmp_path / "project", max_steps=6)
+    run_workers(project, 1, main_that_is_asked_to_stop, expected_code=75)
+    run_workers(project, 1)
+    speed = read_json(project / "reports/train_speed.json")
+    assert speed["interruptions"] == 1
+    useful = speed["total_seconds"] - speed["lost_seconds"]
+    assert 0 < useful < speed["total_seconds"]
+    assert speed["effective_training_time_ratio"] == pytest.approx(useful / speed["total_seconds"], abs=1e-3)
+    said = f"useful time (ETTR): {speed['effective_training_time_ratio']:.1%} of 0:00:"
+    assert any(
+        line.startswith(said) and line.endswith(", with 1 interruption") for line in capfd.readouterr().out.split("\n")
+    )

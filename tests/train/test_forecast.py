@@ -9,14 +9,12 @@ import torch
 
 from stages.runtime.entry import UserError
 from stages.runtime.launch.config import LaunchConfig
-from stages.train.forecast import forecast, speed
-from stages.train.forecast.forecast import Forecast, duration, in_bytes, make_forecast, scaled
-from stages.train.forecast.memory import Process, memory_of_step
-from stages.train.forecast.speed import expected_speed
+from stages.train import forecast
+from stages.train.forecast import Forecast, duration, expected_speed, in_bytes, make_forecast, scaled
 from stages.train.hardware import MICRO_BATCH
+from stages.train.memory import Process, memory_of_step
 from stages.train.model.build import model_without_weights
-from stages.train.monitoring.speed_records import SPEEDS, measured_speeds, remember_speed
-from stages.train.monitoring.throughput import device_name
+from stages.train.monitoring.throughput import SPEEDS, device_name, measured_speeds, remember_speed
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params
@@ -188,7 +186,7 @@ def test_a_run_on_other_hardware_tells_nothing(here: Path, other: dict[str, obje
 def test_without_a_run_the_peak_of_the_hardware_counts_at_a_stated_share(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed, "peak_flops", lambda *_: 1e12)
+    monkeypatch.setattr(forecast, "peak_flops", lambda *_: 1e12)
 
     found = expected_speed(1000, "cpu", 2, "bf16")
 

@@ -10,8 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM
 
 from stages.formats import plain_head
-from stages.train.forecast.memory import Memory, Process, has_plain_head, memory_of_step
-from stages.train.forecast.tracker import MemoryTracker
+from stages.train.memory import Memory, MemoryTracker, Process, has_plain_head, memory_of_step
 from stages.train.model.build import build_config, build_model, padded_vocabulary
 from stages.train.model.loss import CausalLoss
 from stages.train.optim.optimizers import build_optimizers

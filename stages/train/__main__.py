@@ -37,8 +37,7 @@ from stages.train.launcher import (
     note_padded_vocabulary,
     restarts_allowed,
 )
-from stages.train.model.build import build_config
-from stages.train.model.source import source_folder
+from stages.train.model.build import build_config, source_folder
 from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.tasks import check_tasks
 from stages.train.params import TrainParams

@@ -17,7 +17,7 @@ from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.hashes import file_sha256
 from stages.runtime.section import flatten
 from stages.runtime.stage_code import pinned
-from stages.train.model.source import source_sha256
+from stages.train.model.build import source_sha256
 from stages.train.params import TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")

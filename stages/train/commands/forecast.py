@@ -19,7 +19,7 @@ from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 from stages.train.commands.groups import NOMINAL_VOCABULARY
 from stages.train.data.order import check_repetition, describe, open_order
 from stages.train.forecast import Forecast, make_forecast
-from stages.train.model.source import HUB_COMMIT, source_folder
+from stages.train.model.build import HUB_COMMIT, source_folder
 from stages.train.params import TrainParams
 
 MAKE_TOKENS = {"tokenize", "in_parts"}

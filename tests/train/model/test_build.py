@@ -1,4 +1,4 @@
-"""Models from configs: presets, sizes, export."""
+"""Models from configs: presets, sizes, export. A model whose tokens see later ones is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -200,3 +200,36 @@ def test_a_model_that_is_built_but_computes_nothing_is_refused_in_one_line() -> 
     fields = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 3}
     with pytest.raises(UserError, match="`llama` with these fields cannot compute the logits of a row of tokens: "):
         build_model(TrainParams.model_validate(params(model=fields)), vocabulary(300))
+
+
+BERT = {
+    "model_type": "bert",
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "max_position_embeddings": 32,
+}
+
+
+def build(**fields: object) -> None:
+    values = TrainParams.model_validate(params(model=fields))
+    build_model(values, Manifest("uint16", 64, 0, "", "", ()))
+
+
+def test_bert_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        build(**BERT)
+    assert str(caught.value) == (
+        "params.yaml: train.model.model_type = 'bert': not causal: a token's prediction depends on the tokens "
+        "after it; set train.model.is_decoder: true, or use a causal model_type, e.g. gpt2, llama, qwen3, gpt_neox"
+    )
+
+
+def test_bert_as_a_decoder_is_causal() -> None:
+    build(**BERT, is_decoder=True)
+
+
+def test_a_sequence_shorter_than_the_trial_is_no_obstacle() -> None:
+    values = TrainParams.model_validate(params(sequence_length=2, model__n_positions=2))
+    assert build_model(values, Manifest("uint16", 64, 0, "", "", ())).config.n_positions == 2

@@ -21,7 +21,7 @@ from stages.runtime.entry import run_stage
 from stages.runtime.launch.config import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.fingerprint import LIBRARIES
+from stages.train.checkpoint.resume import LIBRARIES
 from stages.train.data.order import check_repetition, describe, open_order
 from stages.train.data.packing import MIXTURE, PACKING, open_packing
 from stages.train.forecast import make_forecast

@@ -28,7 +28,7 @@ from stages.runtime.launch import supervision
 from stages.runtime.launch.config import LaunchConfig, device_count, require_devices
 from stages.runtime.launch.workers import command, environment
 from stages.runtime.section import read_section
-from stages.train.checkpoint.fingerprint import WORKER
+from stages.train.checkpoint.resume import WORKER
 from stages.train.params import TrainParams
 
 RESTARTS = "PARROTFLOW_RESTARTS"

@@ -26,9 +26,8 @@ from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, firs
 from stages.runtime.launch.config import SEGMENT
 from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.fingerprint import fingerprint, identity
 from stages.train.checkpoint.mirror import Mirror
-from stages.train.checkpoint.resume import resume
+from stages.train.checkpoint.resume import fingerprint, identity, resume
 from stages.train.data.order import open_order
 from stages.train.hardware import (
     MICRO_BATCH,

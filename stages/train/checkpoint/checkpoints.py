@@ -36,7 +36,6 @@ from stages.formats.checkpoints import export_path
 from stages.runtime.atomic import flush_to_disk
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.hashes import file_sha256
-from stages.train.checkpoint.fingerprint import CONTINUE
 from stages.train.checkpoint.manifest import (
     DataOnlyPlanner,
     History,
@@ -52,6 +51,9 @@ from stages.train.monitoring.report import CurveFiles
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import count, on_main
 from stages.train.params import TrainParams
+
+CONTINUE = "PARROTFLOW_CONTINUE"
+"""Names the run that is to be continued though the code has changed."""
 
 SHARED_WITHIN_SECONDS = 10.0
 """How long a file of the main process may take to appear on another machine (network file systems cache folders)."""

@@ -12,8 +12,8 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.train import worker
-from stages.train.checkpoint import fingerprint
-from stages.train.checkpoint.fingerprint import CONTINUE
+from stages.train.checkpoint import resume
+from stages.train.checkpoint.resume import CONTINUE
 from stages.train.model.build import build_model
 from stages.train.params import TrainParams
 from stages.train.segment import plan
@@ -24,7 +24,7 @@ CONSTANT: dict[str, Any] = {"schedule__name": "constant", "export_steps": [2], "
 
 def main_of_other_code() -> None:
     """The worker after a change of its code that changes no number."""
-    fingerprint.code_sha256 = lambda *arguments: "other"
+    resume.code_sha256 = lambda *arguments: "other"
     try:
         worker.main()
     except UserError as error:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.train.checkpoint.fingerprint import IDENTITY, training_code, why_afresh
+from stages.train.checkpoint.resume import IDENTITY, training_code, why_afresh
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,7 +8,7 @@ import torch
 
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
-from stages.train.checkpoint.fingerprint import fingerprint, identity
+from stages.train.checkpoint.resume import fingerprint, identity
 from stages.train.hardware import describe_precision, multiplies_bf16_fast, resolve_precision
 from stages.train.params import TrainParams
 from tests.train.small_run import params, run, write_project

@@ -31,8 +31,7 @@ from benchmarks.runs.training import MINI, mini_section
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.rows import stop_at
-from stages.evaluate.sampling import draw
+from stages.evaluate.rows import draw, stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
 from stages.tokenizer.bpe import train_on_documents

@@ -27,10 +27,11 @@ from stages.evaluate.rows import (
     SingleRows,
     attention_window,
     bytes_per_position,
+    draw,
+    log_probabilities,
     rows_of,
     stop_at,
 )
-from stages.evaluate.sampling import draw, log_probabilities
 from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, next_of, twin
 from stages.formats.evaluation.generation import Ended
 

@@ -40,8 +40,7 @@ from stages.evaluate import generator, side_by_side
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.rows import BatchedRows, SingleRows, after, bytes_per_position, rows_of, stop_at
-from stages.evaluate.sampling import DECIMALS, draw
+from stages.evaluate.rows import DECIMALS, BatchedRows, SingleRows, after, bytes_per_position, draw, rows_of, stop_at
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 

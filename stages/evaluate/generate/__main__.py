@@ -11,8 +11,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 from stages.evaluate.generate import texts
 from stages.evaluate.generate.languages import choose_headers
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
-from stages.evaluate.generate.shading import sampled_tokens
+from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv, sampled_tokens
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
 from stages.formats.evaluation.generation import (

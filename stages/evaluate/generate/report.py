@@ -1,14 +1,18 @@
 """What the model wrote, measured without running it: does it parse, does it repeat itself or the training data.
 
-The report, with the settings that the texts were generated with; a row for each text; and all of it on one page.
+The report, with the settings that the texts were generated with; a row for each text; and all of it on one page, where
+each token is shaded by how likely it was.
 """
 
 import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import exp
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +20,70 @@ from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES
 from stages.evaluate.generate.params import GenerateParams, Sampling
-from stages.evaluate.generate.shading import SHADES, ShadedToken, shaded_tokens, texts_to_shade
 from stages.evaluate.generate.texts import OpenSet, Text
-from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, Sample, SampleCounts
+from stages.formats.evaluation.generation import (
+    Generation,
+    Looks,
+    ProblemSetReceipt,
+    Receipts,
+    Sample,
+    SampleCounts,
+    SampledTokens,
+)
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.pages import filled_template
 from stages.formats.reports import SIGNIFICANT_DIGITS, releases, significant
 from stages.formats.tokens import TokenStore
+
+SHADES = (0.5, 0.1, 0.01, 0.001)
+"""Probabilities: a token has as many shades as it is less likely than of these."""
+
+SHADED_TOKENS = 200_000
+"""Of a page, at most: each is an element of some 40 bytes."""
+
+
+class ShadedToken(NamedTuple):
+    """A piece of a text on the page."""
+
+    text: str
+    shade: int
+    """0, the likeliest, to 4."""
+    log_probability: float
+    """Of a character that several tokens make up, that of all of them."""
+
+
+def sampled_tokens(text: Text) -> SampledTokens:
+    """As they are recorded."""
+    written = text.written
+    return SampledTokens(
+        kind=text.kind,
+        name=text.name,
+        sample=text.sample,
+        tokens=written.pieces,
+        log_probabilities=written.log_probabilities,
+    )
+
+
+def shaded_tokens(text: Text) -> tuple[list[ShadedToken], str]:
+    """The tokens of what was kept of a text, cut at its ends, and what the text has after them: an added line's end."""
+    written = "".join(text.written.pieces)[text.skipped :]
+    both = zip(written, text.text, strict=False)
+    kept = next((n for n, (one, other) in enumerate(both) if one != other), min(len(written), len(text.text)))
+    found, end, likelihood = [], -text.skipped, 0.0
+    for piece, log_probability in zip(text.written.pieces, text.written.log_probabilities, strict=True):
+        begin, end, likelihood = end, end + len(piece), likelihood + log_probability
+        if shown := written[max(begin, 0) : min(max(end, 0), kept)]:
+            found.append(ShadedToken(shown, sum(exp(likelihood) < bound for bound in SHADES), likelihood))
+        if piece:
+            likelihood = 0.0
+    return found, text.text[kept:]
+
+
+def texts_to_shade(texts: Sequence[Text]) -> int:
+    """How many of the texts, the first ones, have no more than `SHADED_TOKENS` together."""
+    return sum(tokens <= SHADED_TOKENS for tokens in accumulate(len(text.written.pieces) for text in texts))
+
 
 TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 

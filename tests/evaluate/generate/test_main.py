@@ -13,7 +13,7 @@ import pytest
 
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
-from stages.evaluate.generate import shading
+from stages.evaluate.generate import report
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.texts import own_seed
 from stages.evaluate.model import open_model
@@ -288,7 +288,7 @@ def test_each_token_of_each_text_has_its_likelihood_in_a_file_and_on_the_page(pr
 def test_a_page_of_more_tokens_than_a_browser_shows_is_shaded_in_part(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shading, "SHADED_TOKENS", 100)
+    monkeypatch.setattr(report, "SHADED_TOKENS", 100)
     main()
 
     text = (project / "data/samples.html").read_text()

@@ -1,6 +1,6 @@
-"""The sandbox, in which a program is run and judged: bubblewrap, and in it a server that forks (inside/server.py).
+"""The sandbox, in which a program is run and judged: bubblewrap, and in it a server that forks (inside.py).
 
-Available inside, read-only: Python, its standard library, the C libraries, and the folder inside/. No network, no home,
+Available inside, read-only: Python, its standard library, the C libraries, and inside.py. No network, no home,
 no environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs of each program.
 """
 
@@ -18,8 +18,8 @@ from stages.evaluate.score.params import Limits
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 
-SERVER = "stages.evaluate.score.inside.server"
-INSIDE = Path(__file__).parent / "inside"
+SERVER = "stages.evaluate.score.inside"
+INSIDE = Path(__file__).with_name("inside.py")
 
 LEVEL = "bubblewrap+rlimits+seccomp"
 """How a candidate is isolated; a machine that cannot do all of it is refused."""
@@ -145,7 +145,7 @@ def sandbox_command() -> list[str]:
     root = os.getuid() == 0
     user = [] if root else ["--unshare-user", "--uid", NOBODY, "--gid", NOBODY]
     capabilities = ["CAP_SYS_ADMIN", *(["CAP_SETUID", "CAP_SETGID", "CAP_KILL"] if root else [])]
-    code = f"/code/{SERVER.rpartition('.')[0].replace('.', '/')}"
+    code = f"/code/{SERVER.replace('.', '/')}.py"
     paths = shown_paths()
     # Parent folders that bubblewrap creates on its own could be entered by root only.
     above = [str(folder) for path in (*paths, Path(code)) for folder in reversed(path.parents[:-1])]

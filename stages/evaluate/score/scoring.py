@@ -51,7 +51,7 @@ def python_program(problem: Problem, completion: str) -> str:
 
 
 PROGRAMS: dict[str, Callable[[Problem, str], str]] = {"python": python_program}
-"""Language of a problem -> its programs. Another language needs its programs here, and a way to run them in inside/."""
+"""Language of a problem -> its programs. Another one needs its programs here, and a way to run them in inside.py."""
 
 
 def program(problem: Problem, completion: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.evaluate.score.inside.seccomp import ARGUMENTS, DENIED, NEWER, numbers
+from stages.evaluate.score.inside import ARGUMENTS, DENIED, NEWER, numbers
 from stages.formats.evaluation.verdicts import Outcome
 from tests.evaluate.score.conftest import LIMITS, Judges, Run
 from tests.small_project import ROOT
@@ -63,7 +63,7 @@ def test_it_sees_no_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 WRITES = {
     "the root": "open('/written', 'w')",
     "Python's library": "open(os.path.join(os.path.dirname(os.__file__), 'written.py'), 'w')",
-    "the sandbox's own code": "open('/code/stages/evaluate/score/inside/server.py', 'a')",
+    "the sandbox's own code": "open('/code/stages/evaluate/score/inside.py', 'a')",
     "devices": "open('/dev/written', 'w')",
 }
 
@@ -326,7 +326,7 @@ FORGES = {
     "closed descriptors and the right answer": ("os.closerange(0, 64)\nreturn 2 * values[0]", "died"),
     "printing": ("print('passed', flush=True)\nsys.exit(0)", "exception"),
     "changing the server": (
-        """from stages.evaluate.score.inside import server
+        """from stages.evaluate.score import inside as server
 server.failure_of = lambda *_: ""
 server.result_of = lambda *_: ("passed", "")
 server.run = server.supervise = server.result_of

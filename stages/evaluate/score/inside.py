@@ -1,15 +1,22 @@
-"""The server in the sandbox: forks a process for each program, so that none waits for Python and its imports to start.
+"""What runs inside the sandbox, all of it in this file, from the standard library alone: the server of programs.
 
-A program is the one that its benchmark defines, candidate and tests in one. It has passed if all of it has run, which a
-nonce tells: the process that runs it writes the nonce after the program's last line, so an end before that line
-is never a pass.
+It forks a process for each program, so that none waits for Python and its imports to start. A program is the one that
+its benchmark defines, candidate and tests in one. It has passed if all of it has run, which a nonce tells: the process
+that runs it writes the nonce after the program's last line, so an end before that line is never a pass.
 
 Programs with their limits, and their results, are lines of JSON over the socket on standard input. This process runs
 nothing of a candidate. What one could leave behind for the next goes with the namespaces that are made for each: its
 processes, which cannot see or signal this one, and an empty tmpfs on /tmp; all other files are read-only.
+
+In addition to namespaces and limits a filter refuses system calls (seccomp(2)). What it adds: no new process and no
+other program can be started (threads can), so limits on one process are limits on the candidate, which cannot change
+them; no memory outside RLIMIT_AS (memfd, System V); none of the large interfaces through which kernels have been broken
+out of (bpf, io_uring, userfaultfd, perf, keyrings, mounts, namespaces, any socket that is not a Unix one); and no call
+that is newer than those known here.
 """
 
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -20,10 +27,130 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
 from typing import Any, NoReturn
 
-from stages.evaluate.score.inside import seccomp
+Numbers = dict[str, tuple[int | None, int | None]]
+"""Name of a call: its number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); None: not there."""
+
+PROCESSES: Numbers = {"fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281)}
+OTHERS: Numbers = {
+    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
+    **{"pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438), "process_madvise": (440, 440)},
+    **{"process_mrelease": (448, 448), "move_pages": (279, 239), "migrate_pages": (256, 238)},
+}
+"""They act on another process."""
+NAMESPACES: Numbers = {"unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41)}
+MOUNTS: Numbers = {
+    **{"mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429)},
+    **{"fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433)},
+    **{"mount_setattr": (442, 442), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265)},
+    **{"quotactl": (179, 60), "quotactl_fd": (443, 443), "fanotify_init": (300, 262)},
+}
+MEMORY: Numbers = {
+    **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190)},
+    **{"msgget": (68, 186), "mq_open": (240, 180), "setrlimit": (160, 164)},
+}
+"""They take memory that no limit counts, or change a limit."""
+KERNEL: Numbers = {
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280)},
+    **{"perf_event_open": (298, 241), "userfaultfd": (323, 282), "personality": (135, 92), "modify_ldt": (154, None)},
+    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
+    **{"syslog": (103, 116), "init_module": (175, 105), "finit_module": (313, 273), "kexec_load": (246, 104)},
+}
+DENIED: Numbers = {**PROCESSES, **OTHERS, **NAMESPACES, **MOUNTS, **MEMORY, **KERNEL}
+
+NEWER = 451
+"""The first number that is not known here, of Linux 6.5, on every processor. What is newer (statmount, listmount,
+open_tree_attr, file_setattr, listns) is answered as by an older kernel: Python needs none of it."""
+
+
+ARGUMENTS: Numbers = {"clone": (56, 220), "socket": (41, 198), "socketpair": (53, 199), "prlimit64": (302, 261)}
+"""Denied for some arguments."""
+
+MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""The column of a machine's numbers, and its AUDIT_ARCH (linux/audit.h)."""
+
+
+def this_machine() -> tuple[int, int]:
+    """A row of MACHINES. Raises OSError where system calls have other numbers than those known here."""
+    name = os.uname().machine
+    if name not in MACHINES or sys.maxsize < 2**32:
+        raise OSError(errno.ENOSYS, f"system calls of {name} are not known to the sandbox")
+    return MACHINES[name]
+
+
+def numbers(calls: Numbers) -> dict[str, int]:
+    """The numbers on this machine, of those that it has."""
+    column, _ = this_machine()
+    return {name: number for name, row in calls.items() if (number := row[column]) is not None}
+
+
+CLONE3 = 435
+CLONE_THREAD = 0x00010000
+AF_UNIX = 1
+X32_BIT = 0x40000000
+
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+"""BPF instructions: load a word of seccomp_data, jump if equal, if at least, if a bit is set; return."""
+
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
+"""Offsets in struct seccomp_data; an argument has two words, the lower one first."""
+
+ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
+
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
+
+
+def filter_program() -> bytes:
+    """The filter as instructions of classic BPF (linux/filter.h): code, jump if true, jump if false, value."""
+    _, architecture = this_machine()
+    refuse, unknown = (RETURN, 0, 0, FAIL | errno.EPERM), (RETURN, 0, 0, FAIL | errno.ENOSYS)
+    program = [
+        (LOAD, 0, 0, ARCHITECTURE),
+        (EQUAL, 1, 0, architecture),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, NUMBER),
+        (AT_LEAST, 0, 1, X32_BIT),  # the same calls under other numbers
+        refuse,
+        (AT_LEAST, 1, 0, NEWER),
+        (EQUAL, 0, 1, CLONE3),  # a filter cannot see its flags; glibc falls back to clone
+        unknown,
+    ]
+    for call, argument, test, value in (
+        ("clone", FIRST_ARGUMENT, ANY_BIT, CLONE_THREAD),
+        ("socket", FIRST_ARGUMENT, EQUAL, AF_UNIX),
+        ("socketpair", FIRST_ARGUMENT, EQUAL, AF_UNIX),
+        ("prlimit64", THIRD_ARGUMENT, EQUAL, 0),  # the new limit, a pointer: without one the call only reads
+        ("prlimit64", THIRD_ARGUMENT + 4, EQUAL, 0),
+    ):
+        allowed_if = (test, 1, 0, value)
+        program += [
+            (EQUAL, 0, 4, numbers(ARGUMENTS)[call]),
+            (LOAD, 0, 0, argument),
+            allowed_if,
+            refuse,
+            (LOAD, 0, 0, NUMBER),
+        ]
+    for denied in numbers(DENIED).values():
+        program += [(EQUAL, 0, 1, denied), refuse]
+    program.append((RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def install_filter(libc: ctypes.PyDLL) -> None:
+    """Put the filter on this process for good. Raises OSError."""
+    content = filter_program()
+    code = ctypes.create_string_buffer(content, len(content))
+    header = ctypes.create_string_buffer(struct.pack("@HP", len(content) // 8, ctypes.addressof(code)))
+    for option, value, pointer in (
+        (PR_SET_NO_NEW_PRIVS, 1, 0),
+        (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header)),
+    ):
+        if libc.prctl(option, *map(ctypes.c_ulong, (value, pointer, 0, 0))):
+            raise OSError(ctypes.get_errno(), "prctl")
+
 
 PRELOADED = [
     *("bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools"),
@@ -111,7 +238,7 @@ def killed_at_its_cpu_limit(exit_code: int, cpu_seconds: float, limit: float) ->
 def fork_into_namespaces() -> int:
     """Fork; the child is the first process of namespaces of its own. Returns 0 there. Raises OSError."""
     flags = ctypes.c_long(CLONE_NEWNS | CLONE_NEWPID | signal.SIGCHLD)
-    clone, nothing = ctypes.c_long(seccomp.numbers(seccomp.ARGUMENTS)["clone"]), ctypes.c_long(0)
+    clone, nothing = ctypes.c_long(numbers(ARGUMENTS)["clone"]), ctypes.c_long(0)
     # os.fork() makes no namespaces, and unshare() would need a third process. This one has a single thread, so what
     # Python does around a fork (its locks, its threads) is not needed.
     process: int = libc.syscall(clone, flags, nothing, nothing, nothing, nothing)
@@ -187,7 +314,7 @@ def isolate(cpu_seconds: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (MOST_THREADS, MOST_THREADS))
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
     _require(libc.capset(header, bytes(24)), "capset")
-    seccomp.install(libc)
+    install_filter(libc)
 
 
 def _require(result: int, call: str) -> None:

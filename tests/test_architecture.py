@@ -285,7 +285,6 @@ WITH_FEW_LINES = {
     "flows/project/yaml_text.py": "a clone imports it without Hydra",
     "stages/evaluate/libraries.py": "is imported first, for its effect",
     "stages/formats/checkpoints.py": CLOSURES,
-    "stages/formats/evaluation/metrics.py": CLOSURES,
     "stages/formats/plain_head.py": CLOSURES,
     "stages/formats/splits.py": CLOSURES,
     "stages/formats/revision/wheels.py": "is run by interpreters that have only the standard library",

@@ -24,8 +24,8 @@ from stages.evaluate.likelihood.report import (
 from stages.evaluate.likelihood.score import ScoredSet, score_sets
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
-from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position
+from stages.formats.reports import write_metrics
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import run_stage

@@ -1,15 +1,20 @@
 """Reports: what a stage measured or did, as JSON that DVC, people and other stages read; equal values, equal bytes.
 
 A report may be stored in two files with the same keys: `reports/NAME.json` has the metrics, and
-`reports/NAME_receipt.json` the rest: every text, and the fields that say what was measured and how.
-The curves of a training are tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
+`reports/NAME_receipt.json` the rest: every text, and the fields that say what was measured and how. The curves of a
+training are tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
+
+The few numbers by which runs are compared are in `reports/metrics/STAGE.json`. DVC's tables (`dvc exp show`, `dvc
+metrics diff`) have a column or a line for every number of every file that dvc.yaml lists under `metrics`, and a report
+has dozens. So a stage writes these few once more, in a file of their own; reports are listed under `plots`, where `dvc
+metrics diff --targets reports/evaluate.json` still compares all of one.
 """
 
 import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +28,11 @@ from stages.runtime.entry import UserError
 REPORTS = Path("reports")
 
 CURVES = REPORTS / "curves"
+
+METRICS_FOLDER = REPORTS / "metrics"
+
+RunMetrics: TypeAlias = Mapping[str, "float | Mapping[str, float] | None"]
+"""Name, as a column is called -> value; of several sets the value of each."""
 
 SIGNIFICANT_DIGITS = 6
 """Further ones are float32's rounding, which changes with the batch size."""
@@ -195,3 +205,11 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key `{repeated}` is there twice")
     return values
+
+
+def write_metrics(stage: str, values: RunMetrics) -> None:
+    """Write the numbers of a stage, without those that have no value: of a column that is empty DVC shows nothing.
+
+    A name must be that of no other stage, or DVC puts the file's path in front of it.
+    """
+    write_json(METRICS_FOLDER / f"{stage}.json", {name: value for name, value in values.items() if value is not None})

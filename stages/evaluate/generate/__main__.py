@@ -21,9 +21,9 @@ from stages.formats.evaluation.generation import (
     write_sampled_tokens,
     write_samples,
 )
-from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
+from stages.formats.reports import write_metrics
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write

@@ -7,9 +7,9 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 from stages.evaluate.score.params import ScoreParams
 from stages.evaluate.score.scoring import first_pass_at_k, judged, require_enough_samples, score_report
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
-from stages.formats.evaluation.metrics import write_metrics
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import SampleVerdict, write_verdicts
+from stages.formats.reports import write_metrics
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 

@@ -21,10 +21,9 @@ from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, Judge
 from stages.formats.evaluation.generation import Completion, completions_text
-from stages.formats.evaluation.metrics import RunMetrics
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.verdicts import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
-from stages.formats.reports import significant
+from stages.formats.reports import RunMetrics, significant
 from stages.runtime.cache import ResultLog, cache_key, drop_unused
 from stages.runtime.code import code_sha256
 from stages.runtime.entry import UserError

@@ -1,5 +1,6 @@
-"""Whether a run that continues is compiled, and how many sequences a forward pass takes."""
+"""What the hardware decides: precision, whether a run that continues is compiled, how many sequences a pass takes."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,13 +9,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.formats.reports import read_json
 from stages.formats.revision.execution import Session
-from stages.train.hardware import USABLE, balanced, fitting_on_all, sequences_that_fit, stays_compiled
+from stages.runtime.entry import UserError
+from stages.train.checkpoint.resume import fingerprint, identity
+from stages.train.hardware import (
+    USABLE,
+    balanced,
+    describe_precision,
+    fitting_on_all,
+    multiplies_bf16_fast,
+    resolve_precision,
+    sequences_that_fit,
+    stays_compiled,
+)
+from stages.train.params import TrainParams
+from tests.train.small_run import params, run, write_project
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def with_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     compiler = tmp_path / "g++"
     compiler.touch(mode=0o700)
@@ -28,6 +43,7 @@ def sessions(*compiled: bool, device_type: str = "cpu") -> list[Session]:
     return [Session.model_construct(compiled=one, device_type=device_type) for one in compiled]
 
 
+@pytest.mark.usefixtures("with_a_compiler")
 @pytest.mark.parametrize("afresh", [True, False])
 def test_left_to_itself_a_run_that_continues_stays_as_it_was(afresh: bool) -> None:
     assert stays_compiled(afresh, sessions(True), CPU)
@@ -37,6 +53,7 @@ def test_left_to_itself_a_run_that_continues_stays_as_it_was(afresh: bool) -> No
     assert stays_compiled(afresh, sessions(not afresh, device_type="cuda"), CPU) is afresh
 
 
+@pytest.mark.usefixtures("with_a_compiler")
 @pytest.mark.parametrize("choice", ["on", "off"])
 def test_a_choice_of_the_user_holds_for_a_run_that_continues_too(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
     monkeypatch.setenv("PARROTFLOW_COMPILE", choice)
@@ -48,6 +65,7 @@ def test_where_there_is_no_compiler_a_compiled_run_continues_eager(with_a_compil
     assert not stays_compiled(False, sessions(True), CPU)
 
 
+@pytest.mark.usefixtures("with_a_compiler")
 def test_a_gpu_needs_a_c_compiler_and_pythons_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds a module of Python's with them; without, a run would die in its first step."""
     gpu, on_gpu = torch.device("cuda"), sessions(True, device_type="cuda")
@@ -130,3 +148,79 @@ def test_the_process_with_the_least_memory_decides_for_all() -> None:
     heard = iter(said)
     assert fitting_on_all(64, 1, large, least=lambda own: min(own, next(heard))) == alone
     assert small.tried[-2:] == large.tried == [1, 2]
+
+
+def section(precision: str) -> TrainParams:
+    return TrainParams.model_validate(params(precision=precision))
+
+
+@pytest.fixture
+def amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU with AMX, and no limit on what oneDNN may use of it."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+
+
+@pytest.mark.usefixtures("amx")
+def test_a_cpu_with_amx_takes_bf16() -> None:
+    assert resolve_precision(section("auto"), "cpu").precision == "bf16"
+
+
+@pytest.mark.parametrize("capabilities", [{"avx512_bf16": True, "amx_bf16": False}, {"avx2": True}, {}])
+def test_any_other_cpu_takes_fp32(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool]) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert resolve_precision(section("auto"), "cpu").precision == "fp32"
+
+
+@pytest.mark.usefixtures("amx")
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+@pytest.mark.parametrize(
+    ("limit", "fast"),
+    [("AVX2", False), ("avx512_core_bf16", False), ("AVX10_1_512_AMX", True), ("AVX512_CORE_AMX", True), ("ALL", True)],
+)
+def test_a_limit_on_onednns_instructions_counts(
+    monkeypatch: pytest.MonkeyPatch, variable: str, limit: str, fast: bool
+) -> None:
+    monkeypatch.setenv(variable, limit)
+    assert multiplies_bf16_fast("cpu") is fast
+
+
+@pytest.mark.parametrize(("has_bf16", "resolved"), [(True, "bf16"), (False, "fp32")])
+def test_a_gpu_takes_bf16_where_it_has_the_arithmetic(
+    monkeypatch: pytest.MonkeyPatch, has_bf16: bool, resolved: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    assert resolve_precision(section("auto"), "cuda").precision == resolved
+    assert resolve_precision(section("fp32"), "cuda").precision == "fp32"
+    if has_bf16:
+        assert resolve_precision(section("bf16"), "cuda").precision == "bf16"
+    else:
+        with pytest.raises(UserError, match="Tesla V100 has no bf16 arithmetic; use auto or fp32"):
+            resolve_precision(section("bf16"), "cuda")
+
+
+def test_a_slow_choice_stays_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    assert describe_precision(section("auto"), "cpu") == "fp32"
+    assert describe_precision(section("bf16"), "cpu") == (
+        "bf16 (slow: fp32 is faster on this CPU; train.precision: auto takes it)"
+    )
+
+
+def test_auto_and_the_value_that_it_stands_for_are_one_run(tmp_path: Path) -> None:
+    """Below AMX, whatever this machine has: the fingerprint, the report and the model carry the resolved value."""
+    project = write_project(tmp_path / "project", precision="auto", max_steps=2)
+    said = run(project, ONEDNN_MAX_CPU_ISA="AVX2")
+    assert "launching 1 process by launch/cpu.yaml, in fp32\n" in said
+    assert read_json(project / "reports/train_speed.json")["precision"] == "fp32"
+    assert read_json(project / "model/training.json")["precision"] == "fp32"
+    (recorded,) = (project / ".parrotflow/checkpoints").glob("*/identity.json")
+    assert json.loads(recorded.read_text())["train"]["precision"] == "fp32"
+    auto, fixed = (resolve_precision(section(name), "cpu") for name in ("auto", multiplied("cpu")))
+    assert fingerprint(identity(auto, [])) == fingerprint(identity(fixed, []))
+
+
+def multiplied(device: str) -> str:
+    return "bf16" if multiplies_bf16_fast(device) else "fp32"

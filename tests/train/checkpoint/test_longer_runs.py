@@ -1,4 +1,7 @@
-"""A run that follows another in the same folder goes on from its checkpoints, or says why it cannot."""
+"""A run that follows another in the same folder continues from its checkpoints, or says why it cannot.
+
+`model/step-N` is the model of this run's step N, for every N of `export_steps`, whatever happened before.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -158,3 +161,38 @@ def test_the_checkpoints_of_a_run_that_starts_afresh_are_kept_though_later_ones_
     assert checkpoints(project) == ["step-00000006", "step-00000009", "step-00000010", "step-00000020"]
     (said,) = train(project, capfd, **HALF_DECAYS, max_steps=9)
     assert said.startswith("continuing at step 9 of 9, from ")
+
+
+WSD: dict[str, Any] = {"schedule__name": "wsd", "schedule__decay_share": 0.5}
+
+
+def exported(project: Path, **changes: Any) -> dict[str, str]:
+    """Train; the sha256 of each model."""
+    write_params(project, **changes)
+    run_workers(project, 1)
+    return {path.name: weights_sha256(path) for path in [project / "model", *project.glob("model/step-*")]}
+
+
+def test_steps_that_are_added_later_are_exported_all_the_same(inputs: Path, tmp_path: Path) -> None:
+    project, other = (copy_of(inputs, tmp_path / name) for name in ("project", "other"))
+    exported(project, max_steps=6)
+    later = exported(project, max_steps=6, export_steps="log2")
+    assert set(later) == {"model", "step-00000001", "step-00000002", "step-00000004"}
+    assert later == exported(other, max_steps=6, export_steps=[1, 2, 4])
+
+
+def test_a_shorter_run_never_ships_the_model_of_a_longer_one(inputs: Path, tmp_path: Path) -> None:
+    project, alone = (copy_of(inputs, tmp_path / name) for name in ("project", "alone"))
+    long = exported(project, **WSD, max_steps=20, export_steps=[4, 8])
+    short = exported(project, **WSD, max_steps=10, export_steps=[4, 8])
+    assert short == exported(alone, **WSD, max_steps=10, export_steps=[4, 8])
+    assert short["step-00000004"] == long["step-00000004"]
+    assert short["step-00000008"] != long["step-00000008"]
+
+
+def test_a_model_that_was_lost_is_made_again(inputs: Path, tmp_path: Path) -> None:
+    project = copy_of(inputs, tmp_path / "project")
+    before = exported(project, max_steps=6, export_steps=[2])
+    (lost,) = (project / ".parrotflow/checkpoints").glob("*/exports/*")
+    lost.rename(project / "elsewhere")
+    assert exported(project, max_steps=6, export_steps=[2]) == before

@@ -1,5 +1,6 @@
-"""A run whose code has changed starts afresh, unless it is told which run to continue; then the record says so."""
+"""What a run depends on, and one that is continued after a change of its code."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import resume
-from stages.train.checkpoint.resume import CONTINUE
+from stages.train.checkpoint.resume import CONTINUE, IDENTITY, training_code, why_afresh
 from stages.train.model.build import build_model
 from stages.train.params import TrainParams
 from stages.train.segment import plan
@@ -115,3 +116,43 @@ def test_where_more_than_the_code_differs_or_there_is_no_such_run_it_is_refused(
     assert "train.optimizer.weight_decay: 0.1 -> 0.2" in said
     run_workers(project, 1, main_of_other_code, expected_code=2, **{CONTINUE: "0" * 16})
     assert f"{CONTINUE}={'0' * 16}: no such training in .parrotflow/checkpoints; there are " in capfd.readouterr().out
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "afresh"),
+    [
+        ("train/loop.py", '"""', '"""A remark. ', False),
+        ("train/loop.py", "\nimport ", "\n# A remark.\nimport ", False),
+        ("train/commands/trace.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/monitoring/report.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/monitoring/results.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/launcher.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("formats/reports.py", "\nfrom ", "\nX = 1\nfrom ", False),
+        ("train/validation.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("runtime/entry.py", "\nimport ", "\nX = 1\nimport ", False),
+        ("train/loop.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("train/optim/muon.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("formats/tokens.py", "\nimport ", "\nX = 1\nimport ", True),
+        ("formats/plain_head.py", "\nimport ", "\nX = 1\nimport ", True),
+    ],
+)
+def test_checkpoints_are_left_behind_for_code_that_computes_and_for_nothing_else(
+    tmp_path: Path, file: str, before: str, after: str, afresh: bool
+) -> None:
+    shutil.copytree(ROOT / "stages", tmp_path / "stages")
+    path = tmp_path / "stages" / file
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+
+    assert (training_code(tmp_path) != training_code()) is afresh
+
+
+def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / IDENTITY).write_bytes(b'{"train": \xff')
+
+    assert why_afresh(tmp_path / "own", {}) == [f"{tmp_path / 'other' / IDENTITY} is damaged"]

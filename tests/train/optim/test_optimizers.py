@@ -1,18 +1,26 @@
-"""Each tensor's optimizer and decay follow from what it does, whatever its number of dimensions."""
+"""Each tensor's optimizer and decay follow from what it does; and one more optimizer is one file and a name.
+
+The diff that CONTRIBUTING.md shows is applied, and trains.
+"""
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from stages.train.model.build import build_model
 from stages.train.optim.optimizers import build_optimizers, weights
 from stages.train.params import TrainParams
+from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary
-from tests.train.small_run import params
+from tests.train.small_run import params, run, write_project
 
 NORMS = {r"\.(input|post_attention)_layernorm\.weight": "other", r"model\.norm\.weight": "other"}
 ATTENTION = {r"\.[qkvo]_proj\.weight": "matrix"}
@@ -107,3 +115,22 @@ def test_the_groups_of_a_tied_model_are_those_of_its_matrices_and_all_else() -> 
     muon, adamw = build_optimizers(model, values.optimizer, values.precision)
     assert len(muon.param_groups) == len(adamw.param_groups) == 1
     assert all(parameter.ndim == 2 for parameter in muon.param_groups[0]["params"])
+
+
+def test_the_optimizer_that_contributing_adds_trains_and_names_its_own_curve(tmp_path: Path) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    diff = text.partition("```diff\n")[2].partition("```")[0]
+    (settings,) = (line.strip() for line in text.splitlines() if line.strip().startswith("optimizer: {"))
+    code, project = tmp_path / "code", write_project(tmp_path / "project", max_steps=2)
+    shutil.copytree(ROOT / "stages", code / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["git", "apply", "-"], cwd=code, input=diff, text=True, check=True)
+    section = params(max_steps=2) | yaml.safe_load(settings)
+    (project / "params.yaml").write_text(yaml.safe_dump({"train": section}), encoding="utf-8")
+
+    said = run(project, PYTHONPATH=str(code))
+
+    assert "step 2/2" in said
+    curve = (project / "reports/curves/learning_rate.tsv").read_text(encoding="utf-8").splitlines()
+    assert curve == ["step\tsgd", "1\t0.05", "2\t0.1"]
+    loss = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(loss) == 3

@@ -47,7 +47,7 @@ from stages.train.checkpoint.mirror import MIRROR
 from stages.train.checkpoint.resume import IDENTITY, LIBRARIES, changes_since, fingerprint, identity
 from stages.train.hardware import COMPILE, MICRO_BATCH
 from stages.train.launcher import RESTARTS, launch
-from stages.train.monitoring.execution import ISA_LIMITS, is_computing
+from stages.train.monitoring.results import ISA_LIMITS, is_computing
 from stages.train.params import TrainParams
 
 EXIT_CODES = {"equal": 0, "different": 1, "cannot": EXIT_USER_ERROR}

@@ -42,10 +42,9 @@ from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import mask_documents_where_needed, register_unmasked
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
-from stages.train.monitoring.execution import describe_session
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
-from stages.train.monitoring.results import write_results
+from stages.train.monitoring.results import describe_session, write_results
 from stages.train.monitoring.tasks import TaskEvaluation
 from stages.train.monitoring.throughput import Throughput, Uptime, peak_flops
 from stages.train.optim.optimizers import build_optimizers

@@ -1,9 +1,14 @@
+"""pass@k and its interval: the share of choices that hold one that passes, and draws with replacement."""
+
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.evaluate import bootstrap
+from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.scoring import first_pass_at_k, mean_pass_at_k, pass_at_k
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 
@@ -64,3 +69,35 @@ def test_runs_are_compared_by_the_smallest_k_and_by_sets_only_where_there_are_se
     assert compared(mine=scored) == {"pass@1": 0.25}
     assert compared(mine=scored, others=scored) == {"pass@1": {"mine": 0.25, "others": 0.25}}
     assert compared(mine={}) == {}, "nothing was run"
+
+
+def test_the_columns_of_a_resample_are_sums_over_the_same_draw() -> None:
+    columns = np.array([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]])
+
+    sums = resampled_sums(columns, 500, seed=0)
+
+    assert sums.shape == (500, 2)
+    np.testing.assert_array_equal(sums[:, 1], 10 * sums[:, 0])
+    assert len(np.unique(sums[:, 0])) > 5
+
+
+def test_a_draw_in_chunks_is_the_draw_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = np.arange(20.0).reshape(10, 2)
+    at_once = resampled_sums(columns, 100, seed=3)
+    monkeypatch.setattr(bootstrap, "CHUNK_ENTRIES", 70)
+
+    np.testing.assert_array_equal(resampled_sums(columns, 100, seed=3), at_once)
+
+
+def test_the_interval_has_the_width_that_theory_says() -> None:
+    values = np.random.default_rng(0).normal(5.0, 2.0, size=(400, 1))
+
+    low, high = interval_95(resampled_sums(values, 4000, seed=1)[:, 0] / 400)
+
+    half = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - half, abs=0.03)
+    assert high == pytest.approx(values.mean() + half, abs=0.03)
+
+
+def test_one_document_alone_has_no_spread() -> None:
+    assert interval_95(resampled_sums(np.array([[3.0]]), 100, seed=0)[:, 0]) == (3.0, 3.0)

@@ -11,11 +11,23 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.train.data import packing
-from stages.train.data.batches import IGNORED, batch_size, read_rows, rows_before, rows_of_step
-from stages.train.data.packing import build_packing, open_packing
+from stages.train.data.batches import (
+    IGNORED,
+    MicroBatch,
+    ProcessShare,
+    batch_size,
+    dropout_seed,
+    micro_batches,
+    read_rows,
+    rows_before,
+    rows_of_step,
+)
+from stages.train.data.best_fit import fill_gaps
+from stages.train.data.order import open_order
+from stages.train.data.packing import build_packing, open_packing, pack
 from stages.train.parallel import BinaryTree
-from stages.train.params import Schedule
-from tests.train.small_run import write_project
+from stages.train.params import Schedule, TrainParams
+from tests.train.small_run import params, write_project
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +174,95 @@ def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: in
             own.add([part.clone()])
         upper.add(own.result())
     assert torch.equal(alone.result()[0], upper.result()[0])
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    processes=st.sampled_from([1, 2, 4]),
+    size=st.integers(1, 9),
+    first_step=st.integers(0, 3),
+    doublings=st.sampled_from([[], [2], [1, 3]]),
+)
+def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
+    store: TokenStore, processes: int, size: int, first_step: int, doublings: list[int]
+) -> None:
+    values = TrainParams.model_validate(params(sequence_length=32, max_steps=4, batch_doublings=doublings))
+    order = open_order(store, values)
+    shares = [ProcessShare(process, processes, size) for process in range(processes)]
+    every = [list(micro_batches(store, order, values, share, range(first_step, values.max_steps))) for share in shares]
+    for step in range(first_step, 4):
+        of_step = [[batch for batch in batches if batch.step == step] for batches in every]
+        rows = rows_of_step(values.seed, step, values, order.index.rows)
+        together = np.concatenate([batch.rows.targets for batches in of_step for batch in batches])
+        assert (together == read_rows(store, order.index, rows, 32).targets).all()
+        for process, batches in enumerate(of_step):
+            assert [batch.is_last for batch in batches] == [False] * (len(batches) - 1) + [True]
+            assert {batch.step_targets for batch in batches} == {order.index.target_count(rows)}
+            first = process * len(rows) // processes
+            assert [batch.first_row for batch in batches] == [first + size * number for number in range(len(batches))]
+
+
+def test_the_seed_of_dropout_is_a_stated_function(store: TokenStore) -> None:
+    """numpy's SeedSequence, whose values numpy keeps (NEP 19); Python's `hash` of a tuple may change."""
+    rows = read_rows(store, build_packing(store, 32, "best_fit"), np.array([0]), 32)
+    assert dropout_seed(7, MicroBatch(rows, 2, 4, True, 1)) == 13787687309989359358
+    seeds = {dropout_seed(s, MicroBatch(rows, t, r, True, 1)) for s in (0, 1) for t in (0, 1) for r in (0, 8)}
+    assert len(seeds) == 8
+
+
+Segment = tuple[int, int]
+"""Start and length."""
+
+
+@given(st.integers(2, 30), st.lists(st.integers(1, 70), max_size=60))
+def test_an_index_is_that_of_documents_packed_one_after_the_other(sequence_length: int, lengths: list[int]) -> None:
+    starts = [sum(lengths[:place]) for place in range(len(lengths))]
+
+    index = pack(np.array(starts, np.int64), np.array(lengths, np.int64), sequence_length, "best_fit")
+
+    rows, remainders = [], []
+    for start, length in zip(starts, lengths, strict=True):
+        whole = length - length % sequence_length
+        rows += [[(start + cut, sequence_length)] for cut in range(0, whole, sequence_length)]
+        remainders += [(start + whole, length - whole)] if length > whole else []
+    rows += filled(best_fit_decreasing(remainders, sequence_length), sequence_length)
+    assert [[tuple(segment) for segment in index.segments(row)] for row in range(index.rows)] == rows
+
+
+def best_fit_decreasing(remainders: list[Segment], sequence_length: int) -> list[list[Segment]]:
+    rows: list[list[Segment]] = []
+    by_space: list[tuple[int, int]] = []  # space and row, the one that got it last at the end
+    for start, length in sorted(remainders, key=lambda one: (-one[1], one[0])):
+        best = min((space for space, _ in by_space if space >= length), default=None)
+        if best is None:
+            best, row = sequence_length, len(rows)
+            rows.append([])
+        else:
+            row = [number for space, number in by_space if space == best][-1]
+            by_space.remove((best, row))
+        rows[row].append((start, length))
+        by_space.append((best - length, row))
+    return rows
+
+
+def filled(rows: list[list[Segment]], sequence_length: int) -> list[list[Segment]]:
+    waiting = sorted(rows, key=lambda row: -sum(length for _, length in row))
+    pieces: list[Segment] = []
+    full: list[list[Segment]] = []
+    while waiting or pieces:
+        row = waiting.pop(0) if waiting else []
+        space = sequence_length - sum(length for _, length in row)
+        while space and (pieces or waiting):
+            pieces = pieces or waiting.pop()
+            start, length = pieces.pop()
+            row = [*row, (start, min(length, space))]
+            if length > space:
+                pieces.append((start + space, length - space))
+            space -= min(length, space)
+        full.append(row)
+    return full
+
+
+def test_the_worked_example_of_filling_gaps() -> None:
+    kept, edges = fill_gaps(np.array([1, 2, 3]), 5)
+    assert (kept, edges.tolist()) == (2, [0, 1, 2])

@@ -103,13 +103,13 @@ def test_the_runtime_knows_no_format_and_no_stage() -> None:
                 assert name.startswith("stages.runtime"), f"{path} imports {name}"
 
 
-ASKS_FOR_DEVICES = {"config", "workers"}
-"""Of runtime/launch: they count devices and threads, and start workers. What a run had of these is in its record."""
+ASKS_FOR_DEVICES = {"launch"}
+"""Counts devices and threads, and starts workers. What a run had of these is in its record."""
 
 
 def test_nothing_in_the_runtime_computes_since_hashes_of_code_leave_it_out() -> None:
     computing = {"torch", "transformers", "accelerate", "numpy", "safetensors", "tokenizers", "pyarrow"}
-    allowed = {ROOT / RUNTIME / "launch" / f"{name}.py" for name in ASKS_FOR_DEVICES}
+    allowed = {ROOT / RUNTIME / f"{name}.py" for name in ASKS_FOR_DEVICES}
     found = {path for path in modules(RUNTIME) if computing & {name.split(".")[0] for name in imports(path)}}
 
     assert found == allowed

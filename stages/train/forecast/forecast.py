@@ -10,7 +10,7 @@ import torch
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train.data.batches import batch_size, rows_before
 from stages.train.distributed.hardware import resolve_precision
 from stages.train.distributed.micro_batch import MICRO_BATCH, USABLE, balanced, given_micro_batch_size

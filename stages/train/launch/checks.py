@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.hashes import file_sha256
-from stages.runtime.launch.config import LaunchConfig, device_count, require_devices
+from stages.runtime.launch import LaunchConfig, device_count, require_devices
 from stages.train.params import TrainParams
 
 TOKENS_AT_ONCE = 2**24

@@ -17,10 +17,9 @@ from types import FrameType
 
 import yaml
 
+from stages.runtime import supervision
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, whole_number
-from stages.runtime.launch import supervision
-from stages.runtime.launch.config import LaunchConfig
-from stages.runtime.launch.workers import command, environment
+from stages.runtime.launch import LaunchConfig, command, environment
 from stages.runtime.section import read_section
 from stages.train.checkpoint.fingerprint import WORKER
 from stages.train.params import TrainParams

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stages.runtime.entry import UserError
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train.distributed.micro_batch import MICRO_BATCH
 from stages.train.forecast import forecast, speed
 from stages.train.forecast.forecast import Forecast, duration, in_bytes, make_forecast, scaled

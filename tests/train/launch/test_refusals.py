@@ -12,14 +12,13 @@ import torch
 import yaml
 
 from stages.formats.tokens import Manifest
+from stages.runtime import launch
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.runtime.launch import config as launch_config
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train.distributed.hardware import REPAYS_FROM_FLOPS, should_compile
 from stages.train.forecast import forecast
-from stages.train.launch import checks
-from stages.train.launch import launcher as launch
+from stages.train.launch import checks, launcher
 from stages.train.model.build import build_config
 from stages.train.params import TrainParams
 from tests.train.small_run import ROOT, copy_of, fork, params, run, run_workers, write_params, write_project
@@ -94,7 +93,7 @@ def test_a_machine_that_joins_another_may_use_the_port_itself(
     path = several_machines(project, taken)
     path.write_text(path.read_text(encoding="utf-8").replace("machine_rank: 0", "machine_rank: 1"), encoding="utf-8")
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(path))
-    checks.check_machine(launch_config.launch_config())
+    checks.check_machine(launch.launch_config())
 
 
 def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(project: Path, taken: int) -> None:
@@ -108,9 +107,9 @@ def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(projec
 
 @pytest.mark.parametrize("found", [0, 2])
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, found: int) -> None:
-    monkeypatch.setattr(launch_config, "device_count", lambda: found)
+    monkeypatch.setattr(launch, "device_count", lambda: found)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "launch/multi_node.yaml"))
-    config = replace(launch_config.launch_config(), path=Path("launch/multi_node.yaml"))
+    config = replace(launch.launch_config(), path=Path("launch/multi_node.yaml"))
     with pytest.raises(UserError) as caught:
         checks.check_machine(config)
     assert str(caught.value) == (
@@ -120,7 +119,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
 
 
 def test_as_many_processes_as_gpus_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_config, "device_count", lambda: 2)
+    monkeypatch.setattr(launch, "device_count", lambda: 2)
     checks.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
 
 
@@ -162,7 +161,7 @@ def test_a_run_that_cannot_fit_says_what_it_needs_and_starts_nothing(
 def test_a_number_of_restarts_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
     with pytest.raises(UserError, match=f"PARROTFLOW_RESTARTS={given}: expected a whole number, 0 or more"):
-        launch.restarts_allowed()
+        launcher.restarts_allowed()
 
 
 @pytest.mark.parametrize(("given", "restarts"), [("", 3), ("0", 0), ("7", 7)])
@@ -170,7 +169,7 @@ def test_workers_are_started_again_as_often_as_asked(
     monkeypatch: pytest.MonkeyPatch, given: str, restarts: int
 ) -> None:
     monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
-    assert launch.restarts_allowed() == restarts
+    assert launcher.restarts_allowed() == restarts
 
 
 def test_without_a_compiler_compiling_for_the_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stages.runtime.entry import EXIT_TERMINATED
-from stages.runtime.launch.supervision import VARIABLE, Supervision
+from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import worker
 from stages.train.checkpoint import checkpoints
 from tests.train.small_run import run_workers, write_project

@@ -10,7 +10,7 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_USER_ERROR
-from stages.runtime.launch.workers import ACCELERATE_LAUNCH
+from stages.runtime.launch import ACCELERATE_LAUNCH
 from tests.train.small_run import copy_of, fork, run_workers, write_project
 
 STEPS = {

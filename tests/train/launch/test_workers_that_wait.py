@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.runtime.entry import EXIT_USER_ERROR
-from stages.runtime.launch.config import launch_config
+from stages.runtime.launch import launch_config
 from stages.train.launch import launcher
 from stages.train.params import TrainParams
 from tests.train.small_run import environment, params, write_project

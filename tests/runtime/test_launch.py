@@ -9,16 +9,16 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, WorkerState, logger
 
-from stages.runtime.launch import workers
+from stages.runtime import launch
 
 
 @pytest.fixture
 def shown(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """The records of torchrun's agent that our filter lets through."""
-    assert logger.name == workers.AGENT_LOGGER
-    logger.addFilter(workers.is_not_the_store_of_a_barrier_that_was_left)
+    assert logger.name == launch.AGENT_LOGGER
+    logger.addFilter(launch.is_not_the_store_of_a_barrier_that_was_left)
     yield caplog
-    logger.removeFilter(workers.is_not_the_store_of_a_barrier_that_was_left)
+    logger.removeFilter(launch.is_not_the_store_of_a_barrier_that_was_left)
 
 
 def wait_in_exit_barrier(store: TCPStore, seconds: float) -> None:
@@ -39,7 +39,7 @@ def test_an_exit_barrier_that_the_main_machine_left_first_is_no_error(shown: pyt
 def test_a_machine_that_never_comes_to_the_exit_barrier_is_reported(shown: pytest.LogCaptureFixture) -> None:
     main = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
     wait_in_exit_barrier(main, 0.2)
-    assert [record.msg.startswith(workers.BARRIER_MESSAGE) for record in shown.records] == [True]
+    assert [record.msg.startswith(launch.BARRIER_MESSAGE) for record in shown.records] == [True]
 
 
 def test_every_other_record_is_shown(shown: pytest.LogCaptureFixture) -> None:

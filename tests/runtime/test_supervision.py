@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from stages.runtime.launch.supervision import VARIABLE, Supervision
+from stages.runtime.supervision import VARIABLE, Supervision
 from tests.train.small_run import environment
 
 LEAVING = """
 import atexit, sys, threading, time
-from stages.runtime.launch.supervision import follow_command, leave
+from stages.runtime.supervision import follow_command, leave
 
 class Freed:
     def __del__(self):
@@ -45,7 +45,7 @@ def test_a_worker_that_leaves_completes_its_threads_and_exit_functions_and_frees
 
 WORKER = """
 import sys, time
-from stages.runtime.launch.supervision import follow_command, leave
+from stages.runtime.supervision import follow_command, leave
 
 follow_command()
 print("started", flush=True)

@@ -33,12 +33,11 @@ SHARED_BY_ALL = (
     "runtime/code",
     "runtime/credentials",
     "runtime/entry",
-    "runtime/hashes",
     "runtime/inputs",
     "runtime/section",
     "runtime/stage_code",
 )
-"""Writing whole files, failing clearly, hashing, inputs, versions: what no stage can do without."""
+"""Writing whole files, failing clearly, code, inputs, versions: what no stage can do without."""
 
 TRAINING_NODE = {
     "torch",

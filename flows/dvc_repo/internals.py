@@ -32,8 +32,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
 
-from stages.formats.revision.lock import file_md5
-from stages.runtime.atomic import atomic_write
+from stages.runtime.atomic import atomic_write, file_md5
 
 DVC_TMP = Path(".dvc/tmp")
 RWLOCK = DVC_TMP / RWLOCK_FILE

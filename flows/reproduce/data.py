@@ -15,8 +15,9 @@ from flows.reproduce.checkout import RECORDED, THIS_PROJECT, differing_inputs, d
 from flows.reproduce.commands import run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.layout import RECORDED_DATA, record_path
-from stages.formats.revision.lock import file_md5, hash_of
+from stages.formats.revision.lock import hash_of
 from stages.formats.revision.provenance import Dependency
+from stages.runtime.atomic import file_md5
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE

@@ -25,9 +25,8 @@ from stages.formats.revision.layout import EVALUATION, HISTORY, MAIN, PROVENANCE
 from stages.formats.revision.provenance import Provenance, Receipt
 from stages.publish.gate import Gate
 from stages.publish.revision import ExportedStep, Revision, exported_steps, run_of_model
-from stages.runtime.atomic import atomic_folder, atomic_write, flush_to_disk
+from stages.runtime.atomic import atomic_folder, atomic_write, file_sha256, flush_to_disk
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 READ_ONLY = 0o444
 

@@ -8,8 +8,8 @@ from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_
 from stages.formats.revision import layout
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import Provenance
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 STEP = re.compile(r"step-(\d+)")
 

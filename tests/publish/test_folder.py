@@ -18,8 +18,8 @@ from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.folder import read_moves
 from stages.publish.registry import Folder
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes
 from tests.trained_project import write_model, write_sections
 

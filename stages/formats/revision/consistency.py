@@ -37,7 +37,6 @@ from stages.formats.revision.lock import (
     DamagedError,
     Fault,
     Stages,
-    file_md5,
     folder_md5,
     hash_of,
     is_within,
@@ -49,6 +48,7 @@ from stages.formats.revision.lock import (
 )
 from stages.formats.revision.model_index import contradictions
 from stages.formats.revision.provenance import InputListing, Provenance
+from stages.runtime.atomic import file_md5
 from stages.runtime.section import value_at
 from stages.runtime.stage_code import FOLDER, code_in, code_path, modules_of
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from stages.formats.reports import Report, write_json
 from stages.formats.revision.layout import INPUTS, PROVENANCE
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_sha256
 
 MOST_FILES = 10_000
 """Of one folder, that are listed by name."""

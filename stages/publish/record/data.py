@@ -7,13 +7,13 @@ from configparser import ConfigParser, Error
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.lock import Stages, file_md5, folder_md5
+from stages.formats.revision.lock import Stages, folder_md5
 from stages.formats.revision.provenance import MOST_FILES, Amount, Dependency, InputListing, Place, Source
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import outside_deps, recorded_section
 from stages.publish.record.git import files_of_dvc, printable, public_url
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import FOLDER
 
 DVC_CONFIGS = (Path(".dvc/config"), Path(".dvc/config.local"))

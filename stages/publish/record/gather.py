@@ -22,8 +22,8 @@ from stages.publish.record import git
 from stages.publish.record.data import hashes_of, list_inputs, listing_of, md5_of_dvc
 from stages.publish.record.source import CodeArchive, archive_source, find_secret, has_private_name
 from stages.publish.revision import Revision
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 LARGEST_REPORT = 1_000_000
 """Bytes of a report that is kept. A larger one is a table of documents."""

@@ -26,9 +26,8 @@ from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
 from stages.publish.lock import COPIED, outside_deps, recorded_code
 from stages.publish.record import git
-from stages.runtime.code import OWN_FOLDERS
+from stages.runtime.code import OWN_FOLDERS, read_module
 from stages.runtime.credentials import credentials
-from stages.runtime.hashes import read_module
 
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.tokens import TokenStore
+from stages.runtime.atomic import file_sha256
 from stages.runtime.code import ROOT, code_sha256
-from stages.runtime.hashes import file_sha256
 from stages.runtime.section import flatten
 from stages.runtime.stage_code import pinned
 from stages.train.model.source import source_sha256

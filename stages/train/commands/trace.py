@@ -22,8 +22,8 @@ from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
 from stages.formats.revision.provenance import Provenance
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, run_stage
-from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_params_file, read_section
 from stages.train.data.batches import batch_size
 from stages.train.data.mixture import Mixture

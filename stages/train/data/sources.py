@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from stages.formats.tokens import STORE_MANIFEST, TokenStore
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, cached
-from stages.runtime.hashes import file_sha256
 from stages.train.data.mixture import OTHERS, Mixture
 from stages.train.data.packing import ARRAYS, KEPT_FROM_DOCUMENTS, Integers, PackingIndex, Strategy, pack
 

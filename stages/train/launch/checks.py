@@ -9,8 +9,8 @@ from accelerate.utils.other import is_port_in_use
 from transformers import PreTrainedConfig
 
 from stages.formats.tokens import TokenStore
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.launch import LaunchConfig, device_count, require_devices
 from stages.train.params import TrainParams
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.hub import snapshot
 from stages.train.model.attention import one_line
 

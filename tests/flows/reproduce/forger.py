@@ -20,9 +20,9 @@ from stages.formats.revision.layout import (
     record_path,
     revision_name,
 )
-from stages.formats.revision.lock import file_md5, folder_md5, read_recorded_lock
+from stages.formats.revision.lock import folder_md5, read_recorded_lock
 from stages.formats.revision.provenance import Provenance
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 
 COPIES = {EVALUATION: record_path(EVALUATE_REPORT), EVALUATION_RECEIPT: record_path(EVALUATE_RECEIPT)}
 """Files that a revision holds twice."""

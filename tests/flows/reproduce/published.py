@@ -24,9 +24,9 @@ from stages.formats.revision.layout import (
     is_shipped,
     revision_name,
 )
-from stages.formats.revision.lock import file_md5, read_recorded_lock
+from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import GitState, InputListing, LeftOut, Provenance, SourceArchive
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.small_pipeline import run
 

@@ -27,7 +27,6 @@ from stages.formats.revision.layout import (
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
 )
-from stages.formats.revision.lock import file_md5
 from stages.formats.revision.provenance import (
     Dependency,
     GitState,
@@ -38,8 +37,8 @@ from stages.formats.revision.provenance import (
     SourceArchive,
 )
 from stages.formats.revision.verify import verify_files
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training

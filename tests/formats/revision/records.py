@@ -16,9 +16,9 @@ from stages.formats.revision.layout import (
     record_path,
     revision_name,
 )
-from stages.formats.revision.lock import DamagedError, file_md5, folder_md5, read_recorded_lock
+from stages.formats.revision.lock import DamagedError, folder_md5, read_recorded_lock
 from stages.formats.revision.provenance import Amount, Dependency, GitState, InputListing, Place, Provenance, Source
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import StageCode
 
 SESSION = Session(

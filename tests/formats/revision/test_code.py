@@ -7,10 +7,11 @@ import pytest
 
 from stages.formats.revision.consistency import without_code
 from stages.formats.revision.layout import RECORDED_LOCK
-from stages.formats.revision.lock import file_md5, read_recorded_lock
+from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import LeftOut
 from stages.formats.revision.verify import verify_files
 from stages.publish.commands.published import unrecorded
+from stages.runtime.atomic import file_md5
 from stages.runtime.stage_code import StageCode
 from tests.formats.revision.records import write_index
 

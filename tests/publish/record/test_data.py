@@ -4,7 +4,7 @@ import pytest
 
 from stages.formats.revision.provenance import Place
 from stages.publish.record.data import dependency, dvc_remote, list_inputs, md5_of_dvc, origin
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_sha256
 from tests.publish.record.repository import entry, write
 
 

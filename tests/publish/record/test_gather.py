@@ -16,8 +16,8 @@ from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.lock import ancestors, overlaps, read_lock
 from stages.publish.record.data import md5_of_dvc
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from tests.formats.revision.records import execution
 from tests.publish.record.repository import commit_all, git, pretend_to_push, stage, write, write_lock
 from tests.trained_project import write_model, write_sections

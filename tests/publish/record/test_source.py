@@ -8,7 +8,7 @@ import pytest
 
 from stages.publish.record.git import observe_git
 from stages.publish.record.source import EDITED, CodeArchive, archive_source
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_sha256
 from tests.publish.record.repository import commit_all, git, pretend_to_push, stage, write
 
 MODULE, OTHER = "stages/train/loop.py", "stages/train/model.py"

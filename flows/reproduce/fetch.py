@@ -15,15 +15,15 @@ from tempfile import TemporaryDirectory
 
 from flows.reproduce.commands import run_quietly
 from flows.reproduce.revision import RecordedRevision, read_revision, require_made
-from stages.formats.revision.layout import (
+from stages.formats.revision.provenance import (
     MAIN,
     NOT_INDEXED,
     PROVENANCE,
     RECORDED_ACCEPTED,
     RECORDED_LOCK,
     RECORDED_PARAMS,
+    Provenance,
 )
-from stages.formats.revision.provenance import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import STATE_DIR, UserError

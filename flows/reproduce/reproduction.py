@@ -27,7 +27,7 @@ from flows.reproduce.fetch import check_signature, keep, opened, require_consent
 from flows.reproduce.request import ReproduceOptions
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.segment import compute_segment, find_segment, segment_lines
-from stages.formats.revision.layout import RECORDED_REQUIREMENTS
+from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 

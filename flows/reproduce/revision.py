@@ -9,7 +9,8 @@ from typing import Literal
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.consistency import project_path, unmade
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
+from stages.formats.revision.provenance import (
     EXECUTION,
     INPUTS,
     PROVENANCE,
@@ -17,10 +18,10 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
+    InputListing,
+    Provenance,
     record_path,
 )
-from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
-from stages.formats.revision.provenance import InputListing, Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import code_in, file_changes, library_changes
 

@@ -11,7 +11,7 @@ from flows.reproduce.request import ReproduceOptions
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import weight_files
 from stages.formats.revision.execution import SegmentReport
-from stages.formats.revision.layout import EXECUTION, RECORDED_LOCK
+from stages.formats.revision.provenance import EXECUTION, RECORDED_LOCK
 from stages.runtime.entry import STATE_DIR, UserError
 
 CHECKPOINTS = STATE_DIR / "checkpoints"

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, publication_receipt
-from stages.formats.revision.provenance import Receipt
+from stages.formats.revision.provenance import EVALUATION, EVALUATION_RECEIPT, REVISIONS, Receipt, publication_receipt
 from stages.publish.card.values import example_prompt
 from stages.publish.folder import publish_to_folder
 from stages.publish.gate import Gate

@@ -21,8 +21,17 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel, Field
 
 from stages.formats.evaluation.report import PublishedEvaluation
-from stages.formats.revision.layout import EVALUATION, HISTORY, MAIN, PROVENANCE, REVISIONS, RUNS, step_name
-from stages.formats.revision.provenance import Provenance, Receipt
+from stages.formats.revision.provenance import (
+    EVALUATION,
+    HISTORY,
+    MAIN,
+    PROVENANCE,
+    REVISIONS,
+    RUNS,
+    Provenance,
+    Receipt,
+    step_name,
+)
 from stages.publish.gate import Gate
 from stages.publish.revision import ExportedStep, Revision, exported_steps, run_of_model
 from stages.runtime.atomic import atomic_folder, atomic_write, file_sha256, flush_to_disk

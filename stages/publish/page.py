@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from stages.formats.pages import filled_template
 from stages.formats.reports import CURVES as CURVES_FOLDER
-from stages.formats.revision.layout import CARD, CURVES, record_path
+from stages.formats.revision.provenance import CARD, CURVES, record_path
 from stages.publish.card.curves import draw_curves
 from stages.publish.folder import read_moves
 from stages.publish.registry import Folder

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from stages.formats.revision.eval_results import eval_results
-from stages.formats.revision.layout import CARD, CURVES
-from stages.formats.revision.model_index import head
-from stages.formats.revision.provenance import InputListing
+from stages.formats.revision.model_index import eval_results, head
+from stages.formats.revision.provenance import CARD, CURVES, InputListing
 from stages.publish.card.curves import draw_curves
 from stages.publish.card.results import metadata
 from stages.publish.card.values import filled_card

@@ -5,9 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
-from stages.formats.revision import layout
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import Provenance
+from stages.formats.revision.provenance import (
+    PROVENANCE,
+    SHIPPED,
+    SIGNATURE,
+    Provenance,
+    is_observed,
+    is_shipped,
+    revision_name,
+    run_name,
+    step_name,
+)
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
 
@@ -34,7 +43,7 @@ class Revision:
 def name_revision(files: dict[str, Path]) -> Revision:
     """The revision that consists of these files; its record is gathered afterwards."""
     sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
-    return Revision(layout.revision_name(sha256), {path: files[path] for path in sha256}, sha256)
+    return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
 def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
@@ -42,19 +51,19 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 
     Raises UserError where a file of that record is not as it was published, or an older version wrote it.
     """
-    provenance = Provenance.find(folder / layout.PROVENANCE)
+    provenance = Provenance.find(folder / PROVENANCE)
     if provenance is None or provenance.revision != revision.name:
         return None
     again = f"delete {folder} and run `dvc repro -f -s publish`"
     if not provenance.checksum:
         raise UserError(
-            f"{folder / layout.PROVENANCE}: was written by an older version of parrotflow, without a checksum; {again}"
+            f"{folder / PROVENANCE}: was written by an older version of parrotflow, without a checksum; {again}"
         )
-    record = [path for path in provenance.files if layout.is_observed(path)]
+    record = [path for path in provenance.files if is_observed(path)]
     for path in record:
         if not (folder / path).is_file() or file_sha256(folder / path) != provenance.files[path]:
             raise UserError(f"{folder / path}: differs from what was published with this revision; {again}")
-    attested = [path for path in (layout.PROVENANCE, layout.SIGNATURE) if (folder / path).is_file()]
+    attested = [path for path in (PROVENANCE, SIGNATURE) if (folder / path).is_file()]
     return Revision(
         revision.name, revision.files | {path: folder / path for path in (*record, *attested)}, revision.sha256
     )
@@ -63,7 +72,7 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
     weight_files(model)
-    return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and layout.is_shipped(path.name)}
+    return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and is_shipped(path.name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class ExportedStep:
 
     def title(self, run: str) -> str:
         """Of its commit. It names the content: other hardware may train other weights under the same fingerprint."""
-        return f"{layout.step_name(self.number)} of run {run}: {self.content.name}"
+        return f"{step_name(self.number)} of run {run}: {self.content.name}"
 
 
 def model_title(run: str, revision: Revision) -> str:
@@ -97,12 +106,10 @@ def read_step(number: int, folder: Path) -> ExportedStep:
 
 def tokenizer_files() -> dict[str, Path]:
     """The tokenizer's files by name."""
-    return {file.name: file for pattern in layout.SHIPPED for file in TOKENIZER.glob(pattern)}
+    return {file.name: file for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
 
 
 def run_of_model() -> str | None:
     """The name of the run that made the model; None where no execution of these weights is recorded."""
     execution = Execution.find()
-    return (
-        layout.run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None
-    )
+    return run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None

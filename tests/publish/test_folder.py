@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import is_observed, step_name
+from stages.formats.revision.provenance import is_observed, step_name
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.folder import read_moves

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.revision.layout import CARD, INPUTS
-from stages.formats.revision.provenance import InputListing
+from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main as publish
 from stages.publish.render_card import main
 

@@ -23,7 +23,7 @@ from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
-from stages.formats.revision.layout import (
+from stages.formats.revision.provenance import (
     CARD,
     CARD_COMMAND,
     CURVES,
@@ -33,8 +33,8 @@ from stages.formats.revision.layout import (
     RECORDED_CODE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
+    InputListing,
 )
-from stages.formats.revision.provenance import InputListing
 from stages.runtime.stage_code import FOLDER
 
 OF_THE_MODEL = {"Samples"}

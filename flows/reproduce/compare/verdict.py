@@ -26,7 +26,15 @@ from stages.formats.evaluation.report import (
     Interval,
 )
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, Session
-from stages.formats.revision.layout import CARD, CURVES, EVALUATION, EVALUATION_RECEIPT, EXECUTION, INPUTS, PROVENANCE
+from stages.formats.revision.provenance import (
+    CARD,
+    CURVES,
+    EVALUATION,
+    EVALUATION_RECEIPT,
+    EXECUTION,
+    INPUTS,
+    PROVENANCE,
+)
 from stages.runtime.entry import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from stages.formats.revision.layout import RECORDED_LOCK
+from stages.formats.revision.provenance import RECORDED_LOCK
 from stages.runtime.entry import UserError, first_line
 
 LockEntry: TypeAlias = dict[str, Any]

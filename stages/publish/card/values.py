@@ -11,7 +11,7 @@ from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.execution import Session
-from stages.formats.revision.layout import run_name, step_name
+from stages.formats.revision.provenance import run_name, step_name
 from stages.publish.inputs import CardInputs, SplitSize, TextAmount
 from stages.publish.params import PublishParams
 

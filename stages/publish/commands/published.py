@@ -18,9 +18,8 @@ from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.revision.consistency import unmade, without_code
-from stages.formats.revision.layout import EVALUATION, PROVENANCE
 from stages.formats.revision.lock import read_recorded_lock
-from stages.formats.revision.provenance import Provenance
+from stages.formats.revision.provenance import EVALUATION, PROVENANCE, Provenance
 from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
 from stages.publish.folder import before_main, only_writer, read_moves
 from stages.publish.gate import Gate

@@ -6,7 +6,7 @@ from huggingface_hub import DatasetCardData, HfApi, ModelCardData
 
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.pages import escape, table
-from stages.formats.revision.layout import CARD
+from stages.formats.revision.provenance import CARD
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
 from stages.publish.card.values import by_license, by_source

@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from stages.formats.revision.layout import MAIN
+from stages.formats.revision.provenance import MAIN
 from stages.publish.hub import client
 from stages.publish.hub.data import other_repositories
 from stages.publish.hub.repository import Repository

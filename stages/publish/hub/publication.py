@@ -12,8 +12,17 @@ from tempfile import TemporaryDirectory
 from huggingface_hub import CommitOperationDelete
 
 from stages.formats.evaluation.report import PublishedEvaluation
-from stages.formats.revision.layout import EVALUATION, MAIN, NOT_INDEXED, PROVENANCE, is_observed, run_branch, step_tag
-from stages.formats.revision.provenance import Provenance, Receipt
+from stages.formats.revision.provenance import (
+    EVALUATION,
+    MAIN,
+    NOT_INDEXED,
+    PROVENANCE,
+    Provenance,
+    Receipt,
+    is_observed,
+    run_branch,
+    step_tag,
+)
 from stages.publish.gate import Gate
 from stages.publish.hub import client
 from stages.publish.hub.data import content_of, is_shard, other_repositories

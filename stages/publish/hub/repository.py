@@ -17,7 +17,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOpera
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import GitRefs, RepoFile
 
-from stages.formats.revision.layout import PROVENANCE, is_observed
+from stages.formats.revision.provenance import PROVENANCE, is_observed
 from stages.publish.hub.client import SETTING, retried
 from stages.publish.revision import Revision
 from stages.runtime.atomic import file_sha256

@@ -11,10 +11,22 @@ from pathlib import Path
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
-from stages.formats.revision import layout
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.lock import Stages
-from stages.formats.revision.provenance import GitState, InputListing, Place, Provenance
+from stages.formats.revision.provenance import (
+    EXECUTION,
+    INPUTS,
+    PROVENANCE,
+    RECORD,
+    RECORDED_DATA,
+    SIGNATURE,
+    SOURCE_ARCHIVE,
+    GitState,
+    InputListing,
+    Place,
+    Provenance,
+    record_path,
+)
 from stages.formats.revision.verify import SIGNING_KEY, sign
 from stages.publish import inputs, lock
 from stages.publish.params import PublishParams
@@ -46,14 +58,14 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
 
     contents = lock.settings(stages) | reports
     if source.archive:
-        contents[layout.SOURCE_ARCHIVE] = source.content
+        contents[SOURCE_ARCHIVE] = source.content
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
-    listing.write(folder / layout.INPUTS)
+    listing.write(folder / INPUTS)
     if execution:
-        execution.write(folder / layout.EXECUTION)
-    files = {path: folder / path for path in (*contents, layout.INPUTS, *([layout.EXECUTION] if execution else []))}
+        execution.write(folder / EXECUTION)
+    files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
     files |= dict(data_inside(listing))
     require_no_secret(files)
 
@@ -83,9 +95,9 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
             "cores": os.cpu_count(),
         },
     )
-    provenance.write(folder / layout.PROVENANCE)
-    require_no_secret({layout.PROVENANCE: folder / layout.PROVENANCE})
-    return Revision(revision.name, revision.files | files | attested(folder / layout.PROVENANCE), revision.sha256)
+    provenance.write(folder / PROVENANCE)
+    require_no_secret({PROVENANCE: folder / PROVENANCE})
+    return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 
 
 def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
@@ -108,7 +120,7 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
             edited.append(out["path"])
             continue
         files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
-        reports |= {layout.record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
+        reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
     return reports, edited
 
 
@@ -122,12 +134,12 @@ def folders_of(stages: Stages) -> Iterator[tuple[str, dict[str, str]]]:
 def require_no_secret(files: dict[str, Path]) -> None:
     """Raise UserError where a file of the record holds a credential. Those of the archive were looked at before."""
     for path, file in files.items():
-        shown = path.removeprefix(f"{layout.RECORDED_DATA}/").removeprefix(f"{layout.RECORD}/")
+        shown = path.removeprefix(f"{RECORDED_DATA}/").removeprefix(f"{RECORD}/")
         if has_private_name(file):
             raise UserError(f"{shown}: a file of this name may hold credentials, and would be published: take it out")
         # Of the data only the forms: in a corpus of code URLs with passwords are examples.
-        in_urls = not path.startswith(f"{layout.RECORDED_DATA}/")
-        if path != layout.SOURCE_ARCHIVE and (secret := find_secret(file.read_bytes(), in_urls=in_urls)):
+        in_urls = not path.startswith(f"{RECORDED_DATA}/")
+        if path != SOURCE_ARCHIVE and (secret := find_secret(file.read_bytes(), in_urls=in_urls)):
             raise UserError(
                 f"{shown}: holds what looks like a credential ({secret}), and would be published: "
                 "take it out, and give it in an environment variable, ~/.netrc or a library's own configuration"
@@ -139,12 +151,12 @@ def data_inside(listing: InputListing) -> Iterator[tuple[str, Path]]:
     for dependency in listing.dependencies:
         if any(place.kind == "record" for place in dependency.places):
             inside = (path for path in dependency.files if Path(path).is_file())
-            yield from ((f"{layout.RECORDED_DATA}/{path}", Path(path)) for path in inside)
+            yield from ((f"{RECORDED_DATA}/{path}", Path(path)) for path in inside)
 
 
 def attested(index: Path) -> dict[str, Path]:
     """The index and, where a key is named, its signature, which is made here."""
     if not (key := os.environ.get(SIGNING_KEY)):
-        return {layout.PROVENANCE: index}
+        return {PROVENANCE: index}
     sign(index, Path(key).expanduser())
-    return {layout.PROVENANCE: index, layout.SIGNATURE: index.with_name(layout.SIGNATURE)}
+    return {PROVENANCE: index, SIGNATURE: index.with_name(SIGNATURE)}

@@ -18,8 +18,7 @@ from pydantic import BaseModel
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
-from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
-from stages.formats.revision.provenance import Provenance
+from stages.formats.revision.provenance import MAIN, PROVENANCE, REVISIONS, Provenance
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.atomic import file_sha256

@@ -17,9 +17,8 @@ from flows.reproduce.data import copied, pull
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
-from stages.formats.revision.layout import RECORDED_PARAMS
 from stages.formats.revision.lock import is_outside
-from stages.formats.revision.provenance import GitState, Provenance
+from stages.formats.revision.provenance import RECORDED_PARAMS, GitState, Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import StageCode
 

@@ -21,7 +21,7 @@ from flows.reproduce.fetch import check_signature
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import ReproduceOptions
 from flows.reproduce.revision import read_revision
-from stages.formats.revision.layout import (
+from stages.formats.revision.provenance import (
     CARD,
     CURVES,
     EVALUATION,

@@ -7,7 +7,7 @@ import pytest
 
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import ReproduceOptions
-from stages.formats.revision.layout import RECORDED_LOCK
+from stages.formats.revision.provenance import RECORDED_LOCK
 
 
 def test_a_segment_of_a_published_training_is_bit_identical(

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.request import ReproduceOptions
-from stages.formats.revision.layout import (
+from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
     EXECUTION,
@@ -26,8 +26,6 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
-)
-from stages.formats.revision.provenance import (
     Dependency,
     GitState,
     InputListing,

@@ -10,8 +10,14 @@ import yaml
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import write_json
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import EXECUTION, INPUTS, RECORDED_LOCK, RECORDED_PARAMS, SOURCE_ARCHIVE
-from stages.formats.revision.provenance import InputListing
+from stages.formats.revision.provenance import (
+    EXECUTION,
+    INPUTS,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+    SOURCE_ARCHIVE,
+    InputListing,
+)
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.lock import ancestors, overlaps, read_lock

@@ -32,8 +32,7 @@ from stages.formats.revision.provenance import (
     Receipt,
     step_name,
 )
-from stages.publish.gate import Gate
-from stages.publish.revision import ExportedStep, Revision, exported_steps, run_of_model
+from stages.publish.revision import ExportedStep, Gate, Revision, exported_steps, run_of_model
 from stages.runtime.atomic import atomic_folder, atomic_write, file_sha256, flush_to_disk
 from stages.runtime.entry import UserError
 

@@ -26,10 +26,10 @@ from stages.formats.revision.provenance import (
     record_path,
     run_name,
 )
-from stages.publish.card.values import between
+from stages.publish.card import between
 from stages.publish.folder import Why, main_of, move_main, read_moves
-from stages.publish.gate import Gate
 from stages.publish.inputs import TRAIN_REPORT
+from stages.publish.revision import Gate
 from stages.runtime.entry import UserError
 
 LEAST_DIGITS = 4

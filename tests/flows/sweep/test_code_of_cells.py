@@ -18,14 +18,14 @@ WITH_CODE = DVC_YAML.replace("deps: [train.py,", "deps: [train.py, code/make.jso
 )
 CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [code]}\n"
 OWN = Path("stages/make/own.py")
-GATE = Path("stages/publish/gate.py")
+GATE = Path("stages/publish/revision.py")
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One whose stage `train` depends on the code of `make`, with a recorded cell."""
     folder = make_sweep(tmp_path / "toy", WITH_CODE + CODE)
-    for package, module in (("make", "own"), ("publish", "gate")):
+    for package, module in (("make", "own"), ("publish", "revision")):
         (folder / "stages" / package).mkdir(parents=True)
         (folder / "stages" / package / "__main__.py").write_text(f"import stages.{package}.{module}\n")
     (folder / OWN).write_text("import numpy\n")
@@ -54,7 +54,7 @@ def test_edits_that_no_stage_of_the_cells_uses_run_nothing_and_stop_nothing(proj
 
     assert clone.head_commit(["train"]) == git(project, "rev-parse", "HEAD").strip()
     assert reason_to_run("train") == ""
-    with pytest.raises(UserError, match=r"^stages/publish/gate\.py: line 1: "):
+    with pytest.raises(UserError, match=r"^stages/publish/revision\.py: line 1: "):
         clone.head_commit(["publish"])
 
 
@@ -88,7 +88,7 @@ def test_a_stage_whose_code_was_not_there_or_no_python_runs_again(project: Path)
     commit(project)
     broken = git(project, "rev-parse", "HEAD").strip()
     with pytest.raises(
-        UserError, match=rf"^commit {broken[:12]}: stages/publish/gate\.py: line 1: .*; correct it first"
+        UserError, match=rf"^commit {broken[:12]}: stages/publish/revision\.py: line 1: .*; correct it first"
     ):
         clone.head_commit(["train"])
     GATE.write_text("X = 1\n")
@@ -112,7 +112,7 @@ def test_without_a_stage_that_records_code_the_whole_folder_counts_as_its_stages
     commit(project)
     before = git(project, "rev-parse", "HEAD").strip()
     GATE.write_text("X = 1  # a comment\n")
-    with pytest.raises(UserError, match=r"^stages/publish/gate\.py: not as in the last commit"):
+    with pytest.raises(UserError, match=r"^stages/publish/revision\.py: not as in the last commit"):
         clone.head_commit(["train"])
     commit(project)
-    assert clone.changed_since(before, ["train"]) == ["stages/publish/gate.py"]
+    assert clone.changed_since(before, ["train"]) == ["stages/publish/revision.py"]

@@ -24,8 +24,8 @@ from typing import Any
 
 from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
+from stages.publish import git
 from stages.publish.lock import COPIED, outside_deps, recorded_code
-from stages.publish.record import git
 from stages.runtime.code import OWN_FOLDERS, read_module
 from stages.runtime.credentials import credentials
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.publish.record.git import files_of_dvc, observe_git, public_url
-from tests.publish.record.repository import commit_all, git, pretend_to_push, write
+from stages.publish.git import files_of_dvc, observe_git, public_url
+from tests.publish.repository import commit_all, git, pretend_to_push, write
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from docsite.commands import command_line
 from docsite.experiments import experiments
 from docsite.schema_tables import one_line, tables
 from flows.environment import OF_LIBRARIES, VARIABLES
-from flows.plan.params import section_models
-from flows.plan.policy import Policy
+from flows.plan.settings import Policy, section_models
 from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[1]

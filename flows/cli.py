@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import cyclopts
 
 from flows.environment import enter_project, prepare_environment
-from flows.reproduce.request import ReproduceOptions
+from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
@@ -105,7 +105,7 @@ def why(
     from rich.console import Console
 
     from flows.plan.graph import make_plan
-    from flows.plan.params import check_params, section_warnings
+    from flows.plan.settings import check_params, section_warnings
     from flows.show.terminal import plan_table
 
     check_params()
@@ -170,7 +170,7 @@ def params(*words: str, yes: bool = False) -> None:
     from rich.console import Console
 
     from flows.project import compose
-    from flows.project.dial import composed_with_dial
+    from flows.project.compose import composed_with_dial
     from stages.runtime.section import PARAMS_FILE
 
     console = Console(highlight=False, soft_wrap=True)
@@ -315,8 +315,8 @@ def sweep(
     new
         Only write such a file, to be filled in.
     """
-    from flows.experiments.yaml_file import experiment_path, write_new
-    from flows.sweep import sweep as sweeps
+    from flows.experiments.cells import experiment_path, write_new
+    from flows.sweep import run_cells as sweeps
 
     if new:
         print(write_new("experiment", experiment_path(name)))
@@ -350,7 +350,7 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
 def is_computed_again(name: str, size: Literal["small", "full"], *, wait: bool) -> bool:
     """Compute every cell again, and print how its results compare with the stored ones; whether all are equal."""
     from flows.experiments import results as made
-    from flows.sweep import sweep as sweeps
+    from flows.sweep import run_cells as sweeps
 
     made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
     runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
@@ -427,7 +427,7 @@ def search(
     new
         Only write such a file, to be filled in.
     """
-    from flows.experiments.yaml_file import write_new
+    from flows.experiments.cells import write_new
     from flows.search.search import run_search
     from flows.search.search_file import search_path
 
@@ -469,7 +469,7 @@ def serve(*, port: int = 4200) -> None:
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    from flows.deploy.deployments import serve_deployments
+    from flows.deployments import serve_deployments
 
     with suppress(KeyboardInterrupt), prefects_pages(port) as server:
         serve_deployments(own_server=bool(server.pid))
@@ -484,7 +484,7 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    from flows.run.run_lock import killed_run
+    from flows.run.locks import killed_run
 
     with suppress(KeyboardInterrupt), prefects_pages(port):
         if killed := killed_run():

@@ -5,17 +5,16 @@ import threading
 from collections.abc import Callable, Iterable
 
 from flows.dvc_repo.cache import low_space
-from flows.dvc_repo.lock_file import keep_order
-from flows.dvc_repo.repair import repair_after_kill
+from flows.dvc_repo.lock_file import keep_order, repair_after_kill
 from flows.plan.graph import PlannedStage, make_plan, remember_seconds
-from flows.plan.params import check_params, section_warnings
+from flows.plan.settings import check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.attempt import Attempts, run_result
 from flows.run.dvc_server import DvcServer
+from flows.run.locks import run_lock
 from flows.run.outcome import Event, RunOptions, RunResult, StageEnded
 from flows.run.process import StageRunner
 from flows.run.programs import preflight, redactor, secrets_of, unhidden
-from flows.run.run_lock import run_lock
 from flows.show.artifacts import Artifact, read_before, run_artifacts
 from flows.show.terminal import Terminal
 

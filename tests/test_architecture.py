@@ -14,7 +14,7 @@ import yaml
 from dvc.repo import Repo
 from pydantic import BaseModel
 
-from flows.plan.params import section_models
+from flows.plan.settings import section_models
 from flows.reproduce.environment import PIN, groups
 from stages.runtime.code import RUNTIME, Sources
 from stages.runtime.section import read_params_file
@@ -281,7 +281,7 @@ CLOSURES = "in a larger module its libraries would be those of stages that only 
 
 WITH_FEW_LINES = {
     "flows/project/hydra_plugins/params_yaml.py": "DVC loads plugins by file",
-    "flows/project/yaml_text.py": "a clone imports it without Hydra",
+    "flows/project/compose.py": "a clone imports it without Hydra",
     "stages/evaluate/libraries.py": "is imported first, for its effect",
     "stages/formats/checkpoints.py": CLOSURES,
     "stages/formats/evaluation/metrics.py": CLOSURES,

@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flows.experiments.claims import Claim
-from flows.experiments.rows import COLUMNS
-from flows.experiments.yaml_file import (
+from flows.experiments.cells import (
     EXPERIMENTS,
     Axis,
     CurveColumn,
@@ -19,6 +17,8 @@ from flows.experiments.yaml_file import (
     experiment_path,
     read_checked,
 )
+from flows.experiments.claims import Claim
+from flows.experiments.rows import COLUMNS
 from stages.runtime.section import Section
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import psutil
 import yaml
 
-from flows.dvc_repo.repair import is_torn
+from flows.dvc_repo.lock_file import is_torn
 from flows.environment import are_set, misspelt
-from flows.plan.params import check_params, section_models
-from flows.plan.stage_code import unnoticed_code
+from flows.plan.changes import unnoticed_code
+from flows.plan.settings import check_params, section_models
 from stages.runtime.entry import STATE_DIR, UserError, first_line
 from stages.runtime.inputs import DVC_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, installed, modules_of, pinned, stage_codes

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.project import compose
-from flows.project.dial import composed_with_dial
+from flows.project.compose import composed_with_dial
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.run.run_lock import held_locks, run_lock
+from flows.run.locks import held_locks, run_lock
 from stages.runtime.credentials import credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
 

@@ -17,7 +17,7 @@ from stages.runtime.section import flatten
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
-    from flows.plan.policy import CurveFigure
+    from flows.plan.settings import CurveFigure
     from flows.run.outcome import StageOutcome
 
 

@@ -4,6 +4,8 @@ import base64
 import concurrent.futures
 import contextlib
 import io
+import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +26,10 @@ from prefect.input import RunInput
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from flows.run.gate import APPROVAL_SECONDS, ask_in_terminal, no_answer
 from flows.show.artifacts import Artifact, slug
+
+APPROVAL_SECONDS = 24 * 3600
+"""How long a run waits for a person. It keeps a deployment's slot for as long."""
 
 POLL_SECONDS = 0.5
 
@@ -153,6 +157,36 @@ class StagePages:
         if not answers:
             return no_answer(self.stage)
         return "" if answers[0] else "not approved"
+
+
+def ask_in_terminal(stage: str, given_up: Callable[[], bool]) -> str:
+    """Wait for a person's answer in the terminal. Returns why the stage may not run; nothing for a yes."""
+    if not sys.stdin.isatty():
+        return (
+            f"{stage} needs approval, and there is neither a terminal nor a Prefect server to ask in: run it from a "
+            "terminal, or start `parrotflow ui` or set PREFECT_API_URL first"
+        )
+    deadline = time.monotonic() + APPROVAL_SECONDS
+    while not _asking.acquire(timeout=POLL_SECONDS):
+        if given_up():
+            return no_answer(stage)
+    try:
+        print(f"{stage} waits for approval: run it? [y/N]", flush=True)
+        while not given_up() and time.monotonic() < deadline:
+            if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+                return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
+        return no_answer(stage)
+    finally:
+        _asking.release()
+
+
+_asking = threading.Lock()
+"""There is one terminal."""
+
+
+def no_answer(stage: str) -> str:
+    """The reason for a refusal where no answer came."""
+    return f"{stage} is not approved: no answer within {APPROVAL_SECONDS // 3600} hours"
 
 
 class Approval(RunInput):

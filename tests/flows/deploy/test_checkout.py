@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.deploy.checkout import (
+from flows.checkout import (
     bring_to_commit,
     bring_up_to_date,
     commit_results,
@@ -14,7 +14,7 @@ from flows.deploy.checkout import (
     push_commits,
     require_branch_name,
 )
-from flows.deploy.deployments import require_names
+from flows.deployments import require_names
 from flows.scheduled import wanted
 from stages.runtime.entry import UnavailableError, UserError
 from tests.flows.toy import make_toy
@@ -291,7 +291,7 @@ def test_a_first_checkout_that_is_killed_is_made_by_the_next_run(
         return done
 
     with monkeypatch.context() as patched:
-        patched.setattr("flows.deploy.checkout.git", killed_after)
+        patched.setattr("flows.checkout.git", killed_after)
         with pytest.raises(KeyboardInterrupt):
             checkout(source)
 

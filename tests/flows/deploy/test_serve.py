@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.deploy.deployments import work_pools
+from flows.deployments import work_pools
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, toy

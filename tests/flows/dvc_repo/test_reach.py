@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.dvc_repo.cache import files_of_templates, reach
 from flows.dvc_repo.internals import open_repo
-from flows.dvc_repo.reach import files_of_templates, reach
 from tests.flows.toy import make_toy
 
 DVC_YAML = """\

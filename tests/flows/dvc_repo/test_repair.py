@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.dvc_repo.internals import DVC_TMP
-from flows.dvc_repo.repair import forget_zombies, is_torn, remove_torn_table
+from flows.dvc_repo.lock_file import forget_zombies, is_torn, remove_torn_table
 from flows.project import doctor
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import repro

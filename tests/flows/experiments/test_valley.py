@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.experiments.valley import Valley, fit_valley
+from flows.experiments.statistics import Valley, fit_valley
 
 SIZES = [(compute, size) for compute in (0.3, 1.0, 4.0) for size in (0.15, 0.4, 0.8, 1.6)]
 """Compute and parameters, as in experiments/dial.yaml."""

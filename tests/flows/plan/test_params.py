@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import params
-from flows.plan.params import check_params
+from flows.plan import settings
+from flows.plan.settings import check_params
 from stages.runtime.entry import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ stages:
 
 def test_a_section_belongs_to_whoever_dvc_yaml_lists_it_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
-    monkeypatch.setattr(params, "DVC_FILE", tmp_path / "dvc.yaml")
+    monkeypatch.setattr(settings, "DVC_FILE", tmp_path / "dvc.yaml")
     sections = ("own", "shown", "listed", "each")
     text = (ROOT / "params.yaml").read_text() + "".join(f"\n{name}: {{a: 1}}" for name in sections)
     (tmp_path / "params.yaml").write_text(text)
@@ -103,7 +103,7 @@ def test_a_password_in_a_url_is_refused_before_anything_runs(tmp_path: Path, mon
         check_params()
     monkeypatch.delenv("PARROTFLOW_MIRROR")
     (tmp_path / "dvc.yaml").write_text(f"stages: {{own: {{cmd: 'true', deps: ['{url}']}}}}\n")
-    monkeypatch.setattr(params, "DVC_FILE", tmp_path / "dvc.yaml")
+    monkeypatch.setattr(settings, "DVC_FILE", tmp_path / "dvc.yaml")
     with pytest.raises(UserError, match=r"dvc\.yaml: the URL holds a password") as in_the_pipeline:
         check_params()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.project.dial import composed_with_dial, option
+from flows.project.compose import composed_with_dial, option
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 from tests.train.small_run import environment

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.compare.verdict import differing_facts
 from flows.reproduce.environment import Machine
 from flows.reproduce.execution import limits_for, missing, other_builds, recorded_settings
+from flows.reproduce.verdict import differing_facts
 from stages.formats.revision.execution import Session
 
 AVX2 = ["avx2"]

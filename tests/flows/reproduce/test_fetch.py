@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from flows.reproduce.fetch import check_signature, opened
+from flows.reproduce.revision import check_signature, opened
 from stages.formats.revision.provenance import PROVENANCE
 from stages.formats.revision.verify import TRUSTED_KEY
 from stages.runtime.entry import UserError
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from shutil import copytree
 from huggingface_hub import HfApi
-from flows.reproduce.fetch import opened
+from flows.reproduce.revision import opened
 
 api = HfApi()
 api.create_repo("me/model")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flows.reproduce.compare.files import FieldDifference, first_difference
+from flows.reproduce.files import FieldDifference, first_difference
 
 
 def difference(tmp_path: Path, name: str, recorded: str, found: str) -> FieldDifference | None:

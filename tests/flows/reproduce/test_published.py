@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import ReproduceOptions
 from stages.formats.revision.provenance import RECORDED_LOCK
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import ReproduceOptions
 from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.segment import EXIT_DIFFERENT, EXIT_EQUAL, RecordedSegment, judged_segment
+from flows.reproduce.execution import EXIT_DIFFERENT, EXIT_EQUAL, RecordedSegment, judged_segment
 from stages.formats.revision.execution import SegmentReport
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 

@@ -4,11 +4,11 @@ import threading
 import time
 from pathlib import Path
 
-from flows.run.run_lock import run_lock
+from flows.run.locks import run_lock
 
 HOLDER = """
 import sys
-from flows.run.run_lock import run_lock
+from flows.run.locks import run_lock
 with run_lock("nightly"):
     print("locked", flush=True)
     sys.stdin.read()

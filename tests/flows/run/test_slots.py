@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from flows.run.slots import (
+from flows.run.locks import (
     RESOURCES_VARIABLE,
     STAGES_AT_ONCE_VARIABLE,
     THREADS,

@@ -7,7 +7,7 @@ from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, RunState
 from flows.run.outcome import StageEnded, StageOutcome, StageResult, StageStarted
 from flows.search.proposals import ProposedCell
-from flows.sweep.live import Live
+from flows.sweep.cell_runner import Live
 
 
 def run_of(cell: str, state: RunState) -> Run:

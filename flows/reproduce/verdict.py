@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.compare.files import (
+from flows.reproduce.files import (
     CARD_STAGE,
     ROUNDING,
     Cause,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.compare.files import (
+from flows.reproduce.files import (
     CARD_STAGE,
     ComparedStage,
     DifferenceWeight,

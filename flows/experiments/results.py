@@ -21,7 +21,7 @@ from flows.experiments.experiment import (
     read_experiment,
     results_folder,
 )
-from flows.experiments.rendering import write_forms
+from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
 from flows.experiments.statistics import SIGNIFICANT, PowerLaw, Valley
@@ -84,8 +84,6 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
         written += write_forms(folder / TABLES, table)
     lines = {name: law for name, law in results.fits.items() if isinstance(law, PowerLaw)}
     for figure in results.data.experiment.figures:
-        from flows.experiments.figures import write_figure  # here: most commands draw none, and matplotlib is slow
-
         written += write_figure(folder / "figures", results.data, figure, lines)
     if results.data.experiment.fits:  # also where none is left: no fit of runs that are no longer there
         write_json(folder / FITS, {name: _fit_as_json(results.data, name, law) for name, law in results.fits.items()})

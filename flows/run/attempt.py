@@ -25,7 +25,7 @@ from stages.runtime.section import read_key
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
     from flows.plan.settings import Check
-    from flows.show.pages import StagePages
+    from flows.run.pages import StagePages
 
 PROGRESS_SECONDS = 5.0
 """Between two reports of a stage's progress."""

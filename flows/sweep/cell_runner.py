@@ -24,7 +24,7 @@ from flows.experiments.runs import Batch, Run, RunState, reports_and_curves
 from flows.run.locks import Devices, machine_name
 from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
-from flows.show.terminal import LIVE_ROWS, RESULT_STYLE, Follower, columns, one_line
+from flows.run.terminal import LIVE_ROWS, RESULT_STYLE, Follower, columns, one_line
 from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.reports import write_json
 from stages.runtime.entry import UserError

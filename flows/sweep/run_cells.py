@@ -21,8 +21,7 @@ from flows.plan.settings import check_params
 from flows.run.attempt import Attempts
 from flows.run.dvc_server import DvcServer
 from flows.run.locks import run_lock
-from flows.run.outcome import GOOD, TRANSIENT, Event, RunOptions, StageEnded, StageOutcome, StoppedError
-from flows.show.artifacts import Artifact
+from flows.run.outcome import GOOD, TRANSIENT, Artifact, Event, RunOptions, StageEnded, StageOutcome, StoppedError
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Live, ReasonToStop
 from flows.sweep.committed import sources_of

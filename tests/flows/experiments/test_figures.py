@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from flows.experiments.claims import fit_of
-from flows.experiments.figures import COLUMN_INCHES, LOOKS, write_figure
+from flows.experiments.forms import COLUMN_INCHES, LOOKS, write_figure
 from flows.experiments.rows import Tidy
 from tests.flows.experiments.some_runs import some_data
 

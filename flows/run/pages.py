@@ -26,7 +26,7 @@ from prefect.input import RunInput
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from flows.show.artifacts import Artifact, slug
+from flows.run.outcome import Artifact, slug
 
 APPROVAL_SECONDS = 24 * 3600
 """How long a run waits for a person. It keeps a deployment's slot for as long."""
@@ -78,7 +78,7 @@ def write_artifact(artifact: Artifact) -> None:
 
 
 def draw(figures: list[dict[str, Any]]) -> str:
-    """Figures with their points (`flows.show.artifacts.with_before`) as a PNG in a data URL; the run before in grey."""
+    """Figures with their points (`flows.pipeline_run.with_before`) as a PNG in a data URL; the run before in grey."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,6 +1,9 @@
-"""Each stage that trains sees its own share of the GPUs, or of the cores."""
-
 import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +15,42 @@ from flows.run.locks import (
     Devices,
     cores,
     gpus,
+    run_lock,
     shares_of,
 )
+
+HOLDER = """
+import sys
+from flows.run.locks import run_lock
+with run_lock("nightly"):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_that_waits_says_for_whom(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def second() -> None:
+        with run_lock("on-demand", wait=True, folder=tmp_path, say=said.append):
+            said.append("entered")
+
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        while not said:
+            time.sleep(0.05)
+        holder.stdin.close()
+    waiting.join()
+
+    assert said[0].startswith(f"the run nightly (process {holder.pid}, since ")
+    assert said[0].endswith("is using this folder; waiting for its end ...")
+    assert said[1:] == ["entered"]
 
 
 def test_a_machine_for_one_training_at_a_time_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

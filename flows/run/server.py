@@ -128,7 +128,7 @@ def _start_child(port: int) -> Server:
         listening = create_server(("127.0.0.1", port))  # here: a port only looked up could be another's by then
     except OSError as error:
         raise UserError(f"Prefect's server cannot listen on 127.0.0.1:{port}: {error.strerror}") from error
-    command = [sys.executable, "-m", "flows.show.server", str(listening.fileno())]
+    command = [sys.executable, "-m", "flows.run.server", str(listening.fileno())]
     # As Prefect starts servers of its own: without pages and without what only deployments need.
     own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     # Not the user's own, which an address of theirs that does not answer would leave in place.

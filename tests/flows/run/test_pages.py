@@ -1,5 +1,7 @@
 """Runs in Prefect's pages, on a real server: graph, states, logs, artifacts; and servers that are not there."""
 
+import base64
+import io
 import json
 import os
 import signal
@@ -13,7 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
+from flows.pipeline_run import with_before
+from flows.run.pages import draw
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, processes_in, toy
 from tests.forked import PARROTFLOW, run_forked
@@ -243,3 +248,29 @@ def test_the_pages_show_earlier_runs_only_to_who_has_the_key_and_no_server_outli
         os.kill(pages.pid, signal.SIGTERM)
         assert pages.wait(60) == 0
     assert not (folder / ".parrotflow/server.json").exists()
+
+
+NOW = [{"title": "loss", "y": "nats", "series": {"training": [(0.0, 3.0), (10.0, 1.0)], "held out": [(10.0, 2.0)]}}]
+EARLIER = [{"title": "loss", "y": "nats", "series": {"training": [(0.0, 3.0), (8.0, 2.0)], "held out": [(10.0, 2.0)]}}]
+
+
+def test_of_the_run_before_the_curves_that_differ_are_shown() -> None:
+    (figure,) = with_before(NOW, EARLIER)
+
+    assert figure["series"] == NOW[0]["series"]
+    assert figure["before"] == {"training": [(0.0, 3.0), (8.0, 2.0)]}
+
+
+def test_the_first_run_and_a_run_that_changes_nothing_have_nothing_to_compare() -> None:
+    assert [figure["before"] for figure in (*with_before(NOW, []), *with_before(NOW, NOW))] == [{}, {}]
+
+
+def test_they_are_drawn_in_grey() -> None:
+    assert greys(draw(with_before(NOW, EARLIER))) > 2 * greys(draw(with_before(NOW, [])))
+
+
+def greys(address: str) -> int:
+    """Pixels of that grey in a picture; the edges of letters have a few."""
+    picture = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
+    counted = picture.getcolors(2**24) or []
+    return sum(count for count, colour in counted if colour == (191, 191, 191))

@@ -1,21 +1,138 @@
-"""Figures for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data."""
+"""The forms in which results are written: tables as LaTeX (booktabs), Markdown and CSV, figures as PDF, SVG and PNG.
 
+Figures are for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data.
+"""
+
+import re
 from collections.abc import Mapping, Sized
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import name as character_name
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure as Canvas
+import pandas as pd
 
 from flows.experiments.rows import LEVELS, Tidy, lacking
 from flows.experiments.statistics import PowerLaw, estimate
+from flows.experiments.tables import Entry, Table
+from stages.formats.pages import escape as escape_markdown
 from stages.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
     from flows.experiments.experiment import CurvesFigure, LevelsFigure, PointsFigure
+
+
+GREEK = {
+    letter: words[-1].lower() if "SMALL" in words else words[-1].capitalize()
+    for letter, words in ((letter, character_name(letter).split()) for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ")
+}
+"""Letters for which LaTeX has a command, with its name; `lamda` is Unicode's spelling."""
+GREEK |= {"λ": "lambda", "Λ": "Lambda"}
+
+LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "±": "$\\pm$",
+    "\u2212": "$-$",
+    "—": "---",
+    "µ": "$\\mu$",
+    "\u00d7": "$\\times$",
+    "·": "$\\cdot$",
+    "≤": "$\\leq$",
+    "≥": "$\\geq$",
+    "≈": "$\\approx$",
+    **{letter: f"$\\{name}$" for letter, name in GREEK.items()},
+}
+"""What pdfLaTeX would not print as it is. Other alphabets need XeLaTeX or LuaLaTeX, with a font that has them."""
+
+FORMS = ("tex", "md", "csv")
+
+
+def write_forms(folder: Path, table: Table) -> list[Path]:
+    """Write all forms into the folder."""
+    paths = [folder / f"{table.name}.{form}" for form in FORMS]
+    for path, text in zip(paths, (tex(table), markdown(table), table_csv(table)), strict=True):
+        atomic_write(path, text)
+    return paths
+
+
+def printed(entry: Entry) -> str:
+    """An entry in one line, without its mark: `1.51 ± 0.02 (2/3)`."""
+    count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
+    return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table with its caption above and its footnotes below; the best in bold."""
+
+    def text(entry: Entry) -> str:
+        plain = printed(entry)
+        return f"**{entry.text}**{plain[len(entry.text) :]}" if entry.best else plain
+
+    titles = [*map(escape_markdown, table.row_headings), *map(escape_markdown, table.columns)]
+    lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        lines.append([*map(escape_markdown, levels), *(text(entry).replace("|", "\\|") for entry in entries)])
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.footnotes)
+    return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
+
+
+def table_csv(table: Table) -> str:
+    """Numbers for programs, in full: for each column the value, sd, bounds of the interval, n and the mark."""
+    parts = ("value", "sd", "low", "high", "n", "expected", "best")
+    headings = [*table.row_headings, *(f"{column} {part}" for column in table.columns for part in parts)]
+    lines = [
+        [*levels, *(getattr(entry, part) for entry in entries for part in parts)]
+        for levels, entries in zip(table.rows, table.entries, strict=True)
+    ]
+    return str(pd.DataFrame(lines, columns=headings).to_csv(index=False, lineterminator="\n"))
+
+
+def tex(table: Table) -> str:
+    """A LaTeX table; the document needs \\usepackage{booktabs}."""
+    names, label = len(table.row_headings), f"{table.experiment}-{table.name}".replace("_", "-")
+    lines = [
+        f"% Each entry leads to its runs: parrotflow cell {table.experiment}/{table.name} ROW COLUMN ({table.size})",
+        "\\begin{table}[t]",
+        "  \\centering",
+        f"  \\caption{{{escape_tex(table.caption)}}}",
+        f"  \\label{{tab:{label}}}",
+        f"  \\begin{{tabular}}{{{'l' * names}{'r' * len(table.columns)}}}",
+        "    \\toprule",
+    ]
+    titles = [*table.row_headings, *table.columns]
+    lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        line = " & ".join([*map(escape_tex, levels), *map(_tex_entry, entries)])
+        first = "{}" if line.startswith(("[", "*")) else ""  # else an argument of the line break before it
+        lines.append(f"    {first}{line} \\\\")
+    notes = [f"    {escape_tex(note)}" for note in table.footnotes]
+    lines += ["    \\bottomrule", "  \\end{tabular}", "  \\par\\smallskip"]
+    lines += ["  \\begin{minipage}{0.95\\linewidth}\\footnotesize", *notes, "  \\end{minipage}"]
+    return "\n".join([*lines, "\\end{table}", ""])
+
+
+def _tex_entry(entry: Entry) -> str:
+    text = escape_tex(printed(entry))
+    if entry.text and text.startswith(entry.text):
+        own = re.sub(r"^-", "$-$", entry.text)
+        text = (f"\\textbf{{{own}}}" if entry.best else own) + text[len(entry.text) :]
+    return re.sub(r"(?<=[\[ ])-(?=\d)|(?<=\()-(?=\d)", "$-$", text)
+
+
+def escape_tex(text: str) -> str:
+    """The text in one paragraph, with LaTeX's special characters escaped."""
+    return "".join(LATEX.get(character, character) for character in re.sub(r"\s+", " ", text))
+
 
 COLUMN_INCHES = 3.25
 """A column of the usual two-column layouts."""
@@ -61,10 +178,13 @@ METADATA: Mapping[str, dict[str, Any]] = {
 
 def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLaw]) -> list[Path]:
     """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
+    import matplotlib as mpl  # here: most commands draw nothing, and matplotlib is slow
+    from matplotlib.figure import Figure
+
     figure = data.experiment.figures[name]
     settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
     with mpl.rc_context(settings):
-        canvas = Canvas(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
+        canvas = Figure(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
         axes = canvas.subplots()
         if figure.kind == "curves":
             drawn = _draw_curves(axes, data, figure)
@@ -85,7 +205,7 @@ def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLa
         return [_save(canvas, path, form) for form, path in paths.items()]
 
 
-def _legend_above(canvas: Canvas, axes: Any) -> None:
+def _legend_above(canvas: "Canvas", axes: Any) -> None:
     """A legend over the axes, where it hides no data, in as many columns as fit; the figure grows by its height."""
     by_label = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     labels, handles = list(by_label), list(by_label.values())
@@ -99,7 +219,7 @@ def _legend_above(canvas: Canvas, axes: Any) -> None:
         legend.remove()
 
 
-def _save(canvas: Canvas, path: Path, form: str) -> Path:
+def _save(canvas: "Canvas", path: Path, form: str) -> Path:
     content = BytesIO()
     canvas.savefig(content, format=form, metadata=METADATA[form])
     atomic_write(path, content.getvalue())
@@ -108,9 +228,11 @@ def _save(canvas: Canvas, path: Path, form: str) -> Path:
 
 def _plain_ticks(axis: Any) -> None:
     """1, 2, 5, 10 instead of 10^0: a figure often spans less than a decade."""
-    axis.set_major_locator(mpl.ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(mpl.ticker.NullFormatter())
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _label(text: Any) -> str:

@@ -15,8 +15,8 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.dvc_repo.cache import has_commit
-from flows.experiments.cells import EXPERIMENTS
 from flows.experiments.runs import RECORD
+from flows.experiments.yaml_file import EXPERIMENTS
 from flows.sweep.committed import git, give_identity
 from stages.runtime.atomic import atomic_write
 from stages.runtime.credentials import without_credentials

@@ -315,8 +315,8 @@ def sweep(
     new
         Only write such a file, to be filled in.
     """
-    from flows.experiments.cells import experiment_path, write_new
-    from flows.sweep import run_cells as sweeps
+    from flows.experiments.yaml_file import experiment_path, write_new
+    from flows.sweep import sweep as sweeps
 
     if new:
         print(write_new("experiment", experiment_path(name)))
@@ -350,7 +350,7 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
 def is_computed_again(name: str, size: Literal["small", "full"], *, wait: bool) -> bool:
     """Compute every cell again, and print how its results compare with the stored ones; whether all are equal."""
     from flows.experiments import results as made
-    from flows.sweep import run_cells as sweeps
+    from flows.sweep import sweep as sweeps
 
     made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
     runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
@@ -427,7 +427,7 @@ def search(
     new
         Only write such a file, to be filled in.
     """
-    from flows.experiments.cells import write_new
+    from flows.experiments.yaml_file import write_new
     from flows.search.search import run_search
     from flows.search.search_file import search_path
 

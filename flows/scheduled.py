@@ -41,7 +41,7 @@ from flows.project.compose import composed_text, write_params
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, StoppedError
 from flows.sweep.run_cells import run_cells
-from flows.sweep.run_cells import sweep as run_sweep
+from flows.sweep.sweep import sweep as run_sweep
 from stages.runtime.entry import UserError
 
 

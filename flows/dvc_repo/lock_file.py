@@ -12,15 +12,17 @@ first process reads none, they stay).
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+from dvc.lock import make_lock
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.utils.serialize import load_yaml
 from pydantic import BaseModel, TypeAdapter
 
-from flows.dvc_repo.internals import RWLOCK, rwlock_guard
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR
 
@@ -162,6 +164,19 @@ def blocks_of(text: str) -> tuple[str, dict[str, str]]:
         if name:
             blocks[name] += line
     return text[:start], blocks
+
+
+DVC_TMP = Path(".dvc/tmp")
+RWLOCK = DVC_TMP / RWLOCK_FILE
+"""DVC's table of which living process reads or writes which path."""
+
+
+@contextmanager
+def rwlock_guard(folder: Path) -> Iterator[None]:
+    """The lock under which DVC changes its table."""
+    tmp = folder / DVC_TMP
+    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
+        yield
 
 
 def repair_after_kill(folder: Path = Path()) -> list[str]:

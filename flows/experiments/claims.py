@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import Field, model_validator
 
-from flows.experiments.cells import Name
 from flows.experiments.rows import LEVELS, Tidy, labels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import (
     Estimate,
@@ -23,6 +22,7 @@ from flows.experiments.statistics import (
     fit_valley,
     paired_difference,
 )
+from flows.experiments.yaml_file import Name
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section
 

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flows.experiments.cells import (
+from flows.experiments.claims import Claim
+from flows.experiments.rows import COLUMNS
+from flows.experiments.yaml_file import (
     EXPERIMENTS,
     Axis,
     CurveColumn,
@@ -17,8 +19,6 @@ from flows.experiments.cells import (
     experiment_path,
     read_checked,
 )
-from flows.experiments.claims import Claim
-from flows.experiments.rows import COLUMNS
 from stages.runtime.section import Section
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from flows.dvc_repo.cache import has_commit, reach
-from flows.experiments.cells import EXPERIMENTS, bare_name, cells_of, experiment_path, require_written
+from flows.experiments.cells import cells_of, require_written
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
     SettingName,
@@ -26,6 +26,7 @@ from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_c
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
 from flows.experiments.statistics import SIGNIFICANT, PowerLaw, Valley
 from flows.experiments.tables import Entry, Table, differences_table, means_table
+from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import stable, write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from flows.experiments.cells import CurveColumn, Overrides, ReportKey, named_path, read_checked
+from flows.experiments.yaml_file import CurveColumn, Overrides, ReportKey, named_path, read_checked
 from stages.runtime.section import Section
 
 SEARCHES = Path("searches")

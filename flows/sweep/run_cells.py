@@ -1,23 +1,18 @@
-"""`parrotflow sweep NAME`: which cells have a current result, and the others from their clones to their records.
+"""Cells of an experiment or a search: which have a current result, and the others from their clones to their records.
 
 The stages of all cells are tasks of one flow run, which share its slots and resources. The project stays locked, so no
 other run of it takes the same cores.
 """
 
 import contextlib
-import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flows.dvc_repo.cache import reach
-from flows.experiments.cells import Cell, bare_name, cells_of
-from flows.experiments.experiment import SettingName, results_folder
-from flows.experiments.results import compute
-from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs, runs_that_count
-from flows.plan.settings import check_params
+from flows.experiments.runs import Batch, Run, last_runs, runs_that_count
 from flows.run.attempt import Attempts
 from flows.run.dvc_server import DvcServer
 from flows.run.locks import run_lock
@@ -25,7 +20,7 @@ from flows.run.outcome import GOOD, TRANSIENT, Artifact, Event, RunOptions, Stag
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Live, ReasonToStop
 from flows.sweep.committed import sources_of
-from flows.sweep.plan import plan_of_all, require_unguarded
+from flows.sweep.plan import plan_of_all
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
@@ -218,76 +213,3 @@ def passes(exit_code: int) -> bool:
 
 def _no_gate(stage: str) -> NoReturn:
     raise AssertionError(f"{stage}: cells have no gates")
-
-
-CHECKED = Path(".parrotflow/sweep-check")
-"""Where `--check` computes everything again; nothing in it comes from the project's caches."""
-
-
-def grid(name: str, size: SettingName) -> Batch:
-    """The cells of an experiment. Raises UserError on faults of its file or params.yaml."""
-    check_params()
-    # Without any run, else hours of work end with a table of a level that the grid does not have.
-    experiment = compute(name, size, []).data.experiment
-    require_unguarded(experiment.targets)
-    cells = cells_of(name, experiment, size)
-    record, title = results_folder(name, size) / RECORD, f"sweep {bare_name(name)}"
-    return Batch(title, cells, experiment.targets, experiment.reports, experiment.curve_sources, record)
-
-
-def planned(
-    name: str, size: SettingName, commit_of: Callable[[Sequence[str], Sequence[Cell]], str]
-) -> list[tuple[Cell, Standing]]:
-    """Each cell with where it stands.
-
-    `commit_of` gives the commit that these cells with these targets are made from, or raises the UserError that the
-    sweep itself would end with.
-    """
-    batch = grid(name, size)
-    commit_of(batch.targets, batch.cells)
-    standing = standings(batch)
-    return [(cell, standing[cell.id]) for cell in batch.cells]
-
-
-def sweep(
-    name: str,
-    size: SettingName,
-    *,
-    retry: bool = False,
-    runner: RunCells,
-    options: str = "",
-    wait: bool = False,
-) -> list[str]:
-    """Run the cells that are not up to date. Returns what to say of those that have no result; nothing if all have one.
-
-    A cell that failed at the commit that is still checked out runs again only with `retry`. `runner` runs
-    them; `options` are those of the command that say so.
-    """
-    batch = grid(name, size)
-    given_up = {cell: found.run for cell, found in standings(batch).items() if found.run and found.failed and not retry}
-    runs = runner(replace(batch, cells=[cell for cell in batch.cells if cell.id not in given_up]), wait=wait)
-    by_cell = given_up | {run.cell: run for run in runs}
-    missing = [(cell, by_cell[cell.id]) for cell in batch.cells if by_cell[cell.id].state != "finished"]
-    lines = [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
-    if missing:
-        again = "" if any(run.state == "cancelled" for _, run in missing) else " --retry"
-        count = f"{len(missing)} of {len(batch.cells)} cells have no result"
-        lines.append(f"{count}; `parrotflow sweep {name}{again}{options}` tries them again")
-    return lines
-
-
-def compute_again(name: str, size: SettingName, *, runner: RunCells, wait: bool = False) -> list[Run]:
-    """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
-    batch = grid(name, size)
-    folder = _checked(name, size) / clone.head_commit(batch.targets, batch.cells)[:12]
-    again = replace(batch, title=f"{batch.title} --check", record=folder / RECORD)
-    return runner(again, clones=folder, alone=True, wait=wait)
-
-
-def forget_check(name: str, size: SettingName) -> None:
-    """Remove what `compute_again` has left."""
-    shutil.rmtree(_checked(name, size), ignore_errors=True)
-
-
-def _checked(name: str, size: SettingName) -> Path:
-    return CHECKED / bare_name(name) / size

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from flows.experiments.cells import EXPERIMENTS, cells_of, experiment_path
+from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment, results_folder
+from flows.experiments.yaml_file import EXPERIMENTS, experiment_path
 from flows.search.search_file import SEARCHES, search_path
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment

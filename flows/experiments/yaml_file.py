@@ -1,0 +1,104 @@
+"""What the files of experiments and of searches have in common: their names, how they are read, kinds of values.
+
+They are read as params.yaml is: every key known, every value of its type, and one message for each fault.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+from stages.runtime.section import SectionT, read_params_file
+
+EXPERIMENTS = Path("experiments")
+
+Overrides = dict[str, Any]
+"""What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
+CurveColumn = Annotated[str, Field(pattern=r"^[^:\s]+\.(tsv|csv):[^:\s]+$")]
+
+
+def _levels(axis: Any) -> Any:
+    """An axis with `{param: KEY, values: [...]}` written as a level for each value."""
+    if not isinstance(axis, dict) or axis.keys() != {"param", "values"} or not isinstance(axis["values"], list):
+        return axis
+    key, names = axis["param"], [str(value) for value in axis["values"]]
+    if not isinstance(key, str):
+        raise ValueError(f"param = {key!r}: give one dotted key of params.yaml")
+    if twice := sorted({level for level in names if names.count(level) > 1}):
+        raise ValueError(f"values: {', '.join(twice)} is there twice")
+    return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
+
+
+Axis = Annotated[dict[str, Overrides], Field(min_length=1), BeforeValidator(_levels)]
+"""The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
+
+
+def bare_name(name: str) -> str:
+    """The name of an experiment or a search that is given by its name or by its file's path."""
+    path = Path(name)
+    return path.stem if _is_file_name(name) else path.name
+
+
+def named_path(folder: Path, name: str) -> Path:
+    """The file of an experiment or a search in its folder, given by its name or its path."""
+    return Path(name) if _is_file_name(name) else folder / f"{bare_name(name)}.yaml"
+
+
+def experiment_path(name: str) -> Path:
+    """The file of an experiment, given by its name or its path."""
+    return named_path(EXPERIMENTS, name)
+
+
+def _is_file_name(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def write_new(kind: Literal["experiment", "search"], path: Path) -> str:
+    """Write a file to fill in, which runs as it is, and say what to do with it.
+
+    The project's conf/ has the text, as it knows its stages and reports. Raises UserError if the file is there already,
+    or the text is not.
+    """
+    template = Path(f"conf/new_{kind}.yaml")
+    if not template.is_file():
+        raise UserError(f"{template}: not found; it is the text that a new {kind} begins with")
+    if path.exists():
+        raise UserError(f"{path} is there already; choose another name, or remove it")
+    path.parent.mkdir(exist_ok=True)
+    atomic_write(path, template.read_text(encoding="utf-8").replace("NAME", path.stem))
+    return f"wrote {path}: edit it, commit it"
+
+
+def read_checked(path: Path, model: type[SectionT]) -> SectionT:
+    """Read a file of this model. Raises UserError that names each bad key, its value and what is allowed."""
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
+    try:
+        values = json.dumps(read_params_file(path))
+    except TypeError as error:  # a date, which YAML knows and JSON does not
+        raise UserError(f"{path}: {error}; write it in quotes") from None
+    try:
+        return model.model_validate_json(values)
+    except ValidationError as error:
+        raise UserError("\n".join(_describe(path, line) for line in error.errors())) from None
+
+
+def _describe(path: Path, line: Any) -> str:
+    key = ".".join(str(part) for part in line["loc"])
+    place = f"{path}: {key}" if key else str(path)
+    match line["type"]:
+        case "extra_forbidden":
+            return f"{place}: unknown key (value {line['input']!r}); correct its name or remove it"
+        case "missing":
+            return f"{place}: missing"
+        case "value_error":
+            return f"{place}: {line['msg'].removeprefix('Value error, ')}"
+        case _:
+            return f"{place} = {line['input']!r}: {line['msg']}"

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from dvc.utils.serialize import _yaml, modify_yaml
 
-from flows.dvc_repo.internals import DVC_TMP, lock_file_written_whole
+from flows.dvc_repo.internals import lock_file_written_whole
 from flows.dvc_repo.lock_file import (
+    DVC_TMP,
     LOCK_FILE,
     blocks_of,
     forget,

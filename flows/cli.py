@@ -170,7 +170,7 @@ def params(*words: str, yes: bool = False) -> None:
     from rich.console import Console
 
     from flows.project import compose
-    from flows.project.compose import composed_with_dial
+    from stages.runtime.atomic import atomic_write
     from stages.runtime.section import PARAMS_FILE
 
     console = Console(highlight=False, soft_wrap=True)
@@ -178,7 +178,7 @@ def params(*words: str, yes: bool = False) -> None:
         console.print(compose.describe(compose.groups()).replace("; ", "\n"))
         return
     before = PARAMS_FILE.read_text(encoding="utf-8")
-    after, of_dial = composed_with_dial(words)
+    after, of_dial = compose.composed_with_dial(words)
     lines = compose.difference(before, after)
     for line in lines:
         console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
@@ -194,7 +194,7 @@ def params(*words: str, yes: bool = False) -> None:
         console.print(compose.ask(compose.GROUPS, after), markup=False, end="")
     if not yes and not confirmed():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
-    compose.write_params(after)
+    atomic_write(PARAMS_FILE, after)
     console.print("params.yaml is written; `parrotflow why` says what would run.")
 
 

@@ -37,12 +37,14 @@ from flows.pipeline import bound_the_end_of_a_deployment, chain, state_of
 from flows.pipeline_run import run_pipeline
 from flows.plan.graph import make_plan
 from flows.plan.settings import check_params
-from flows.project.compose import composed_text, write_params
+from flows.project.compose import composed_text
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, StoppedError
 from flows.sweep.run_cells import run_cells
 from flows.sweep.sweep import sweep as run_sweep
+from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
 
 
 @flow(name="scheduled", persist_result=False)
@@ -66,7 +68,7 @@ def scheduled(
 
     def work(remote: bool) -> Done:
         if overrides:
-            write_params(composed_text(overrides))
+            atomic_write(PARAMS_FILE, composed_text(overrides))
         check_params()
         fetch = as_task("pull", dvc, retry_delays_seconds)
         pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *(targets or ()))

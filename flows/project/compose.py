@@ -32,7 +32,6 @@ from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml import YAML
 
 from flows.plan.settings import check_params
-from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
@@ -77,7 +76,9 @@ def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
     """params.yaml's text with these values, its comments kept. Raises UserError where a stage would refuse a value."""
     text = params_file.read_text(encoding="utf-8")
     if values != read_params_file(params_file):
-        text = _with_values(text, values)
+        document = load_yaml(text)
+        _put(document, values)
+        text = dump_yaml(document)
     _refuse_faults(text, params_file)
     return text
 
@@ -160,11 +161,6 @@ def _replaced_whole(conf: Path) -> list[str]:
     return list(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))) if file.exists() else []
 
 
-def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
-    """Replace params.yaml, whole."""
-    atomic_write(params_file, text)
-
-
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
     ConfigStore.instance().store(name="base", node=OmegaConf.create(base))
     # A project without conf/ has no groups, and its parameters can be set all the same.
@@ -194,12 +190,6 @@ def _explained(said: str, base: dict[str, Any]) -> str:
         return said
     near = difflib.get_close_matches(unknown[1], flatten(base), n=1)
     return f"{unknown[1]}: no such parameter{f'; did you mean {near[0]}?' if near else ''}"
-
-
-def _with_values(text: str, values: dict[str, Any]) -> str:
-    document = load_yaml(text)
-    _put(document, values)
-    return dump_yaml(document)
 
 
 def _put(document: Any, values: dict[str, Any]) -> None:
@@ -236,7 +226,7 @@ def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) ->
 
     Raises UserError as `composed_text`, and where the dial refuses the compute.
     """
-    of_dial = [index for index, word in enumerate(words) if is_of_dial(word)]
+    of_dial = [index for index, word in enumerate(words) if word.partition("=")[0] == WORD]
     if not of_dial:
         return composed_text(words, params_file), []
     if len(of_dial) > 1:
@@ -252,11 +242,6 @@ def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) ->
         put(before, key, value)
     after = composed_values(words[index + 1 :], before)
     return text_with(after, params_file), [str(line) for line in chosen["lines"]]
-
-
-def is_of_dial(word: str) -> bool:
-    """Whether a word is `compute` with or without a value."""
-    return word.partition("=")[0] == WORD
 
 
 def option(word: str) -> list[str]:

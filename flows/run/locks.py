@@ -220,10 +220,10 @@ class Slots:
     def _next(self) -> int | None:
         if self._running >= self.stages_at_once:
             return None
-        return next((turn for turn, wanted in sorted(self._waiting.items()) if self._are_free(wanted)), None)
-
-    def _are_free(self, resources: Collection[str]) -> bool:
-        return all(self._used[name] < self.capacity.get(name, 1) for name in resources)
+        for turn, wanted in sorted(self._waiting.items()):
+            if all(self._used[name] < self.capacity.get(name, 1) for name in wanted):
+                return turn
+        return None
 
 
 def slots_of_this_machine() -> Slots:

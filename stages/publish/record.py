@@ -38,12 +38,22 @@ from stages.formats.revision.provenance import (
 from stages.formats.revision.verify import SIGNING_KEY, sign
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish import git, inputs, lock
-from stages.publish.git import files_of_dvc, printable, public_url
+from stages.publish import inputs, lock
 from stages.publish.lock import outside_deps, recorded_section
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision
-from stages.publish.source import CodeArchive, archive_source, find_secret, has_private_name
+from stages.publish.source import (
+    CodeArchive,
+    archive_source,
+    changed_files,
+    files_of_dvc,
+    find_secret,
+    has_private_name,
+    observe_git,
+    printable,
+    public_url,
+    tracked_files,
+)
 from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import FOLDER
@@ -61,7 +71,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     needed = [path.as_posix() for path in inputs.paths_read()]
     stages = lock.ancestors(everything, needed)
     written = [*lock.output_paths(everything), *map(Path.as_posix, (lock.LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
-    state = git.observe_git(written)
+    state = observe_git(written)
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
     execution = inputs.training_execution()
@@ -115,7 +125,7 @@ def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
     """Where the files are that the archive or the commit has."""
     found = {path: Place(kind="source archive") for path in (source.archive.files if source.archive else ())}
     if state and state.on_remote:
-        found |= {path: Place(kind="commit") for path in set(git.tracked_files()) - set(git.changed_files())}
+        found |= {path: Place(kind="commit") for path in set(tracked_files()) - set(changed_files())}
     return found
 
 

@@ -6,6 +6,8 @@ depends on. Where it cannot (no repository, or a commit that is on no remote), i
 The code that is kept is the code that ran: a file that was edited after its stage ran is taken from the commit, if that
 has the version which ran, or else left out and named. Comments and docstrings are no edits.
 What git ignores stays out, and what holds a credential: it is looked for in all that is about to be published.
+
+Here is too what git knows of the project: the commit, where it can be cloned from, and what differs from it.
 """
 
 import gzip
@@ -13,18 +15,20 @@ import hashlib
 import io
 import os
 import re
+import subprocess
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
-from stages.publish import git
 from stages.publish.lock import COPIED, outside_deps, recorded_code
 from stages.runtime.code import OWN_FOLDERS, read_module
 from stages.runtime.credentials import credentials
@@ -66,8 +70,8 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
     """
     ran = content_that_ran(stages)
     whole = state is None or not state.on_remote
-    tracked, changed = set(git.tracked_files()), set(git.changed_files())
-    added = {path for path in git.untracked_files() if is_needed(path, ran, repository=state is not None)}
+    tracked, changed = set(tracked_files()), set(changed_files())
+    added = {path for path in untracked_files() if is_needed(path, ran, repository=state is not None)}
     kept: dict[str, bytes] = {}
     left_out = [LeftOut(path=path, reason=EDITED) for path, code in recorded_code(stages).items() if code is None]
     deleted: list[str] = []
@@ -85,20 +89,20 @@ def archive_source(state: GitState | None, stages: Stages, written: list[str]) -
             reason = EDITED
         elif content is None:
             deleted.append(path)
-        elif asked and (whole or content != git.committed(path)):
+        elif asked and (whole or content != committed(path)):
             reason = why_not(path, content)
             kept |= {} if reason else {path: content}
         if reason:
-            left_out.append(LeftOut(path=git.printable(path), reason=reason))
+            left_out.append(LeftOut(path=printable(path), reason=reason))
     deleted = [] if whole else deleted
     if not kept and not deleted:
         return CodeArchive(b"", None, left_out)
     packed = pack(kept)
     archive = SourceArchive(
         sha256=hashlib.sha256(packed).hexdigest(),
-        files={git.printable(path): hashlib.sha256(content).hexdigest() for path, content in kept.items()},
+        files={printable(path): hashlib.sha256(content).hexdigest() for path, content in kept.items()},
         whole=whole,
-        deleted=[git.printable(path) for path in deleted],
+        deleted=[printable(path) for path in deleted],
     )
     return CodeArchive(packed, archive, left_out)
 
@@ -141,8 +145,8 @@ def version_that_ran(path: str, ran: Callable[[bytes], bool] | None) -> bytes | 
     here = Path(path).read_bytes() if Path(path).is_file() else None
     if ran is None or (here is not None and ran(here)):
         return here
-    committed = git.committed(path)
-    return committed if committed is not None and ran(committed) else None
+    there = committed(path)
+    return there if there is not None and ran(there) else None
 
 
 def why_not(path: str, content: bytes) -> str | None:
@@ -237,3 +241,116 @@ def forms() -> tuple[tuple[str, re.Pattern[str]], ...]:
     detectors = [detector for detector in detectors if detector.__name__ not in BY_ENTROPY_OR_NAME]
     found = [(str(detector.secret_type), pattern) for detector in detectors for pattern in detector.denylist]
     return (("Hugging Face token", HUB_TOKEN), *found)
+
+
+CHANGED_SHOWN = 100
+"""The most files that differ from the commit and are named."""
+
+HOST_AND_PATH = re.compile(r"[\w.-]+@[\w.-]+:[^\\]+")
+"""How ssh is written in short: `git@example.com:owner/name.git`."""
+
+
+def observe_git(written: Sequence[str]) -> GitState | None:
+    """The commit, and whether code or parameters differ from it; None outside a repository.
+
+    The paths in `written` are results of the pipeline, which do not count as changes.
+    """
+    commit, folder = run_git("rev-parse", "HEAD"), run_git("rev-parse", "--show-prefix")
+    status = run_git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--", ".")
+    if commit is None or folder is None or status is None:
+        return None
+    prefix = folder.strip()
+    entries = [(entry[:2], entry[3:].removeprefix(prefix)) for entry in status.split("\0") if entry]
+    entries = [entry for entry in entries if not any(overlaps(entry[1], out) for out in written)]
+    changed = sorted(path for state, path in entries if state != "??")
+    origin, on_remote = remote_of(commit.strip())
+    return GitState(
+        commit=commit.strip(),
+        dirty=bool(entries),
+        changed=[printable(path) for path in changed[:CHANGED_SHOWN]],
+        untracked=len(entries) - len(changed),
+        origin=origin,
+        on_remote=on_remote,
+        folder=prefix.rstrip("/"),
+    )
+
+
+def remote_of(commit: str) -> tuple[str | None, bool]:
+    """The URL of the remote repository and whether it has the commit, as far as this clone knows without asking it."""
+    remotes = (run_git("remote") or "").split()
+    for remote in sorted(remotes, key=lambda name: name != "origin"):
+        url = public_url((run_git("remote", "get-url", remote) or "").strip())
+        if url is not None:
+            found = run_git("for-each-ref", "--contains", commit, "--count=1", f"refs/remotes/{remote}")
+            return url, bool(found)
+    return None, False
+
+
+def printable(path: str) -> str:
+    """A path as JSON can hold it: bytes that are not UTF-8 are written out, e.g. `\\udce9`."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def public_url(url: str) -> str | None:
+    """A URL without user, password, query and fragment; None for a path of this machine.
+
+    The user of ssh, mostly `git`, is kept: without it nothing can be cloned.
+    """
+    parts = urlsplit(url)
+    if not parts.netloc or parts.scheme == "file":
+        return url if HOST_AND_PATH.fullmatch(url) else None
+    user, _, host = parts.netloc.rpartition("@")
+    user = f"{user.partition(':')[0]}@" if user and parts.scheme.endswith("ssh") else ""
+    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))
+
+
+def tracked_files() -> list[str]:
+    """The files in this folder that git knows."""
+    return (run_git("ls-files", "-z", "--cached") or "").split("\0")[:-1]
+
+
+def changed_files() -> list[str]:
+    """The files in this folder that git knows and that differ from the commit, deleted ones included."""
+    return (run_git("diff", "--name-only", "-z", "--no-renames", "--relative", "HEAD") or "").split("\0")[:-1]
+
+
+def untracked_files() -> list[str]:
+    """The files in this folder that git neither knows nor ignores; outside a repository all that are not ignored."""
+    found = run_git("ls-files", "-z", "--others", "--exclude-standard")
+    return all_files("--exclude-standard") if found is None else found.split("\0")[:-1]
+
+
+def all_files(*arguments: str) -> list[str]:
+    """What `git ls-files --others` lists in a repository that knows no file: all that is not ignored."""
+    with TemporaryDirectory() as folder:
+        run_git("init", "--quiet", "--bare", folder)
+        found = run_git("--git-dir", folder, "--work-tree", ".", "ls-files", "-z", "--others", *arguments)
+    return (found or "").split("\0")[:-1]
+
+
+def files_of_dvc(folder: Path) -> list[Path]:
+    """The files of a folder as DVC counts them, sorted: those that .dvcignore ignores do not count."""
+    paths = [Path(path) for path in all_files("--exclude-per-directory=.dvcignore", "--", folder.as_posix())]
+    # Of a repository in the folder git lists only the folder.
+    inner = (file for path in paths if path.is_dir() for file in path.rglob("*") if ".git" not in file.parts)
+    return sorted(path for path in (*paths, *inner) if path.is_file())
+
+
+def committed(path: str) -> bytes | None:
+    """A file's content in the commit; None where it has none."""
+    return git_output("show", f"HEAD:./{path}")
+
+
+def run_git(*arguments: str) -> str | None:
+    """What git prints, as text; None if it fails or is not installed."""
+    output = git_output(*arguments)
+    return None if output is None else output.decode("utf-8", "surrogateescape")
+
+
+def git_output(*arguments: str) -> bytes | None:
+    """What git prints; None if it fails or is not installed."""
+    try:
+        # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
+        return subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from dvc.api import DVCFileSystem
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.output import Output
@@ -168,6 +167,8 @@ def has_commit(commit: str, folder: Path = Path()) -> bool:
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
     """The text of each file at a commit, from git, DVC's cache or its remote; one that is not there is left out."""
+    from dvc.api import DVCFileSystem  # here: it imports an implementation of git, and a run needs none
+
     files = DVCFileSystem(url=".", rev=commit)
     texts: dict[str, str] = {}
     for path in paths:

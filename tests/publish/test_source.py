@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from stages.publish.git import observe_git
-from stages.publish.source import EDITED, CodeArchive, archive_source, find_secret
+from stages.publish.source import EDITED, CodeArchive, archive_source, find_secret, observe_git
 from stages.runtime.atomic import file_sha256
 from tests.publish.repository import commit_all, git, pretend_to_push, stage, write
 

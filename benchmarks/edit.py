@@ -32,8 +32,8 @@ import yaml
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Measurement, compare, record
 from stages.formats.documents import document_id
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import CACHE
-from stages.runtime.hashes import file_sha256
 
 ROOT = Path(__file__).parents[1]
 STAGES = {

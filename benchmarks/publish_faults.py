@@ -38,11 +38,10 @@ from stages.formats.documents import CLEAN, shard_paths
 from stages.formats.model_folder import TOKENIZER as TOKENIZER_FOLDER
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.formats.revision.layout import run_branch, step_name, step_tag
-from stages.formats.revision.provenance import Receipt
+from stages.formats.revision.provenance import Receipt, run_branch, step_name, step_tag
 from stages.formats.splits import SPLITS
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
-from stages.runtime.hashes import file_sha256
 
 FOLDER = Path(".parrotflow/publish_faults")
 

@@ -33,8 +33,7 @@ from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave,
 from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
-from stages.runtime.launch.config import LaunchConfig
-from stages.runtime.launch.workers import environment
+from stages.runtime.launch import LaunchConfig, environment
 from stages.train.data.batches import Rows, read_rows, rows_of_step
 from stages.train.data.packing import build_packing
 from stages.train.hardware import repeat_bits, resolve_precision, should_compile

@@ -27,8 +27,7 @@ from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest
-from stages.runtime.launch.config import LaunchConfig
-from stages.runtime.launch.workers import environment
+from stages.runtime.launch import LaunchConfig, environment
 from stages.runtime.section import read_params_file
 from stages.tokenize.encode import write_token_shard
 from stages.train.data.batches import MicroBatch

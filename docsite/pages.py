@@ -8,9 +8,8 @@ from pathlib import Path
 from docsite.commands import command_line
 from docsite.experiments import experiments
 from docsite.schema_tables import one_line, tables
-from flows.plan.params import section_models
-from flows.plan.policy import Policy
-from stages.runtime.environment import OF_LIBRARIES, VARIABLES
+from flows.environment import OF_LIBRARIES, VARIABLES
+from flows.plan.settings import Policy, section_models
 from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[1]

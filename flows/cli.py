@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import cyclopts
 
 from flows.environment import enter_project, prepare_environment
-from flows.reproduce.request import ReproduceOptions
+from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from flows.experiments.runs import RunCells
     from flows.pipeline_run import CarryOut
     from flows.run.attempt import Attempts
-    from flows.show.artifacts import Artifact
-    from flows.show.server import Server
+    from flows.run.outcome import Artifact
+    from flows.run.server import Server
     from flows.sweep.run_cells import Standing
 
 app = cyclopts.App(
@@ -69,7 +69,7 @@ def in_own_flow_run(name: str, parameters: "Mapping[str, Any]", *, is_all: bool 
     """What runs stages as a flow run of Prefect. Only then Prefect is imported, and a server started if none is up."""
 
     def carry_out(run: "Attempts", finish: "Callable[[], Iterable[Artifact]]") -> None:
-        from flows.show.server import server_for_runs
+        from flows.run.server import server_for_runs
 
         server = server_for_runs()
         from flows.pipeline import in_flow_run
@@ -105,8 +105,8 @@ def why(
     from rich.console import Console
 
     from flows.plan.graph import make_plan
-    from flows.plan.params import check_params, section_warnings
-    from flows.show.terminal import plan_table
+    from flows.plan.settings import check_params, section_warnings
+    from flows.run.terminal import plan_table
 
     check_params()
     plan = make_plan(targets, force=force, downstream=downstream, read_all=read_all)
@@ -170,7 +170,7 @@ def params(*words: str, yes: bool = False) -> None:
     from rich.console import Console
 
     from flows.project import compose
-    from flows.project.dial import composed_with_dial
+    from stages.runtime.atomic import atomic_write
     from stages.runtime.section import PARAMS_FILE
 
     console = Console(highlight=False, soft_wrap=True)
@@ -178,7 +178,7 @@ def params(*words: str, yes: bool = False) -> None:
         console.print(compose.describe(compose.groups()).replace("; ", "\n"))
         return
     before = PARAMS_FILE.read_text(encoding="utf-8")
-    after, of_dial = composed_with_dial(words)
+    after, of_dial = compose.composed_with_dial(words)
     lines = compose.difference(before, after)
     for line in lines:
         console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
@@ -194,7 +194,7 @@ def params(*words: str, yes: bool = False) -> None:
         console.print(compose.ask(compose.GROUPS, after), markup=False, end="")
     if not yes and not confirmed():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
-    compose.write_params(after)
+    atomic_write(PARAMS_FILE, after)
     console.print("params.yaml is written; `parrotflow why` says what would run.")
 
 
@@ -388,7 +388,7 @@ def runner_of_cells(flow: str, parameters: "Mapping[str, Any]", pool: str | None
 
 def use_configured_server() -> None:
     """Let Prefect, which is not imported yet, find the server that is up, if one is."""
-    from flows.show.server import configured_server
+    from flows.run.server import configured_server
 
     if server := configured_server():
         os.environ.update(server.environment())
@@ -397,7 +397,7 @@ def use_configured_server() -> None:
 def print_results(name: str, size: Literal["small", "full"]) -> None:
     """Write an experiment's tables, figures and claims, and print the tables and what is known of the rest."""
     from flows.experiments import results as made
-    from flows.experiments.rendering import markdown
+    from flows.experiments.forms import markdown
 
     results = made.compute(name, size)
     written = made.write_results(name, size, results)
@@ -450,7 +450,7 @@ def cell(table: str, row: str, column: str) -> None:
     column
         Its heading, or a part of it that no other column has.
     """
-    from flows.experiments.rendering import printed
+    from flows.experiments.forms import printed
     from flows.experiments.results import find_table, runs_behind
 
     found = find_table(table)
@@ -469,7 +469,7 @@ def serve(*, port: int = 4200) -> None:
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    from flows.deploy.deployments import serve_deployments
+    from flows.deployments import serve_deployments
 
     with suppress(KeyboardInterrupt), prefects_pages(port) as server:
         serve_deployments(own_server=bool(server.pid))
@@ -484,11 +484,11 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    from flows.run.run_lock import killed_run
+    from flows.run.locks import killed_run
 
     with suppress(KeyboardInterrupt), prefects_pages(port):
         if killed := killed_run():
-            from flows.show.pages import end_killed_runs
+            from flows.run.pages import end_killed_runs
 
             end_killed_runs([killed])
         signal.pause()
@@ -497,7 +497,7 @@ def ui(*, port: int = 4200) -> None:
 @contextmanager
 def prefects_pages(port: int) -> "Iterator[Server]":
     """A server with pages. Says where they are, and the password that a browser asks for. A SIGTERM is as Ctrl-C."""
-    from flows.show.server import server
+    from flows.run.server import server
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server(port) as started:

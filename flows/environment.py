@@ -1,12 +1,17 @@
-"""Where a command works, the project's root; and where other programs keep their files: in its ignored folder.
+"""The environment of a command: its folder, the variables that it sets for other programs, and those that it reads.
 
-Called before prefect or dvc is imported. No telemetry is sent. A user's own Prefect profile is neither read nor
-changed, unless `PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off.
-Variables that are set already are left alone.
+A command works in the project's root, and other programs keep their files in its ignored folder. That is set before
+prefect or dvc is imported. No telemetry is sent. A user's own Prefect profile is neither read nor changed, unless
+`PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off. Variables that are
+set already are left alone.
+
+The variables PARROTFLOW_* say how a run is executed, which changes no result. The site lists them; `parrotflow doctor`
+shows those that are set, and a misspelt one, which would otherwise be ignored.
 """
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from stages.runtime.entry import STATE_DIR, private_state_dir
@@ -62,3 +67,116 @@ def enter_project() -> None:
     ignore = private_state_dir() / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
+
+
+PREFIX = "PARROTFLOW_"
+
+VARIABLES = {
+    "PARROTFLOW_LAUNCH": (
+        "your `accelerate config`, else `one_gpu` or `cpu`",
+        "how training and evaluation launch: a preset's name in `launch/`, or a path to an Accelerate config file",
+    ),
+    "PARROTFLOW_MICRO_BATCH": (
+        "by the hardware",
+        "sequences in one forward pass; the rest of the global batch is accumulated",
+    ),
+    "PARROTFLOW_MEMORY_CHECK": ("`on`", "`off`: a training that needs more memory than there is, is not refused"),
+    "PARROTFLOW_RESTARTS": ("3", "how often workers that died are started again, from the last checkpoint"),
+    "PARROTFLOW_GRACE_SECONDS": (
+        "none",
+        "how long training may take to save after SIGTERM; unset, until something kills the command (`parrotflow run` "
+        "does so 35 s after Ctrl-C, SIGTERM or a cancellation)",
+    ),
+    "PARROTFLOW_MIRROR": (
+        "none",
+        "a second home for the newest checkpoint, from which another machine continues: any fsspec URL, such as "
+        "`s3://bucket/runs`, without a password in it",
+    ),
+    "PARROTFLOW_COMPILE": (
+        "`auto`",
+        "`torch.compile`: `on`, `off`, or `auto` where the whole run repays its start-up; a run that continues stays "
+        "as it was",
+    ),
+    "PARROTFLOW_CONTINUE": ("none", "the run (FINGERPRINT) to continue although the code has changed"),
+    "PARROTFLOW_PROFILE": (
+        "none",
+        "training steps, such as `10-12`, of which each process writes a trace, and a snapshot of a CUDA device's "
+        "memory where it does not suffice",
+    ),
+    "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
+    "PARROTFLOW_EVALUATE_BATCH": (
+        "16 on a GPU, 1,024 tokens on a core",
+        "windows of full length that the evaluation scores at once",
+    ),
+    "PARROTFLOW_EVALUATE_PROCESSES": (
+        "one for each GPU, else 1",
+        "processes that share what `evaluate` scores and what `generate` writes",
+    ),
+    "PARROTFLOW_HARNESS_BATCH": (
+        "16 on a GPU, 4 on a CPU",
+        "requests of lm-evaluation-harness that the model answers at once",
+    ),
+    "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that `parrotflow run` lets run side by side"),
+    "PARROTFLOW_RESOURCES": ("1 of each", "how many stages may use a named resource at once, e.g. `accelerator=2`"),
+    "PARROTFLOW_DOWNLOADS": ("4", "files of HTTP that `collect` downloads at once"),
+    "PARROTFLOW_SHARD_CACHE_GB": (
+        "50",
+        "gigabytes that each kind of result may keep in `.parrotflow/cache`; the stage that uses it removes the least "
+        "recently used",
+    ),
+    "PARROTFLOW_SIGNING_KEY": ("none", "private key of ssh-keygen that signs published revisions"),
+    "PARROTFLOW_SIGNING_PASSPHRASE": ("none", "its passphrase"),
+    "PARROTFLOW_TRUSTED_KEY": (
+        "none",
+        "public key or allowed-signers file with which `published verify` and `reproduce` check a signature",
+    ),
+    "PARROTFLOW_SOURCE": (
+        "the folder in which the worker runs; for cells of a sweep, its `origin`",
+        "the git repository that deployments run",
+    ),
+    "PARROTFLOW_CHECKOUT": ("`.parrotflow/checkout`", "where deployments keep their checkout"),
+}
+"""Name -> (default, meaning)."""
+
+OF_LIBRARIES = {
+    "OMP_NUM_THREADS": (
+        "torch's choice",
+        "threads of a training process, where another number may change the last bits of the weights; cores that "
+        "`evaluate` and `generate` share out",
+    ),
+    "CUDA_VISIBLE_DEVICES": ("all", "GPUs that are used; `-1` for none"),
+    "HF_TOKEN": (
+        "none",
+        "publishing to the Hub, and sources and models that need a login; only the stages that name it under "
+        "`secrets` in `dvc.yaml` get it; never written anywhere",
+    ),
+    "HF_HUB_OFFLINE": ("none", "1: nothing is asked of the Hub"),
+    "RAY_ADDRESS": ("none", "a Ray cluster on which the data stages run (`pip install -e '.[cluster]'`)"),
+    "PREFECT_API_URL": (
+        "none",
+        "a Prefect server of yours, which then shows every run; unset, `parrotflow ui` shows them",
+    ),
+}
+"""Those of libraries that matter here: name -> (default, meaning)."""
+
+SET_BY_STAGES = {
+    "PARROTFLOW_LAUNCH_SETTINGS",
+    "PARROTFLOW_SEGMENT",
+    "PARROTFLOW_STAGES_TO_DO",
+    "PARROTFLOW_SUPERVISION",
+    "PARROTFLOW_TRAIN_SECTION",
+}
+"""How processes of one stage tell each other what to do; nobody else sets them."""
+
+
+def are_set(environment: Mapping[str, str]) -> dict[str, str]:
+    """Of the variables those that are set, with their meaning."""
+    return {name: meaning for name, (_, meaning) in VARIABLES.items() if name in environment}
+
+
+def misspelt(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Names that begin like ours and are none, each with the one that it resembles."""
+    import difflib
+
+    unknown = [name for name in environment if name.startswith(PREFIX) and name not in {*VARIABLES, *SET_BY_STAGES}]
+    return {name: next(iter(difflib.get_close_matches(name, VARIABLES, 1)), None) for name in sorted(unknown)}

@@ -24,13 +24,12 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.environment import prepare_environment
 from flows.pipeline_run import run_pipeline
 from flows.run.attempt import Attempts, run_result
-from flows.run.outcome import Lines, RunOptions, RunResult, StageOutcome
+from flows.run.locks import note_flow_run
+from flows.run.outcome import Artifact, Lines, RunOptions, RunResult, StageOutcome
+from flows.run.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
 from flows.run.process import stopped_by_signals
-from flows.run.run_lock import note_flow_run
-from flows.show.artifacts import Artifact
-from flows.show.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
-from flows.show.server import Server
-from flows.show.terminal import say
+from flows.run.server import Server
+from flows.run.terminal import say
 from stages.runtime.entry import UserError, first_line
 
 POLL_SECONDS = 0.5

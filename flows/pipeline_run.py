@@ -1,23 +1,44 @@
-"""One run from its start to its end: lock, checks, plan, stages, summary. Who chains the stages is given."""
+"""One run from its start to its end: lock, checks, plan, stages, summary, artifacts. Who chains the stages is given.
+
+Artifacts are what a run shows at its end besides its states: what ran and why, metrics and their changes, curves, card.
+All of it is data; what it looks like is the business of who shows it. Numbers, curves and texts are those that stages
+write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
+"""
 
 import contextlib
+import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from flows.dvc_repo.cache import low_space
-from flows.dvc_repo.lock_file import keep_order
-from flows.dvc_repo.repair import repair_after_kill
-from flows.plan.graph import PlannedStage, make_plan, remember_seconds
-from flows.plan.params import check_params, section_warnings
+from flows.dvc_repo.lock_file import keep_order, repair_after_kill
+from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
+from flows.plan.settings import CurveFigure, check_params, section_warnings
 from flows.project.accept import drop_entries, drop_expired
 from flows.run.attempt import Attempts, run_result
 from flows.run.dvc_server import DvcServer
-from flows.run.outcome import Event, RunOptions, RunResult, StageEnded
+from flows.run.locks import run_lock
+from flows.run.outcome import (
+    Artifact,
+    Event,
+    RunOptions,
+    RunResult,
+    StageEnded,
+    StageOutcome,
+    curve_points,
+    filled_in,
+    outcome_rows,
+    shown_metrics,
+    up_to_date,
+)
 from flows.run.process import StageRunner
 from flows.run.programs import preflight, redactor, secrets_of, unhidden
-from flows.run.run_lock import run_lock
-from flows.show.artifacts import Artifact, read_before, run_artifacts
-from flows.show.terminal import Terminal
+from flows.run.terminal import Terminal
+from stages.runtime.entry import UserError
+from stages.runtime.section import flatten
 
 CarryOut = Callable[[Attempts, Callable[[], Iterable[Artifact]]], None]
 """Runs the stages, then calls the second argument, and shows what that gives."""
@@ -76,3 +97,135 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
 def replan(name: str) -> PlannedStage:
     """Plan one stage as things are now."""
     return next(stage for stage in make_plan([name]) if stage.name == name)
+
+
+MOST_POINTS = 500
+"""Of a curve that is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a run is compared with: what was there when it began."""
+
+    metrics: Mapping[str, float]
+    curves: Mapping[str, list[dict[str, Any]]]
+    """Stage -> its figures (`read_curves`)."""
+
+
+def read_before(plan: Plan) -> Before:
+    """What there is now."""
+    return Before(all_metrics(plan), {stage.name: read_curves(stage.policy.show.curves) for stage in plan})
+
+
+def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Before) -> Iterator[Artifact]:
+    """The artifacts of a run, without those of stages that it did not change."""
+    page = outcome_page(plan, outcomes)
+    yield Artifact("pipeline", "markdown", page, "What ran, and why")
+    changed = [
+        stage
+        for stage in up_to_date(plan, outcomes)
+        if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored")
+    ]
+    if rows := compare(before.metrics, all_metrics(changed)):
+        yield Artifact("metrics", "table", rows, "Metrics, this run and the one before")
+    for stage in changed:
+        show = stage.policy.show
+        if figures := read_curves(show.curves):
+            data = with_before(figures, before.curves.get(stage.name, ()))
+            yield Artifact(f"curves-{stage.name}", "curves", data, f"Curves of {stage.name}")
+        if link := filled_in(show.link):
+            yield Artifact(f"link-{stage.name}", "link", link, f"Result of {stage.name}")
+        card = Path(filled_in(show.card))
+        if card.is_file():
+            text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]
+            text = f"`{card}`\n\n{text}"
+            yield Artifact(f"card-{stage.name}", "markdown", text, f"Card of {stage.name}")
+
+
+def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
+    """The Markdown page of a run: what ran, what was cached and why; and the metrics."""
+    lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
+    for stage, result, seconds in outcome_rows(plan, outcomes):
+        lines.append(f"| {_cell(stage.name)} | {result} | {seconds} | {_cell(stage.why)} |")
+    metrics = shown_metrics(up_to_date(plan, outcomes))
+    if metrics:
+        lines += ["", "| metric | value |", "|---|--:|"]
+        lines += [f"| {_cell(name)} | {value} |" for name, value in metrics.items()]
+    for outcome in outcomes.values():
+        if outcome.message and outcome.result == "refused" and outcome.message.startswith("|"):
+            lines += ["", f"**{outcome.name} refused**", "", outcome.message]
+        elif outcome.message:
+            lines += [
+                "",
+                f"**{outcome.name} {outcome.result}**",
+                "",
+                "```",
+                outcome.message.replace("```", "'''"),
+                "```",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def all_metrics(stages: Iterable[PlannedStage]) -> dict[str, float]:
+    """Every number in the metrics files of the stages, by its dotted name."""
+    metrics: dict[str, float] = {}
+    for file in sorted({file for stage in stages for file in stage.metrics}):
+        if Path(file).exists() and file.endswith(".json"):
+            try:
+                values = json.loads(Path(file).read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
+            leaves = flatten(values, f"{Path(file).stem}.") if isinstance(values, dict) else {}
+            metrics |= {
+                name: value
+                for name, value in leaves.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+    return metrics
+
+
+def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A row for each metric: its value, the one before and the difference."""
+    rows = []
+    for name, value in now.items():
+        old = before.get(name)
+        difference = "" if old is None else f"{value - old:+.6g}"
+        rows.append({"metric": name, "now": value, "before": "" if old is None else old, "difference": difference})
+    return rows
+
+
+def read_curves(figures: Iterable[CurveFigure]) -> list[dict[str, Any]]:
+    """The figures with their points, thinned out to `MOST_POINTS` each; those without any are left out."""
+    read = []
+    for figure in figures:
+        series = {label: points for label, location in figure.series.items() if (points := _points(location))}
+        if series:
+            read.append({"title": figure.title, "y": figure.y, "series": series})
+    return read
+
+
+def with_before(figures: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures, each with the series of the run before (`before`) that are not the same."""
+    found = {figure["title"]: figure["series"] for figure in before}
+    return [
+        figure
+        | {
+            "before": {
+                label: points
+                for label, points in found.get(figure["title"], {}).items()
+                if points != figure["series"].get(label)
+            }
+        }
+        for figure in figures
+    ]
+
+
+def _points(location: str) -> list[tuple[float, float]]:
+    file = Path(location.partition(":")[0])
+    points = list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
+    step = max(1, -(-len(points) // MOST_POINTS))
+    return [*points[:-1:step], *points[-1:]]

@@ -18,8 +18,8 @@ from prefect.exceptions import CancelledRun, FailedRun
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.deploy import checkout
-from flows.deploy.deployments import (
+from flows import checkout
+from flows.deployments import (
     RETRY_DELAYS_SECONDS,
     as_task,
     checkout_folder,
@@ -28,8 +28,7 @@ from flows.deploy.deployments import (
     require_names,
     source_address,
 )
-from flows.dvc_repo.cache import push_results
-from flows.dvc_repo.reach import experiment_ref, has_commit
+from flows.dvc_repo.cache import experiment_ref, has_commit, push_results
 from flows.environment import prepare_environment
 from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute, summary, write_results
@@ -37,13 +36,15 @@ from flows.experiments.runs import RECORD, recorded_runs
 from flows.pipeline import bound_the_end_of_a_deployment, chain, state_of
 from flows.pipeline_run import run_pipeline
 from flows.plan.graph import make_plan
-from flows.plan.params import check_params
-from flows.project.compose import composed_text, write_params
+from flows.plan.settings import check_params
+from flows.project.compose import composed_text
+from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, StoppedError
-from flows.run.run_lock import run_lock
 from flows.sweep.run_cells import run_cells
 from flows.sweep.sweep import sweep as run_sweep
+from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
 
 
 @flow(name="scheduled", persist_result=False)
@@ -67,7 +68,7 @@ def scheduled(
 
     def work(remote: bool) -> Done:
         if overrides:
-            write_params(composed_text(overrides))
+            atomic_write(PARAMS_FILE, composed_text(overrides))
         check_params()
         fetch = as_task("pull", dvc, retry_delays_seconds)
         pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *(targets or ()))

@@ -18,8 +18,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Crashed, Failed
 from pydantic import Json
 
-from flows.deploy import checkout
-from flows.deploy.deployments import (
+from flows import checkout
+from flows.deployments import (
     RETRY_DELAYS_SECONDS,
     SOURCE_VARIABLE,
     as_task,
@@ -28,14 +28,13 @@ from flows.deploy.deployments import (
     require_names,
     source_address,
 )
-from flows.dvc_repo.cache import push_results
-from flows.dvc_repo.reach import experiment_ref
+from flows.dvc_repo.cache import experiment_ref, push_results
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.experiments.runs import RECORD, Batch
 from flows.pipeline import chain
+from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
-from flows.run.run_lock import run_lock
 from flows.sweep import clone
 from flows.sweep.committed import git
 from flows.sweep.plan import working_in

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 LONGEST = (
     "test_scheduled.py",
     "test_tutorial.py",
-    "test_serve.py",
+    "test_deployments.py",
     "test_crashes.py",
     "test_change_matrix.py",
     "test_repeat.py",

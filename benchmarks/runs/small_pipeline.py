@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from stages.formats.revision.layout import HISTORY, RECEIPT, REVISIONS, is_observed
+from stages.formats.revision.provenance import HISTORY, RECEIPT, REVISIONS, is_observed
 from stages.runtime.atomic import atomic_write
 from stages.runtime.section import read_params_file
 

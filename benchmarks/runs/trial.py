@@ -259,7 +259,7 @@ def describe(process: psutil.Process) -> str:
     for mark, name in (
         ("stages.train.worker", "training worker"),
         ("accelerate", "accelerate's launcher"),
-        ("flows.show.server", "Prefect's server"),
+        ("flows.run.server", "Prefect's server"),
         ("stages.", "stage"),
         ("git", "git"),
     ):

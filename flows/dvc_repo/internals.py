@@ -21,23 +21,16 @@ import dvc.stage.run
 from dvc.data_cloud import DataCloud
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
-from dvc.lock import make_lock
 from dvc.output import Output
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
-from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
 
-from stages.formats.revision.lock import file_md5
-from stages.runtime.atomic import atomic_write
-
-DVC_TMP = Path(".dvc/tmp")
-RWLOCK = DVC_TMP / RWLOCK_FILE
-"""DVC's table of which living process reads or writes which path."""
+from stages.runtime.atomic import atomic_write, file_md5
 
 SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 """SQLite's code -> the system's."""
@@ -78,14 +71,6 @@ def changed_unnoticed(repo: Repo, known: Mapping[str, str]) -> list[str]:
     pairs = {path: (json.loads(old), json.loads(repo.state.hashes.get(path) or "{}")) for path, old in known.items()}
     wrong = (path for path, (old, new) in pairs.items() if old != new and old["checksum"] == new.get("checksum"))
     return sorted(os.path.relpath(path, repo.root_dir) for path in wrong)
-
-
-@contextmanager
-def rwlock_guard(folder: Path) -> Iterator[None]:
-    """The lock under which DVC changes its table."""
-    tmp = folder / DVC_TMP
-    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
-        yield
 
 
 def active_graph(repo: Repo) -> Any:

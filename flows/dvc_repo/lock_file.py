@@ -2,14 +2,24 @@
 
 DVC updates the entry of a stage in its place and appends a new one. Stages that run side by side finish in any order,
 so a new entry is placed before those of the same run that `dvc repro` would have written later.
+
+Before a run, what a kill leaves in DVC's own files is repaired. DVC writes dvc.lock and `.dvc/tmp/rwlock` in place, so
+a kill can leave them empty or cut off; DVC then refuses every command. The table says which living process holds which
+path, and a process that died holds none: without it nothing is lost. DVC drops the entries of processes that are gone,
+but not of zombies: processes that have ended and whose parent has not read their exit status (in a container whose
+first process reads none, they stay).
 """
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+from dvc.lock import make_lock
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.utils.serialize import load_yaml
 from pydantic import BaseModel, TypeAdapter
 
@@ -154,3 +164,75 @@ def blocks_of(text: str) -> tuple[str, dict[str, str]]:
         if name:
             blocks[name] += line
     return text[:start], blocks
+
+
+DVC_TMP = Path(".dvc/tmp")
+RWLOCK = DVC_TMP / RWLOCK_FILE
+"""DVC's table of which living process reads or writes which path."""
+
+
+@contextmanager
+def rwlock_guard(folder: Path) -> Iterator[None]:
+    """The lock under which DVC changes its table."""
+    tmp = folder / DVC_TMP
+    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
+        yield
+
+
+def repair_after_kill(folder: Path = Path()) -> list[str]:
+    """Repair a project's table of locks and dvc.lock; a line for each repair that a user should know of."""
+    repaired = []
+    if remove_torn_table(folder):
+        repaired.append("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost")
+    repaired += [
+        f"{emptied} was emptied by a kill: removed; results that are in DVC's cache are restored"
+        for emptied in remove_empty_lock_files(folder)
+    ]
+    forget_zombies(folder)
+    return repaired
+
+
+def is_torn(folder: Path = Path()) -> bool:
+    """Whether DVC could not read its table."""
+    try:
+        json.loads((folder / RWLOCK).read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def remove_torn_table(folder: Path = Path()) -> bool:
+    """Remove the table where it is cut off; whether it was."""
+    if not is_torn(folder):
+        return False
+    with rwlock_guard(folder):
+        # A living process may just have been writing it.
+        torn = is_torn(folder)
+        if torn:
+            (folder / RWLOCK).unlink()
+    return torn
+
+
+def forget_zombies(folder: Path = Path()) -> None:
+    """Take out of DVC's table what zombies hold."""
+    file = folder / RWLOCK
+    if not file.exists():
+        return
+    with rwlock_guard(folder):
+        table: dict[str, dict[str, Any]] = json.loads(file.read_bytes())
+        readers = {path: [one for one in held if not is_zombie(one)] for path, held in table.get("read", {}).items()}
+        writers = {path: holder for path, holder in table.get("write", {}).items() if not is_zombie(holder)}
+        kept = {"read": {path: held for path, held in readers.items() if held}, "write": writers}
+        kept = {mode: paths for mode, paths in kept.items() if paths}
+        if kept != table:
+            file.write_text(json.dumps(kept), encoding="utf-8")
+
+
+def is_zombie(holder: dict[str, Any]) -> bool:
+    """Whether the process of an entry has ended and its parent has not read its exit status."""
+    try:
+        return bool(psutil.Process(int(holder["pid"])).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False  # DVC drops it, and says so.

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from flows.experiments.rows import CELL_REPORT
 from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
-from flows.plan.params import section_models
+from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
 
 if TYPE_CHECKING:
-    from flows.dvc_repo.reach import Reach
+    from flows.dvc_repo.cache import Reach
     from flows.experiments.experiment import Experiment, SettingName
 
 ID_DIGITS = 8

@@ -13,8 +13,15 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from flows.experiments.rows import LEVELS, Tidy, labels, mixed_axes, paired_by_seed
-from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
-from flows.experiments.valley import Valley, fit_valley
+from flows.experiments.statistics import (
+    Estimate,
+    PowerLaw,
+    Valley,
+    estimate,
+    fit_power_law,
+    fit_valley,
+    paired_difference,
+)
 from flows.experiments.yaml_file import Name
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section

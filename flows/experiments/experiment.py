@@ -77,7 +77,7 @@ class Fit(Section):
     y: Name
     """A metric, such as the loss."""
     z: Name | None = None
-    """A size, such as parameters where x is compute: at each x, log y is a parabola in log z (`valley.py`)."""
+    """A size, such as parameters where x is compute: at each x, log y is a parabola in log z (`statistics.py`)."""
     offset: bool = False
     """With the constant c, an irreducible loss."""
     predict: dict[str, Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]] = Field(

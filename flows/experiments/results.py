@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from flows.dvc_repo.reach import has_commit, reach
+from flows.dvc_repo.cache import has_commit, reach
 from flows.experiments.cells import cells_of, require_written
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import (
@@ -21,12 +21,11 @@ from flows.experiments.experiment import (
     read_experiment,
     results_folder,
 )
-from flows.experiments.rendering import write_forms
+from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
-from flows.experiments.statistics import SIGNIFICANT, PowerLaw
+from flows.experiments.statistics import SIGNIFICANT, PowerLaw, Valley
 from flows.experiments.tables import Entry, Table, differences_table, means_table
-from flows.experiments.valley import Valley
 from flows.experiments.yaml_file import EXPERIMENTS, bare_name, experiment_path
 from stages.formats.reports import stable, write_json
 from stages.runtime.atomic import atomic_write
@@ -86,8 +85,6 @@ def write_results(name: str, size: SettingName, results: Results) -> list[Path]:
         written += write_forms(folder / TABLES, table)
     lines = {name: law for name, law in results.fits.items() if isinstance(law, PowerLaw)}
     for figure in results.data.experiment.figures:
-        from flows.experiments.figures import write_figure  # here: most commands draw none, and matplotlib is slow
-
         written += write_figure(folder / "figures", results.data, figure, lines)
     if results.data.experiment.fits:  # also where none is left: no fit of runs that are no longer there
         write_json(folder / FITS, {name: _fit_as_json(results.data, name, law) for name, law in results.fits.items()})

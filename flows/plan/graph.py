@@ -31,9 +31,8 @@ from flows.dvc_repo.internals import (
     run_cache_entry,
 )
 from flows.dvc_repo.lock_file import LOCK_FILE
-from flows.plan.changes import Reason, check_deps, reasons_to_run
-from flows.plan.policy import Policy, read_policy
-from flows.plan.stage_code import code_folders, unnoticed_code, writes_code
+from flows.plan.changes import Reason, check_deps, code_folders, reasons_to_run, unnoticed_code, writes_code
+from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.inputs import DVC_FILE

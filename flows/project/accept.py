@@ -22,8 +22,8 @@ from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import record_inputs
 from flows.dvc_repo.lock_file import forget, recorded_all
+from flows.plan.changes import expect_code, writes_code
 from flows.plan.graph import PlannedStage, make_plan
-from flows.plan.stage_code import expect_code, writes_code
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 

@@ -1,10 +1,17 @@
 """`parrotflow params GROUP=CHOICE key=value ...`: compose conf/ into params.yaml, by Hydra's compose API.
 
 A group is a folder of `conf/`, a choice a file in it: values for sections of params.yaml. params.yaml stays the only
-place that the stages read, so that DVC sees every change; its comments stay too.
+place that the stages read, so that DVC sees every change; its comments, its order and its indentation stay too.
+
+A word `compute=` is for the dial, the stages' own command, which turns compute into values. The words before it count
+for what it chooses, those after it win over it.
+
+    parrotflow params compute=20 train.seed=1
+    parrotflow params corpus=installed compute=2h
 """
 
 import difflib
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +29,9 @@ from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from ruamel.yaml import YAML
 
-from flows.plan.params import check_params
-from flows.project import yaml_text
-from stages.runtime.atomic import atomic_write
+from flows.plan.settings import check_params
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
@@ -69,7 +76,9 @@ def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
     """params.yaml's text with these values, its comments kept. Raises UserError where a stage would refuse a value."""
     text = params_file.read_text(encoding="utf-8")
     if values != read_params_file(params_file):
-        text = _with_values(text, values)
+        document = load_yaml(text)
+        _put(document, values)
+        text = dump_yaml(document)
     _refuse_faults(text, params_file)
     return text
 
@@ -152,11 +161,6 @@ def _replaced_whole(conf: Path) -> list[str]:
     return list(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))) if file.exists() else []
 
 
-def write_params(text: str, params_file: Path = PARAMS_FILE) -> None:
-    """Replace params.yaml, whole."""
-    atomic_write(params_file, text)
-
-
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
     ConfigStore.instance().store(name="base", node=OmegaConf.create(base))
     # A project without conf/ has no groups, and its parameters can be set all the same.
@@ -188,12 +192,6 @@ def _explained(said: str, base: dict[str, Any]) -> str:
     return f"{unknown[1]}: no such parameter{f'; did you mean {near[0]}?' if near else ''}"
 
 
-def _with_values(text: str, values: dict[str, Any]) -> str:
-    document = yaml_text.load(text)
-    _put(document, values)
-    return yaml_text.dump(document)
-
-
 def _put(document: Any, values: dict[str, Any]) -> None:
     for name in [name for name in document if name not in values]:
         del document[name]
@@ -213,3 +211,75 @@ def _refuse_faults(text: str, params_file: Path) -> None:
         raise UserError(str(error).replace(str(trial), str(params_file))) from None
     finally:
         trial.unlink()
+
+
+DIAL = "*/commands/dial.py"
+"""The one that chooses the values for some compute."""
+
+WORD = "compute"
+
+SECONDS = {"s": 1, "min": 60, "h": 3600}
+
+
+def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) -> tuple[str, list[str]]:
+    """params.yaml's text after the words, and what the dial says, a line each; none where no word is `compute=`.
+
+    Raises UserError as `composed_text`, and where the dial refuses the compute.
+    """
+    of_dial = [index for index, word in enumerate(words) if word.partition("=")[0] == WORD]
+    if not of_dial:
+        return composed_text(words, params_file), []
+    if len(of_dial) > 1:
+        raise UserError(f"{' '.join(words[index] for index in of_dial)}: give compute once")
+    (index,) = of_dial
+    asked = option(words[index])
+    before = composed_values(words[:index], read_params_file(params_file))
+    said = ask(DIAL, text_with(before, params_file), *asked)
+    if not said:
+        raise UserError(f"{words[index]}: no stage of this project has a dial ({DIAL})")
+    chosen = json.loads(said)
+    for key, value in chosen["values"].items():
+        put(before, key, value)
+    after = composed_values(words[index + 1 :], before)
+    return text_with(after, params_file), [str(line) for line in chosen["lines"]]
+
+
+def option(word: str) -> list[str]:
+    """The command's option for `compute=20` (TFLOP), or for a time: 90s, 10min, 1.5h. Raises UserError."""
+    given = re.fullmatch(rf"{WORD}=(\d+\.?\d*(?:e[+-]?\d+)?)({'|'.join(SECONDS)})?", word)
+    if not given or not 0 < float(given[1]) < 1e12:
+        example = f"TFLOP, such as {WORD}=20, or a time, such as {WORD}=10min ({', '.join(SECONDS)})"
+        raise UserError(f"{word}: expected {example}")
+    if given[2]:
+        return ["--seconds", str(float(given[1]) * SECONDS[given[2]])]
+    return ["--tflop", given[1]]
+
+
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Replace the value at a dotted key."""
+    *path, name = key.split(".")
+    for part in path:
+        values = values[part]
+    values[name] = value
+
+
+def load_yaml(text: str) -> Any:
+    """The document, with its comments."""
+    return _yaml().load(text)
+
+
+def dump_yaml(document: Any) -> str:
+    """The document's text; what was not changed is as it was."""
+    stream = StringIO()
+    _yaml().dump(document, stream)
+    return stream.getvalue()
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.width, yaml.preserve_quotes = 10_000, True
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.representer.add_representer(
+        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    return yaml

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 import yaml
 
-from flows.dvc_repo.repair import is_torn
-from flows.plan.params import check_params, section_models
-from flows.plan.stage_code import unnoticed_code
+from flows.dvc_repo.lock_file import is_torn
+from flows.environment import are_set, misspelt
+from flows.plan.changes import unnoticed_code
+from flows.plan.settings import check_params, section_models
 from stages.runtime.entry import STATE_DIR, UserError, first_line
-from stages.runtime.environment import are_set, misspelt
 from stages.runtime.inputs import DVC_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, installed, modules_of, pinned, stage_codes
 
@@ -145,20 +145,14 @@ def database() -> Finding:
     """Prefect's database is a file of SQLite, which needs a file system of this machine."""
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return Finding("ok", "Prefect's database", "on a server")
-    here = max((one for one in psutil.disk_partitions(all=True) if _holds(one.mountpoint)), key=_depth, default=None)
+    state = STATE_DIR.resolve()
+    holding = (one for one in psutil.disk_partitions(all=True) if state.is_relative_to(one.mountpoint))
+    here = max(holding, key=lambda one: len(Path(one.mountpoint).parts), default=None)
     kind = here.fstype if here else "unknown"
     if kind not in NETWORK_FILE_SYSTEMS:
         return Finding("ok", "Prefect's database", f"in {STATE_DIR}, on {kind}")
     remedy = "let PREFECT_HOME name a folder of this machine, or PREFECT_API_URL a server; `dvc repro` needs neither"
     return Finding("fault", "Prefect's database", f"{STATE_DIR} is on {kind}, where SQLite loses locks", remedy)
-
-
-def _holds(mount: str) -> bool:
-    return STATE_DIR.resolve().is_relative_to(mount)
-
-
-def _depth(partition: Any) -> int:
-    return len(Path(partition.mountpoint).parts)
 
 
 def accelerator() -> Finding:

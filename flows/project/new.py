@@ -13,10 +13,10 @@ from contextlib import chdir
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.project import compose
-from flows.project.dial import composed_with_dial
+from flows.project.compose import composed_with_dial
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
 
 BRANCH = "parrotflow"
 """Of the project: what comes from here, unchanged."""
@@ -122,7 +122,7 @@ def write_own(folder: Path, words: Sequence[str]) -> None:
     (folder / "tests").mkdir()
     atomic_write(folder / "tests/test_project.py", TEST)
     with chdir(folder):
-        compose.write_params(composed_with_dial(words)[0])
+        atomic_write(PARAMS_FILE, composed_with_dial(words)[0])
 
 
 def update_project(folder: Path) -> tuple[str, str]:

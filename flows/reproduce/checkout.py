@@ -17,11 +17,11 @@ from backports import tarfile
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from flows.dvc_repo.reach import has_commit
+from flows.dvc_repo.cache import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.consistency import code_read
-from stages.formats.revision.layout import (
+from stages.formats.revision.provenance import (
     RECORDED_ACCEPTED,
     RECORDED_LOCK,
     RECORDED_PARAMS,

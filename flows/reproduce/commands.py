@@ -1,18 +1,25 @@
-"""Programs that a reproduction starts, and the right to its folder, which they hold as long as they live."""
+"""Programs that a reproduction starts, whose code they run, and the right to its folder, which they keep."""
 
+import hashlib
 import os
 import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.run.run_lock import held_locks, run_lock
+from flows.run.locks import held_locks, run_lock
+from stages.formats.revision.provenance import RECORDED_ACCEPTED, RECORDED_LOCK, RECORDED_PARAMS
 from stages.runtime.credentials import credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
+from stages.runtime.stage_code import stage_codes
+
+if TYPE_CHECKING:
+    from flows.reproduce.revision import RecordedRevision
 
 MARK = "parrotflow-reproduce"
 """An empty file; a folder that has it is one of a reproduction."""
@@ -31,6 +38,15 @@ KEPT = re.compile(
 some: a secret may have any name."""
 
 HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+
+OWN = Path("published")
+"""Where this project's own revisions are."""
+
+NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED)}
+"""Files of the record that replace those of the commit, and of which nothing is run."""
+
+NOT_OF_THE_COMMIT = {".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
+"""What the checkout has besides the recorded code."""
 
 SSH = "ssh -oBatchMode=yes -oConnectTimeout=30"
 
@@ -125,3 +141,63 @@ def only_reproduction_in(work: Path) -> Iterator[None]:
 def failed(code: int) -> type[UserError]:
     """The error of a program that ended with a code: where a service did not answer, that is passed on."""
     return UnavailableError if code == EXIT_UNAVAILABLE else UserError
+
+
+def require_consent(revision: "RecordedRevision", checkout: Path, signature: str, *, yes: bool) -> None:
+    """Say whose code is about to run, and ask for a yes in the terminal.
+
+    The code of this repository's own commits needs none. Raises UserError without a yes.
+    """
+    if is_own_code(revision, checkout):
+        return
+    print(f"\nThis runs the code of someone else on this machine: {whose_code(revision, signature)}.", flush=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"{revision.asked}: its code needs a yes, and there is no terminal to ask in: read it "
+            f"({checkout}), then give --yes"
+        )
+    if input("Run it? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
+
+
+def whose_code(revision: "RecordedRevision", signature: str) -> str:
+    """Origin, commit and signature, as far as the record says."""
+    git, archive = revision.provenance.git, revision.provenance.source
+    origin = (git.origin if git else None) or "of unknown origin"
+    commit = f"commit {git.commit}" if git else "no commit"
+    files = len(archive.files) if archive else 0
+    own = f" with {files} files from the revision itself" if files else ""
+    return f"{origin}, {commit}{own}; {signature}"
+
+
+def is_own_code(revision: "RecordedRevision", checkout: Path) -> bool:
+    """Whether a revision in this project's `published/` runs exactly what a commit on one of its branches holds.
+
+    Every file is compared, also dvc.yaml with its commands and the lock with its libraries: a revision can name a
+    commit and bring other code.
+    """
+    git = revision.provenance.git
+    if git is None or not Path(revision.asked).resolve().is_relative_to(OWN.resolve()):
+        return False
+    branches = run_quietly(["git", "for-each-ref", "--contains", git.commit, "refs/heads"], Path.cwd())
+    if branches.returncode or not branches.stdout.strip():
+        return False
+    tree = run_quietly(["git", "ls-tree", "-r", "-z", f"{git.commit}:{git.folder}"], Path.cwd())
+    entries = (entry.partition("\t") for entry in tree.stdout.split("\0") if entry)
+    committed = {path: about.split()[2] for about, _, path in entries if path not in NO_CODE}
+    return tree.returncode == 0 and committed == dict(blobs(checkout))
+
+
+def blobs(folder: Path) -> Iterator[tuple[str, str]]:
+    """Each file of a checkout with the hash that git has of its content."""
+    ours = NO_CODE | {path.as_posix() for path in stage_codes(folder)}
+    for file in folder.rglob("*"):
+        path = file.relative_to(folder).as_posix()
+        besides = any(path == name or path.startswith(f"{name}/") for name in NOT_OF_THE_COMMIT)
+        if besides or path in ours or (file.is_dir() and not file.is_symlink()):
+            continue
+        content = os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
+        header = b"blob %d\0" % len(content)
+        yield path, hashlib.sha1(header + content, usedforsecurity=False).hexdigest()

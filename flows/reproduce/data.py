@@ -14,9 +14,9 @@ from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.reproduce.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
 from flows.reproduce.commands import run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
-from stages.formats.revision.layout import RECORDED_DATA, record_path
-from stages.formats.revision.lock import file_md5, hash_of
-from stages.formats.revision.provenance import Dependency
+from stages.formats.revision.lock import hash_of
+from stages.formats.revision.provenance import RECORDED_DATA, Dependency, record_path
+from stages.runtime.atomic import file_md5
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from flows.reproduce.commands import SHOWN_LINES, output, run_quietly, without_secrets
 from flows.reproduce.probe import probe as probed
 from flows.reproduce.revision import RecordedRevision
-from stages.formats.revision.layout import RECORDED_REQUIREMENTS
+from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned

@@ -15,19 +15,17 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.dvc_repo.repair import repair_after_kill
+from flows.dvc_repo.lock_file import repair_after_kill
+from flows.reproduce import ReproduceOptions
+from flows.reproduce.card import compared_card
 from flows.reproduce.checkout import check_code, check_out, write_back
-from flows.reproduce.commands import failed, only_reproduction_in, run_python
-from flows.reproduce.compare.card import compared_card
-from flows.reproduce.compare.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
+from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
-from flows.reproduce.execution import environment_of
-from flows.reproduce.fetch import check_signature, keep, opened, require_consent, work_folder
-from flows.reproduce.request import ReproduceOptions
-from flows.reproduce.revision import RecordedRevision
-from flows.reproduce.segment import compute_segment, find_segment, segment_lines
-from stages.formats.revision.layout import RECORDED_REQUIREMENTS
+from flows.reproduce.execution import compute_segment, environment_of, find_segment, segment_lines
+from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
+from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
+from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 

@@ -1,27 +1,40 @@
-"""A revision in a folder: what it records of the pipeline that made it."""
+"""A published revision -> `WORK/revision`: from a folder or the Hub, whether it may be used, and what it records.
 
+It is other people's: its files are as published, and before any of its code runs it is said whose that is, and asked.
+"""
+
+import re
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.consistency import project_path, unmade
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
+from stages.formats.revision.provenance import (
     EXECUTION,
     INPUTS,
+    MAIN,
+    NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
+    InputListing,
+    Provenance,
     record_path,
 )
-from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
-from stages.formats.revision.provenance import InputListing, Provenance
-from stages.runtime.entry import UserError
+from stages.formats.revision.verify import verify_files, verify_signature
+from stages.runtime.atomic import atomic_folder
+from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.hub import explained
 from stages.runtime.stage_code import code_in, file_changes, library_changes
 
 NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS)
@@ -153,3 +166,106 @@ def changed_code(
         *(("code", file, how) for file, how in file_changes(recorded, found).items()),
         *(("library", name, f"{old} -> {new}") for name, old, new in library_changes(recorded, found)),
     ]
+
+
+WORK = STATE_DIR / "reproduce"
+"""Here each revision has the folder in which it is reproduced."""
+
+FETCHED = "revision"
+
+HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
+
+OF_THE_HUB = (".gitattributes", ".cache")
+"""What the Hub and its client add to the files of a revision."""
+
+
+def work_folder(asked: str, found: Path, given: Path | None) -> Path:
+    """Where a revision is reproduced. Raises UserError where what the user names is damaged or no revision."""
+    provenance = Provenance.find(found / PROVENANCE)
+    if provenance is None:
+        raise UserError(f"{asked}: holds no {PROVENANCE} that can be read, so it is no revision of parrotflow")
+    require_intact(asked, found)
+    return (given or WORK / provenance.revision).absolute()
+
+
+def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
+    """Copy the revision into the work folder, unless it is there, and read it.
+
+    Raises UserError that names the file where it is damaged or is not what its record says.
+    """
+    kept = work / FETCHED
+    if not kept.exists():
+        with atomic_folder(kept) as partial:
+            shutil.copytree(found, partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    elif (kept / PROVENANCE).read_bytes() != (found / PROVENANCE).read_bytes():
+        raise UserError(
+            f"{work}: another revision, or another publication of this one, is reproduced there; "
+            "choose another folder with --folder, or delete that one"
+        )
+    else:
+        take_signature(found, kept)
+    require_intact(asked, kept)
+    revision = read_revision(asked, kept)
+    require_made(revision)
+    return revision
+
+
+def take_signature(found: Path, kept: Path) -> None:
+    """Let the copy of an earlier start have what the revision has now besides its indexed files: a signature may have
+    been added or removed since."""
+    for name in NOT_INDEXED - {PROVENANCE}:
+        if (found / name).is_file():
+            shutil.copyfile(found / name, kept / name)
+        else:
+            (kept / name).unlink(missing_ok=True)
+
+
+def require_intact(asked: str, folder: Path) -> None:
+    """Raise UserError that names the files that are not as they were published."""
+    faults = verify_files(folder)
+    if faults:
+        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; fetch it again")
+
+
+@contextmanager
+def opened(asked: str) -> Iterator[Path]:
+    """A folder with the files of the revision that a user names, for as long as they are copied."""
+    path = Path(asked)
+    if path.is_dir():
+        # `published/NAME` is where the revisions are; `main` is the current one.
+        yield path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN
+    elif path.is_file():
+        raise UserError(f"{asked}: is a file; unpack it, and name the folder")
+    elif found := HUB_NAME.fullmatch(asked):
+        with TemporaryDirectory() as temporary:
+            yield downloaded(found["repository"], found["revision"] or MAIN, Path(temporary))
+    else:
+        raise UserError(f"{asked}: no folder, and no owner/name@revision of the Hub")
+
+
+def downloaded(repository: str, revision: str, folder: Path) -> Path:
+    """The files of a revision on the Hub: of a tag, a branch or a commit. Raises as `explained` does."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        with explained(f"{repository}@{revision}"):
+            snapshot_download(repository, revision=revision, local_dir=folder)
+    except UserError as error:
+        raise type(error)(f"{error}; and there is no such folder here") from None
+    for added in OF_THE_HUB:
+        shutil.rmtree(folder / added, ignore_errors=True)
+        (folder / added).unlink(missing_ok=True)
+    return folder
+
+
+def check_signature(asked: str, folder: Path, key: Path | None) -> str:
+    """What is known of the signature, in words.
+
+    Raises UserError where it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
+    not signed by it.
+    """
+    found = verify_signature(folder, key)
+    if not found.is_acceptable(key):
+        raise UserError(f"{asked}: {found}")
+    return str(found)

@@ -12,18 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.run import gate
+from flows.run.locks import Slots, slots_of_this_machine
 from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
 from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
-from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
+from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
-    from flows.show.pages import StagePages
+    from flows.plan.settings import Check
+    from flows.run.pages import StagePages
 
 PROGRESS_SECONDS = 5.0
 """Between two reports of a stage's progress."""
@@ -144,8 +146,8 @@ class Attempts:
         state = "run" if self.options.force else planned.state
         if state == "clean":
             return ""
-        verdicts = gate.judge(stage.policy.gate)
-        table = gate.table(verdicts)
+        verdicts = judge(stage.policy.gate)
+        table = gate_table(verdicts)
         if verdicts:
             pages.gate(table)
         if not all(verdict.holds for verdict in verdicts):
@@ -183,6 +185,48 @@ class Attempts:
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedMetric:
+    """One condition and how it came out."""
+
+    metric: str
+    value: float
+    condition: str
+    """With the bound's value."""
+    holds: bool
+
+
+def judge(checks: Sequence["Check"]) -> list[CheckedMetric]:
+    """Each check that has a bound. Raises UserError where a metric's file or key does not exist, or is no number."""
+    return [
+        CheckedMetric(check.metric.partition(":")[2], value, f"at most {check.at_most:g}", value <= check.at_most)
+        for check in checks
+        for value in [read_value(check.metric)]
+        if check.at_most is not None
+    ]
+
+
+def read_value(location: str) -> float:
+    """The number at FILE:KEY."""
+    file, _, key = location.partition(":")
+    if not Path(file).exists():
+        raise UserError(f"dvc.yaml: gate on `{location}`: no such file; name FILE:KEY of a metric")
+    value = read_key(Path(file), key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"dvc.yaml: gate on `{location}`: the value there is not a number")
+    return float(value)
+
+
+def gate_table(verdicts: Sequence[CheckedMetric]) -> str:
+    """The verdicts in Markdown."""
+    lines = ["| metric | value | condition | |", "|---|--:|---|---|"]
+    for verdict in verdicts:
+        lines.append(
+            f"| {verdict.metric} | {verdict.value:g} | {verdict.condition} | {'yes' if verdict.holds else 'NO'} |"
+        )
+    return "\n".join(lines)
 
 
 def run_result(run: Attempts) -> RunResult:

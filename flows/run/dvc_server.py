@@ -33,8 +33,8 @@ from flows.dvc_repo.internals import (
     verify_downloads,
 )
 from flows.dvc_repo.lock_file import place_new
+from flows.run.locks import held_locks
 from flows.run.process import END, StageProcess, StageRequest
-from flows.run.run_lock import held_locks
 from stages.runtime.entry import UserError
 
 LONGEST_REQUEST, MOST_LOCKS = 1 << 20, 16

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
 from stages.runtime.section import read_key
@@ -114,6 +114,22 @@ class RunResult:
     state: Literal["Completed", "Refused", "Failed", "Cancelled"]
     """Refused, by a gate or a person, is no failure."""
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Something to show."""
+
+    key: str
+    kind: Literal["markdown", "table", "link", "curves"]
+    """A text, a list of rows, an address, or figures with their points."""
+    data: Any
+    description: str
+
+
+def slug(name: str) -> str:
+    """As Prefect wants keys: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 class StoppedError(UserError):

@@ -21,7 +21,7 @@ from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, STAGES_TO_DO
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
-    from flows.plan.policy import Program
+    from flows.plan.settings import Program
 
 GRACE_SECONDS = 10.0
 """Between TERM and KILL, once the stage has ended."""

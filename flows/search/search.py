@@ -16,7 +16,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from flows.dvc_repo.reach import reach
+from flows.dvc_repo.cache import reach
 from flows.experiments.cells import Cell, check_cells
 from flows.experiments.rows import CurvePoints, number_at
 from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs

@@ -18,13 +18,13 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
+from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates
 from flows.dvc_repo.internals import open_repo
-from flows.dvc_repo.reach import CHANGES_NO_RESULT, experiment_ref, files_of_templates
-from flows.dvc_repo.repair import repair_after_kill
+from flows.dvc_repo.lock_file import repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.rows import CELL_REPORT
-from flows.plan.stage_code import writes_code
-from flows.project import yaml_text
+from flows.plan.changes import writes_code
+from flows.project.compose import dump_yaml, load_yaml
 from flows.sweep.committed import (
     changed_code_since,
     git,
@@ -165,11 +165,11 @@ def _partial(clone: Path) -> Path:
 
 def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     """params.yaml's text with other values, its comments kept."""
-    document = yaml_text.load(text)
+    document = load_yaml(text)
     for key, value in overrides.items():
         section, _, last = key.rpartition(".")
         value_at(document, section)[last] = value
-    return yaml_text.dump(document)
+    return dump_yaml(document)
 
 
 def require_listed(cells: Iterable["Cell"], targets: Iterable[str]) -> None:

@@ -15,8 +15,7 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from flows.dvc_repo.internals import open_repo
-from flows.plan.changes import check_deps
-from flows.plan.stage_code import code_folders, writes_code
+from flows.plan.changes import check_deps, code_folders, writes_code
 from stages.runtime.code import PACKAGES
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE

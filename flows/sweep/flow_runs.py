@@ -23,7 +23,7 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling, Crashed
 
-from flows.show.server import configured_server
+from flows.run.server import configured_server
 from stages.runtime.entry import UserError, first_line
 
 FLOW = "sweep-cell"

@@ -20,17 +20,15 @@ from uuid import UUID
 import httpx
 from prefect.client.schemas.objects import FlowRun, StateType
 
-from flows.dvc_repo.cache import require_remote_answers
-from flows.dvc_repo.reach import experiment_ref, texts_at
+from flows.dvc_repo.cache import experiment_ref, require_remote_answers, texts_at
 from flows.experiments.runs import Batch, Run, RunState, last_runs
+from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.run.process import stopped_by_signals
-from flows.run.run_lock import run_lock
 from flows.sweep import clone
-from flows.sweep.cell_runner import ReasonToStop
+from flows.sweep.cell_runner import Live, ReasonToStop
 from flows.sweep.committed import git
 from flows.sweep.flow_runs import FlowRuns
-from flows.sweep.live import Live
 from flows.sweep.plan import Job, computed_contents, jobs_of, require_unguarded, working_in
 from flows.sweep.run_cells import known_and_to_run
 from stages.runtime.entry import UserError, first_line

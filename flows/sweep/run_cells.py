@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flows.dvc_repo.reach import reach
+from flows.dvc_repo.cache import reach
 from flows.experiments.runs import Batch, Run, last_runs, runs_that_count
 from flows.run.attempt import Attempts
 from flows.run.dvc_server import DvcServer
-from flows.run.outcome import GOOD, TRANSIENT, Event, RunOptions, StageEnded, StageOutcome, StoppedError
-from flows.run.run_lock import run_lock
-from flows.show.artifacts import Artifact
+from flows.run.locks import run_lock
+from flows.run.outcome import GOOD, TRANSIENT, Artifact, Event, RunOptions, StageEnded, StageOutcome, StoppedError
 from flows.sweep import clone
-from flows.sweep.cell_runner import CellRunner, ReasonToStop
+from flows.sweep.cell_runner import CellRunner, Live, ReasonToStop
 from flows.sweep.committed import sources_of
-from flows.sweep.live import Live
 from flows.sweep.plan import plan_of_all
 from stages.runtime.section import read_params_file
 

@@ -10,7 +10,7 @@ from flows.experiments.experiment import SettingName, results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Batch, Run, RunCells
 from flows.experiments.yaml_file import bare_name
-from flows.plan.params import check_params
+from flows.plan.settings import check_params
 from flows.sweep import clone
 from flows.sweep.plan import require_unguarded
 from flows.sweep.run_cells import Standing, standings

@@ -14,9 +14,9 @@ from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.formats.reports import parse_json
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 HITS = "hits.json"
 

@@ -18,9 +18,9 @@ from transformers import (
 from transformers.utils import logging
 
 from stages.formats.model_folder import weight_files
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.hashes import file_sha256
 
 ROUNDING = 1e-4
 """Of the largest logit: two rows of a batch may differ by it without a reason."""

@@ -14,8 +14,8 @@ a folder of its own, `data/tokenizer`, as transformers saves it.
 import hashlib
 from pathlib import Path
 
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 MODEL = Path("model")
 CONFIG = "config.json"

@@ -22,8 +22,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 TOKENS = Path("data/tokens")
 """`TOKENS / TRAIN` and `TOKENS / VALIDATION` are token stores."""

@@ -24,9 +24,9 @@ from stages.formats.parts import OPTION
 from stages.formats.reports import REPORTS
 from stages.formats.splits import SPLITS, VALIDATION
 from stages.formats.tokens import TOKENS
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import LIMIT_VARIABLE, cache_key, cached, shard_sha256
 from stages.runtime.entry import InputsChangedError, UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.inputs import Inputs, inputs_of_this_stage, read_besides
 from stages.runtime.section import read_params_file
 

@@ -11,17 +11,15 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.layout import EVALUATION, EVALUATION_RECEIPT, REVISIONS, publication_receipt
-from stages.formats.revision.provenance import Receipt
-from stages.publish.card.values import example_prompt
+from stages.formats.revision.provenance import EVALUATION, EVALUATION_RECEIPT, REVISIONS, Receipt, publication_receipt
+from stages.publish.card import example_prompt
 from stages.publish.folder import publish_to_folder
-from stages.publish.gate import Gate
 from stages.publish.inputs import CardInputs, read_inputs
 from stages.publish.lock import in_temporary_workspace, read_lock, recorded_section
 from stages.publish.params import PublishParams, describes_another_corpus
-from stages.publish.record.gather import gather_record
+from stages.publish.record import gather_record
 from stages.publish.render_card import render_card
-from stages.publish.revision import Revision, model_files, name_revision, with_kept_record
+from stages.publish.revision import Gate, Revision, model_files, name_revision, with_kept_record
 from stages.runtime.entry import RefusedError, UserError, run_stage
 from stages.runtime.section import read_section
 

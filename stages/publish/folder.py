@@ -21,13 +21,20 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel, Field
 
 from stages.formats.evaluation.report import PublishedEvaluation
-from stages.formats.revision.layout import EVALUATION, HISTORY, MAIN, PROVENANCE, REVISIONS, RUNS, step_name
-from stages.formats.revision.provenance import Provenance, Receipt
-from stages.publish.gate import Gate
-from stages.publish.revision import ExportedStep, Revision, exported_steps, run_of_model
-from stages.runtime.atomic import atomic_folder, atomic_write, flush_to_disk
+from stages.formats.revision.provenance import (
+    EVALUATION,
+    HISTORY,
+    MAIN,
+    PROVENANCE,
+    REVISIONS,
+    RUNS,
+    Provenance,
+    Receipt,
+    step_name,
+)
+from stages.publish.revision import ExportedStep, Gate, Revision, exported_steps, run_of_model
+from stages.runtime.atomic import atomic_folder, atomic_write, file_sha256, flush_to_disk
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 READ_ONLY = 0o444
 

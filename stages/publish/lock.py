@@ -14,8 +14,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.revision.layout import record_path
 from stages.formats.revision.lock import Stages, hash_of, maker_of, makers_of, outs_of, overlaps
+from stages.formats.revision.provenance import record_path
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
 from stages.runtime.section import PARAMS_FILE, value_at

@@ -14,13 +14,22 @@ from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
 from stages.formats.reports import read_json
-from stages.formats.revision import layout
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import Provenance
-from stages.publish.card.values import between
+from stages.formats.revision.provenance import (
+    EVALUATION,
+    EXECUTION,
+    MAIN,
+    PROVENANCE,
+    REVISIONS,
+    RUNS,
+    Provenance,
+    record_path,
+    run_name,
+)
+from stages.publish.card import between
 from stages.publish.folder import Why, main_of, move_main, read_moves
-from stages.publish.gate import Gate
 from stages.publish.inputs import TRAIN_REPORT
+from stages.publish.revision import Gate
 from stages.runtime.entry import UserError
 
 LEAST_DIGITS = 4
@@ -35,17 +44,17 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Raises UserError where nothing is published in `path`."""
         self.path, self.location = path, path.as_posix()
-        if not (path / layout.REVISIONS).is_dir():
+        if not (path / REVISIONS).is_dir():
             raise UserError(f"{path}: nothing is published here; `parrotflow run publish` publishes")
 
     def names(self) -> list[str]:
         """By the time of their publication."""
-        found = [path.name for path in (self.path / layout.REVISIONS).glob("[!.]*") if path.is_dir()]
+        found = [path.name for path in (self.path / REVISIONS).glob("[!.]*") if path.is_dir()]
         return sorted(found, key=lambda name: (self.published(name), name))
 
     def full_name(self, given: str) -> str:
         """The revision that `given` means: its name, the first digits of it, or `main`. Raises UserError."""
-        if given == layout.MAIN:
+        if given == MAIN:
             return self.main_revision()
         names = self.names()
         found = [name for name in names if name.startswith(given)]
@@ -69,7 +78,7 @@ class Folder:
     def published(self, name: str) -> datetime:
         """When its last file was written, which is its provenance."""
         folder = self.folder(name)
-        written = folder / layout.PROVENANCE if (folder / layout.PROVENANCE).exists() else folder
+        written = folder / PROVENANCE if (folder / PROVENANCE).exists() else folder
         return datetime.fromtimestamp(int(written.stat().st_mtime), UTC)
 
     def sizes(self, name: str) -> dict[str, int]:
@@ -79,25 +88,25 @@ class Folder:
 
     def folder(self, name: str) -> Path:
         """The revision's folder."""
-        return self.path / layout.REVISIONS / name
+        return self.path / REVISIONS / name
 
     def steps(self, name: str) -> Mapping[int, Path]:
         """The folders of the exported steps of its run."""
         run = self.run(name)
         if run is None:
             return {}
-        found = sorted((self.path / layout.RUNS / run).glob("step-*"))
+        found = sorted((self.path / RUNS / run).glob("step-*"))
         return {int(path.name.removeprefix("step-")): path for path in found}
 
     def run(self, name: str) -> str | None:
         """The name of the run that a revision comes from; None where it is not recorded."""
-        execution = Execution.find(self.folder(name) / layout.EXECUTION)
-        return layout.run_name(execution.fingerprint) if execution else None
+        execution = Execution.find(self.folder(name) / EXECUTION)
+        return run_name(execution.fingerprint) if execution else None
 
     def move_main(self, name: str, why: Why, gate: Gate | None) -> None:
         """Move the link."""
         if gate is not None and self.main() not in (None, name):
-            gate.check_not_worse(PublishedEvaluation.find(self.path / layout.MAIN / layout.EVALUATION), self.location)
+            gate.check_not_worse(PublishedEvaluation.find(self.path / MAIN / EVALUATION), self.location)
         move_main(self.path, name, why)
 
     def freed_by_removing(self, name: str) -> int:
@@ -111,7 +120,7 @@ class Folder:
         """The folders that go with a revision: its own, and its run's where no other revision is of that run."""
         run = self.run(name)
         others = {self.run(other) for other in self.names() if other != name}
-        return [self.folder(name), *([self.path / layout.RUNS / run] if run and run not in others else [])]
+        return [self.folder(name), *([self.path / RUNS / run] if run and run not in others else [])]
 
     def remove(self, name: str) -> None:
         """Rename, then delete: what a crash leaves has no revision's name, and the next removal deletes it."""
@@ -124,7 +133,7 @@ class Folder:
 
     def clean(self) -> None:
         """Delete what was removed, and what a killed removal left."""
-        for room in (layout.REVISIONS, layout.RUNS):
+        for room in (REVISIONS, RUNS):
             for left in (self.path / room).glob(".*.removed.partial"):
                 shutil.rmtree(left)
 
@@ -187,9 +196,9 @@ class Described(BaseModel):
 def described(registry: Folder, name: str) -> Described:
     """A revision, as far as its files say something of it."""
     folder, main, files = registry.folder(name), registry.main(), registry.sizes(name)
-    provenance = Provenance.find(folder / layout.PROVENANCE)
-    evaluation, git = PublishedEvaluation.find(folder / layout.EVALUATION), provenance.git if provenance else None
-    training = folder / layout.record_path(TRAIN_REPORT)
+    provenance = Provenance.find(folder / PROVENANCE)
+    evaluation, git = PublishedEvaluation.find(folder / EVALUATION), provenance.git if provenance else None
+    training = folder / record_path(TRAIN_REPORT)
     moves = read_moves(registry.path, main)
     facts = (provenance and provenance.training) or {}
     is_timed = facts.keys() >= TrainingTime.model_fields.keys()

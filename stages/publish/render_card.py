@@ -1,27 +1,39 @@
-"""Write what publish says of a model, and publish nothing: `python -m stages.publish.render_card FOLDER`.
+"""The model card: its head, which the Hub reads (the model-index), its text and the picture of its curves.
+
+`python -m stages.publish.render_card FOLDER` writes what publish says of a model, and publishes nothing.
 
 Writes the card (`README.md`, `curves.png`, `.eval_results/`) and the sources of the data with their licences
-(`inputs.json`). `parrotflow reproduce` compares them with what was published.
+(`inputs.json`). `parrotflow reproduce` compares them with what was published. The same curves give the same bytes.
 """
 
 import argparse
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
-from stages.formats.revision.eval_results import eval_results
-from stages.formats.revision.layout import CARD, CURVES
-from stages.formats.revision.model_index import head
-from stages.formats.revision.provenance import InputListing
-from stages.publish.card.curves import draw_curves
-from stages.publish.card.results import metadata
-from stages.publish.card.values import filled_card
+from stages.formats.evaluation.generation import Generation
+from stages.formats.evaluation.harness import HarnessReport
+from stages.formats.evaluation.measurements import Measurements
+from stages.formats.evaluation.report import Evaluation, Interval
+from stages.formats.evaluation.verdicts import ScoreReport
+from stages.formats.reports import CURVES as CURVES_FOLDER
+from stages.formats.reports import Points, read_curve
+from stages.formats.revision.model_index import HELD_OUT, HELD_OUT_NAME, eval_results, head, problem_set_name
+from stages.formats.revision.provenance import CARD, CURVES, InputListing
+from stages.publish.card import FEWEST, between, drawn, filled_card, interval, is_published, pass_at_k, problems_from
 from stages.publish.inputs import CardInputs, read_inputs
 from stages.publish.lock import read_lock, recorded_section
 from stages.publish.params import PublishParams
-from stages.publish.record.data import sources
+from stages.publish.record import sources
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def main() -> None:
@@ -51,6 +63,160 @@ def render_card(params: PublishParams, inputs: CardInputs, folder: Path) -> dict
 def write_card(params: PublishParams, inputs: CardInputs, *, with_curves: bool = False) -> str:
     """README.md as the Hub reads it: YAML front matter, then Markdown. With curves it shows `curves.png`."""
     return filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=with_curves)
+
+
+HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
+"""A model or data set of the Hub, as params.yaml names it."""
+
+METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
+
+TASK_TYPE = "text-generation"
+
+
+def metadata(params: PublishParams, inputs: CardInputs) -> ModelCardData:
+    """The card's front matter."""
+    base_model = HUB_COMMIT.fullmatch(str(inputs.recorded.training.get("start_from")))
+    return ModelCardData(
+        language=list(params.language),
+        license=params.license,
+        library_name="transformers",
+        pipeline_tag=TASK_TYPE,
+        tags=list(params.tags),
+        base_model=base_model["repository"] if base_model else None,
+        model_name=params.name,
+        eval_results=[
+            *held_out(inputs.evaluation),
+            *of_problems(inputs.score, inputs.generation),
+            *of_harness(inputs.harness),
+            *(result for report in inputs.measurements.values() for result in measured(report)),
+        ],
+    )
+
+
+def held_out(evaluation: Evaluation) -> Iterator[EvalResult]:
+    """The metrics of the validation split."""
+    for name, title in METRICS.items():
+        yield EvalResult(
+            task_type=TASK_TYPE,
+            dataset_type=HELD_OUT,
+            dataset_name=HELD_OUT_NAME,
+            dataset_split="validation",
+            metric_type=name,
+            metric_name=named(title, getattr(evaluation.interval_95, name), evaluation.documents),
+            metric_value=getattr(evaluation, name),
+        )
+
+
+def of_problems(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
+    """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
+    for name, found, k, score in pass_at_k(report):
+        source = problems_from(found, generation)
+        hub = HUB_COMMIT.fullmatch(source)
+        set_name = name if is_published(name, found) or not source else source
+        samples = f"{found.samples // found.problems:,} samples of each problem"
+        yield EvalResult(
+            task_type=TASK_TYPE,
+            task_name="Code Generation",
+            dataset_type=hub["repository"] if hub else set_name,
+            dataset_name=problem_set_name(name, found.problems),
+            dataset_revision=hub["commit"] if hub else None,
+            metric_type=f"pass@{k}",
+            metric_name=named(f"pass@{k} ({samples}, {drawn(generation)})", score.interval_95, found.problems),
+            metric_value=score.value,
+        )
+
+
+def of_harness(report: HarnessReport) -> Iterator[EvalResult]:
+    """The metrics of tasks that were scored whole: the Hub shows them next to those of other models."""
+    for name, task in sorted(report.tasks.items()):
+        for metric, value in sorted(report.harness[name].items()):
+            if value is not None and task.documents == task.documents_in_task:
+                title = f"{metric} ({task.num_fewshot}-shot, lm-evaluation-harness)"
+                yield EvalResult(
+                    task_type=TASK_TYPE,
+                    dataset_type=name,
+                    dataset_name=name,
+                    metric_type=metric,
+                    metric_name=named(title, *interval(report, name, metric)),
+                    metric_value=value,
+                )
+
+
+def measured(report: Measurements) -> Iterator[EvalResult]:
+    """The metrics of a report that says itself what it measured."""
+    for name, metric in report.metrics.items():
+        if metric.value is not None:
+            title = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+            yield EvalResult(
+                task_type=TASK_TYPE,
+                dataset_type=report.data_set,
+                dataset_name=report.title,
+                metric_type=name,
+                metric_name=named(title, metric.interval_95, metric.over),
+                metric_value=metric.value,
+            )
+
+
+def named(metric: str, ends: Interval | None, count: int, digits: str = "g") -> str:
+    """A metric's name with its interval, for which the Hub's model-index has no field."""
+    if ends is None:
+        return metric
+    if count < FEWEST:
+        return f"{metric}, too few for an interval ({count})"
+    return f"{metric}, 95 % interval {between(ends, count, digits)}"
+
+
+SIZE_INCHES, DOTS_PER_INCH = (9.0, 3.4), 110
+
+LOSSES = {"training_loss": "training", "validation_loss": "held out"}
+
+
+def draw_curves(target: "Path | BinaryIO", folder: Path = CURVES_FOLDER, before: Path | None = None) -> bool:
+    """Write the picture as PNG, with the curves of the folder `before` in grey; False where none were recorded."""
+    losses, rates = read_losses(folder), read_rates(folder)
+    if not losses:
+        return False
+    grey = (read_losses(before), read_rates(before)) if before else ({}, {})
+    # Half a second of imports: only where there is something to draw.
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context():
+        mpl.rcdefaults()  # not this machine's matplotlibrc; the font comes with matplotlib
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = [("loss", "nats per token", losses), *([("learning rate", "", rates)] if rates else [])]
+        axes_of_panels = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (title, unit, series), earlier in zip(axes_of_panels, panels, grey, strict=False):
+            plot(axes, series, earlier)
+            axes.set(title=title, xlabel="step", ylabel=unit)
+        # Without the version of matplotlib, which the file would name.
+        figure.savefig(target, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return True
+
+
+def read_losses(folder: Path) -> dict[str, Points]:
+    """Label -> points, of the losses."""
+    return {label: points for name, label in LOSSES.items() for points in read_curve(name, folder).values() if points}
+
+
+def read_rates(folder: Path) -> dict[str, Points]:
+    """Label -> points, of the learning rates."""
+    return {name: points for name, points in read_curve("learning_rate", folder).items() if points}
+
+
+def plot(axes: "Axes", series: dict[str, Points], earlier: dict[str, Points]) -> None:
+    """A line for each series; points where there are few, and a legend where there are several."""
+    for number, points in enumerate(earlier.values()):
+        label = "revision before" if number == 0 else None
+        axes.plot(*zip(*points, strict=True), color="0.75", linewidth=1.2, label=label, zorder=1)
+    for label, points in series.items():
+        steps, values = zip(*points, strict=True)
+        axes.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
+    if earlier or len(series) > 1:
+        axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,28 @@
-"""The files of a revision or of an exported step of a run, and their name, which is derived from their content."""
+"""What is to be published: the files of a revision or of an exported step of a run, and their name, which is derived
+from their content; and the quality gate, which says what may become `main`. The stage itself checks it, however the
+stage is started."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from stages.formats.evaluation.report import Evaluation, PublishedEvaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
-from stages.formats.revision import layout
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import Provenance
-from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
+from stages.formats.revision.provenance import (
+    PROVENANCE,
+    SHIPPED,
+    SIGNATURE,
+    Provenance,
+    is_observed,
+    is_shipped,
+    revision_name,
+    run_name,
+    step_name,
+)
+from stages.publish.params import GateParams
+from stages.runtime.atomic import file_sha256
+from stages.runtime.entry import RefusedError, UserError
 
 STEP = re.compile(r"step-(\d+)")
 
@@ -34,7 +47,7 @@ class Revision:
 def name_revision(files: dict[str, Path]) -> Revision:
     """The revision that consists of these files; its record is gathered afterwards."""
     sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
-    return Revision(layout.revision_name(sha256), {path: files[path] for path in sha256}, sha256)
+    return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
 def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
@@ -42,19 +55,19 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 
     Raises UserError where a file of that record is not as it was published, or an older version wrote it.
     """
-    provenance = Provenance.find(folder / layout.PROVENANCE)
+    provenance = Provenance.find(folder / PROVENANCE)
     if provenance is None or provenance.revision != revision.name:
         return None
     again = f"delete {folder} and run `dvc repro -f -s publish`"
     if not provenance.checksum:
         raise UserError(
-            f"{folder / layout.PROVENANCE}: was written by an older version of parrotflow, without a checksum; {again}"
+            f"{folder / PROVENANCE}: was written by an older version of parrotflow, without a checksum; {again}"
         )
-    record = [path for path in provenance.files if layout.is_observed(path)]
+    record = [path for path in provenance.files if is_observed(path)]
     for path in record:
         if not (folder / path).is_file() or file_sha256(folder / path) != provenance.files[path]:
             raise UserError(f"{folder / path}: differs from what was published with this revision; {again}")
-    attested = [path for path in (layout.PROVENANCE, layout.SIGNATURE) if (folder / path).is_file()]
+    attested = [path for path in (PROVENANCE, SIGNATURE) if (folder / path).is_file()]
     return Revision(
         revision.name, revision.files | {path: folder / path for path in (*record, *attested)}, revision.sha256
     )
@@ -63,7 +76,7 @@ def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
 def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
     weight_files(model)
-    return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and layout.is_shipped(path.name)}
+    return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and is_shipped(path.name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ class ExportedStep:
 
     def title(self, run: str) -> str:
         """Of its commit. It names the content: other hardware may train other weights under the same fingerprint."""
-        return f"{layout.step_name(self.number)} of run {run}: {self.content.name}"
+        return f"{step_name(self.number)} of run {run}: {self.content.name}"
 
 
 def model_title(run: str, revision: Revision) -> str:
@@ -97,12 +110,59 @@ def read_step(number: int, folder: Path) -> ExportedStep:
 
 def tokenizer_files() -> dict[str, Path]:
     """The tokenizer's files by name."""
-    return {file.name: file for pattern in layout.SHIPPED for file in TOKENIZER.glob(pattern)}
+    return {file.name: file for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
 
 
 def run_of_model() -> str | None:
     """The name of the run that made the model; None where no execution of these weights is recorded."""
     execution = Execution.find()
-    return (
-        layout.run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None
-    )
+    return run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The conditions, and the evaluation of the model that is to become `main`."""
+
+    params: GateParams
+    evaluation: Evaluation | PublishedEvaluation
+    advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
+    """What a refusal ends with."""
+    compared: set[float] = field(default_factory=set)
+    """With which values it was compared, so that a repeated check says so once."""
+
+    def check_limit(self) -> None:
+        """Raise RefusedError if the model exceeds the fixed limit."""
+        limit, value = self.params.bits_per_byte_at_most, self.evaluation.bits_per_byte
+        if limit is not None and not value <= limit:
+            raise RefusedError(
+                f"publish.gate.bits_per_byte_at_most = {limit:g}: the model has {value:g}; nothing was published"
+            )
+
+    def check_not_worse(self, published: PublishedEvaluation | None, location: str) -> None:
+        """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now.
+
+        None means that `main` holds a model without a readable evaluation: that is refused too.
+        """
+        allowed, ours, theirs = self.params.allow_worse, self.evaluation, published
+        if theirs is None:
+            if not allowed:
+                raise RefusedError(
+                    f"{location}: main holds a model without an evaluation to compare with; {self.advice}"
+                )
+            return
+        on_other_data = (ours.documents, ours.bytes) != (theirs.documents, theirs.bytes)
+        other_data = " (on other held-out documents)" if on_other_data else ""
+        self.say(theirs.bits_per_byte, other_data)
+        if not allowed and not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
+            another = "; a model of another corpus takes a publish.name of its own" if on_other_data else ""
+            raise RefusedError(
+                f"{location}: the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
+                f"{other_data}; {self.advice}{another}"
+            )
+
+    def say(self, theirs: float, other_data: str) -> None:
+        """Print both values with their difference, once."""
+        if theirs not in self.compared:
+            self.compared.add(theirs)
+            ours = self.evaluation.bits_per_byte
+            print(f"bits per byte {ours:g}, main has {theirs:g}{other_data}: {ours - theirs:+.6g}", flush=True)

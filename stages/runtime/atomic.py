@@ -1,4 +1,6 @@
-"""A result appears whole or not at all: written under another name, flushed to the disk, then renamed.
+"""Files: a result appears whole or not at all, and the hashes of what is in one.
+
+A result is written under another name, flushed to the disk, then renamed.
 
 A file is replaced by rename(2), a folder by renameat2(2) with RENAME_EXCHANGE: at every instant, also of a kill or a
 power failure, the old result or the new one is there. Where a system cannot exchange (macOS, some network file
@@ -8,6 +10,7 @@ neither under its name.
 
 import ctypes
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -167,3 +170,15 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_md5(path: Path) -> str:
+    """The md5 of a file's bytes, as DVC names it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -24,10 +24,16 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stages.runtime.atomic import atomic_write, entries_named, flush_folder_to_disk, only_writer, remove_left_behind
+from stages.runtime.atomic import (
+    atomic_write,
+    entries_named,
+    file_sha256,
+    flush_folder_to_disk,
+    only_writer,
+    remove_left_behind,
+)
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.workers import counted, map_shards
 
 Item = TypeVar("Item")

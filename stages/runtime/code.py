@@ -2,25 +2,27 @@
 
 The code of a module is its import closure within the project: the module, every module that it imports, and so on.
 Two versions of a file are equal where their syntax trees without docstrings are, so that a comment, a docstring or a
-formatter changes nothing (`stages.runtime.hashes`). Three things ask:
+formatter changes nothing. Three things ask:
 
     the DVC stage `code`   stages/runtime/stage_code.py: the files and libraries of each stage, which it depends on
     the cache of stages    `code_key`: the code of the function that computes a result, with its libraries
     the checkpoints        `code_sha256`: the code of the training
 """
 
+import ast
 import hashlib
 import platform
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import Module, read_module
 
 ROOT = Path(__file__).parents[2]
 """The folder that holds the packages `stages` and `flows`, and the project's own folders."""
@@ -35,6 +37,10 @@ OWN_FOLDERS = ("filters", "sources")
 PACKAGES = ("stages", "flows", *OWN_FOLDERS)
 """What is ours; any other module is a library or Python's own."""
 
+HASH_DIGITS = 32
+
+_MODULE_NAME = re.compile(r"stages(\.\w+)+")
+
 
 class Sources:
     """The files of code below a folder, each read once, and which of them import which."""
@@ -44,7 +50,7 @@ class Sources:
         self._modules: dict[str, Module] = {}
         self._imported: dict[str, list[str]] = {}
 
-    def module(self, file: str) -> Module:
+    def module(self, file: str) -> "Module":
         """Read a file. Raises UserError where it is not Python."""
         if file not in self._modules:
             try:
@@ -161,3 +167,120 @@ def _installed(name: str) -> str:
             return "not installed"
         # Slow, and needed only where the library has another name than its module (PyYAML).
         return " ".join(version(library) for library in packages_distributions().get(name, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What is read from a file of code."""
+
+    sha256: str
+    """Of the syntax tree without docstrings, its first 32 hex digits."""
+    imports: frozenset[str]
+    """The dotted names that it imports, and those of our modules that it names in strings."""
+    required: frozenset[str]
+    """The libraries that it names in a call of `require_locked`."""
+
+
+@cache
+def read_module(text: bytes, file: str) -> Module:
+    """Read the content of a file of code. Raises SyntaxError, or another ValueError, where it is not Python."""
+    reader = _Reader(".".join(Path(file).with_suffix("").parts[:-1]))
+    try:
+        reader.read(ast.parse(text))
+    except ImportError as error:
+        raise ValueError(str(error)) from None  # a relative import that leads out of the packages
+    tree = hashlib.sha256("".join(reader.parts).encode()).hexdigest()[:HASH_DIGITS]
+    return Module(tree, frozenset(reader.imports), frozenset(reader.required))
+
+
+class _Reader:
+    """Writes a syntax tree as text, and notes what it imports, in one pass.
+
+    `ast.dump` differs between Pythons: a new one has fields that an old one does not know. Those are empty in code that
+    both can read, and nothing empty is written here. Whether a name is read or written follows from where it is.
+    """
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.parts: list[str] = []
+        self.imports: set[str] = set()
+        self.required: set[str] = set()
+
+    def read(self, node: ast.AST) -> None:
+        """Write a node with all that is below it."""
+        kind = type(node)
+        self.parts.append(f"{kind.__name__}(")
+        if kind is ast.Constant:
+            self._read_constant(node)  # type: ignore[arg-type]
+        else:
+            if kind in NOTED:
+                self._note(node)
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if isinstance(node, ast.JoinedStr):
+                    value = list(_joined(node.values))
+                if value is not None and value != [] and name != "ctx":
+                    self.parts.append(f"{name}=")
+                    self._read_value(value)
+        self.parts.append(")")
+
+    def _read_value(self, value: object) -> None:
+        if isinstance(value, ast.AST):
+            self.read(value)
+        elif isinstance(value, list):
+            self.parts.append("[")
+            for item in value:
+                # A string that is a statement of its own is a docstring, also after an attribute.
+                if not (type(item) is ast.Expr and _is_text(item.value)):
+                    self._read_value(item)
+                    self.parts.append(",")
+            self.parts.append("]")
+        else:
+            # Not `repr`: which characters it escapes depends on Python's table of Unicode.
+            self.parts.append(f"{value!a} ")
+
+    def _read_constant(self, node: ast.Constant) -> None:
+        self.parts.append(f"{node.value!a}{node.kind or ''}")
+        if isinstance(node.value, str) and _MODULE_NAME.fullmatch(node.value):
+            self.imports |= {node.value, f"{node.value}.__main__"}
+
+    def _note(self, node: ast.AST) -> None:
+        match node:
+            case ast.Import(names=aliases):
+                self.imports.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                name = resolve_name("." * level + (module or ""), self.package)
+                # What is imported from a package may be a module.
+                self.imports |= {name, *(f"{name}.{alias.name}" for alias in aliases)}
+            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[named, *_]):
+                # Of f"detect_secrets.plugins.{name}" the beginning.
+                self.imports.add(next(_texts(named), ""))
+            case ast.Call(func=ast.Name(id="require_locked"), args=arguments):
+                # A library that only some parameters need is in a conditional among the arguments.
+                self.required.update(text for argument in arguments for text in _texts(argument))
+
+
+def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:
+    """The parts of an f-string without empty texts, which some Pythons have between others."""
+    text = ""
+    for part in parts:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+            continue
+        if text:
+            yield ast.Constant(text)
+        text = ""
+        yield part
+    if text:
+        yield ast.Constant(text)
+
+
+NOTED = (ast.Import, ast.ImportFrom, ast.Call)
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    return (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant) and isinstance(inner.value, str))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

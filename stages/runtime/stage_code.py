@@ -44,7 +44,7 @@ class StageCode:
     """The code of one stage."""
 
     files: dict[str, str]
-    """File of the import closure -> hash of its syntax tree (`stages.runtime.hashes`)."""
+    """File of the import closure -> hash of its syntax tree (`stages.runtime.code`)."""
     libraries: dict[str, str]
     """Library that these files import or name, as it is spelt in requirements.lock -> version."""
 

@@ -17,9 +17,9 @@ from stages.formats.documents import read_shard, text_size
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, Dtype, Manifest, Positions, ShardEntry
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.tokenize.engines import Engine, open_engine
 
 ENTRY = "entry.json"

@@ -8,9 +8,8 @@ from stages.formats.documents import CLEAN, require_documents
 from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import TRAIN
-from stages.runtime.atomic import atomic_folder
+from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import run_stage
-from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_section
 from stages.tokenizer.bpe import parts, train_on_documents
 from stages.tokenizer.params import TokenizerParams

@@ -10,9 +10,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import SUMS, cache_key, cached, drop_unused
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.hashes import file_sha256
 from stages.tokenizer.bpe import END_OF_TEXT
 
 UNKNOWN = "<|unknown|>"

@@ -18,7 +18,7 @@ from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
-from stages.runtime.launch.config import SEGMENT, device_count, launch_config
+from stages.runtime.launch import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.resume import LIBRARIES

@@ -15,7 +15,7 @@ import torch
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train.data.batches import batch_size, rows_before
 from stages.train.hardware import MICRO_BATCH, USABLE, balanced, given_micro_batch_size, resolve_precision
 from stages.train.memory import Memory, Process, memory_of_step

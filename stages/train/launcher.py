@@ -22,11 +22,10 @@ from accelerate.utils.other import is_port_in_use
 from transformers import PreTrainedConfig
 
 from stages.formats.tokens import TokenStore
+from stages.runtime import supervision
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, whole_number
-from stages.runtime.hashes import file_sha256
-from stages.runtime.launch import supervision
-from stages.runtime.launch.config import LaunchConfig, device_count, require_devices
-from stages.runtime.launch.workers import command, environment
+from stages.runtime.launch import LaunchConfig, command, device_count, environment, require_devices
 from stages.runtime.section import read_section
 from stages.train.checkpoint.resume import WORKER
 from stages.train.params import TrainParams

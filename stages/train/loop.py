@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.runtime.launch.supervision import stop_is_requested
+from stages.runtime.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches

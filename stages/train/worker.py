@@ -23,8 +23,8 @@ from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, Manifest, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
-from stages.runtime.launch.config import SEGMENT
-from stages.runtime.launch.supervision import follow_command, is_first_to_fail, leave
+from stages.runtime.launch import SEGMENT
+from stages.runtime.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import fingerprint, identity, resume

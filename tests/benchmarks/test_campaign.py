@@ -16,7 +16,7 @@ from benchmarks.runs.broken_server import BrokenServer
 from benchmarks.runs.faults import KINDS, Kind, kill_all
 from benchmarks.runs.small_pipeline import EVALUATION, ROOT, WORKS, Edit, Projects, Work, small_params
 from benchmarks.runs.trial import Attempt, FailedTrialError, Trial
-from flows.plan.params import section_models
+from flows.plan.settings import section_models
 from tests.flows.toy import make_toy
 
 DVC_YAML = """\

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows.cli import app
-from stages.runtime.environment import OF_LIBRARIES, VARIABLES
+from flows.environment import OF_LIBRARIES, VARIABLES
 from stages.runtime.section import flatten, read_params_file
 from tests.small_project import ROOT
 

@@ -47,7 +47,7 @@ def test_ctrl_c_ends_with_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         raise KeyboardInterrupt
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("flows.plan.params.check_params", interrupted)
+    monkeypatch.setattr("flows.plan.settings.check_params", interrupted)
 
     with pytest.raises(SystemExit) as ended:
         run_stage(partial(app, ["why"]))

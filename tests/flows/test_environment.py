@@ -1,10 +1,11 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from flows.environment import enter_project
+from flows.environment import SET_BY_STAGES, VARIABLES, enter_project
 from tests.flows.toy import make_toy
 
 
@@ -27,3 +28,14 @@ def test_outside_a_project_nothing_is_made(tmp_path: Path, monkeypatch: pytest.M
     enter_project()
 
     assert list(tmp_path.iterdir()) == []
+
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "flows/environment.py"
+
+
+def test_each_variable_of_the_code_is_in_the_table_and_none_besides() -> None:
+    sources = [path for package in ("flows", "stages") for path in (ROOT / package).rglob("*.py") if path != TABLE]
+    found = {name for path in sources for name in re.findall(r'"(PARROTFLOW_[A-Z_]*[A-Z])"', path.read_text())}
+
+    assert found == {*VARIABLES, *SET_BY_STAGES}

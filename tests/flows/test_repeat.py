@@ -1,6 +1,8 @@
 """The same inputs give the same bytes: in another folder, and after kill -9."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flows.small_pipeline import STAGES, environment, make_pipeline, outs, repro, run
+from tests.flows.small_pipeline import STAGES, dvc, environment, git, make_pipeline, outs, repro, run
+from tests.forked import PARROTFLOW, run_forked
 
 
 def test_two_runs_from_scratch_in_two_folders_give_the_same_hash_for_every_out(
@@ -61,3 +64,37 @@ def kill_after_a_checkpoint(folder: Path) -> None:
 def checkpoints(folder: Path) -> set[Path]:
     """The whole checkpoints of all runs in a project."""
     return {path.parent for path in (folder / ".parrotflow/checkpoints").glob("*/step-*[0-9]/manifest.json")}
+
+
+WITHOUT_PUBLISH = [stage for stage in STAGES if stage != "publish"]
+
+
+def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_publish(
+    up_to_date: Path, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(up_to_date), str(clone))
+    dvc(clone, "cache", "dir", "--local", str(up_to_date / ".dvc/cache"))
+
+    ran = run_forked(PARROTFLOW, ["run", "clean"], clone, environment(clone, HOME=str(tmp_path))).stdout
+    reproduced = dvc(clone, "repro", *WITHOUT_PUBLISH)
+
+    by_run = [stage for stage in ("code", "collect", "clean") if f"{stage} │ restored" in ran]
+    by_repro = [line.split("'")[1] for line in reproduced.splitlines() if "is cached - skipping run" in line]
+    assert by_run == ["code", "collect", "clean"], ran
+    assert sorted(by_run + by_repro) == sorted(WITHOUT_PUBLISH), reproduced
+    assert outs(clone).items() < outs(up_to_date).items()
+    shown = json.loads(dvc(clone, "plots", "show", "--json"))
+    assert "errors" not in shown
+    reports = [path for path in shown["data"] if path.endswith(".json")]
+    assert {"reports/clean.json", "reports/evaluate.json", "reports/evaluate_receipt.json"} < {*reports}
+    assert all(shown["data"][report] == [] for report in reports), "DVC draws nothing of a report"
+
+
+def test_in_a_hundred_columns_dvc_shows_by_which_numbers_runs_are_compared(up_to_date: Path) -> None:
+    table = dvc(up_to_date, "exp", "show").splitlines()
+
+    assert re.split(r" {2,}", table[1][:100].strip())[:6] == [
+        *("Experiment", "Created"),
+        *("bits_per_byte", "loss", "perplexity", "parsed"),
+    ]

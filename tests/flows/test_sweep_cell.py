@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.deploy.deployments import CHECKOUT_VARIABLE
+from flows.deployments import CHECKOUT_VARIABLE
 from flows.experiments.cells import Cell
 from flows.sweep_cell import sweep_cell
 from tests.flows.sweep.toy_sweep import git

@@ -16,16 +16,18 @@ from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
+from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main
-from stages.publish.card.values import ROWS_SHOWN, flat, shown
+from stages.publish.card import ROWS_SHOWN, flat, shown
 from stages.publish.inputs import CardInputs, TextAmount, read_inputs
 from stages.publish.params import PublishParams
+from stages.publish.render_card import main as render
 from stages.publish.render_card import write_card
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import StageCode
 from tests.formats.revision import records
-from tests.publish.record.repository import entry, write
+from tests.publish.repository import entry, write
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
@@ -513,7 +515,7 @@ def test_the_same_curves_give_the_same_picture_which_the_card_shows(project: Pat
     assert "![Loss and learning rate by step](curves.png)" in card()
     picture = (MAIN / "curves.png").read_bytes()
     elsewhere = subprocess.run(
-        [sys.executable, "-c", "from stages.publish.card.curves import *; draw_curves(Path('again.png'))"],
+        [sys.executable, "-c", "from stages.publish.render_card import *; draw_curves(Path('again.png'))"],
         env={"MPLBACKEND": "svg", "HOME": str(project), "PYTHONPATH": str(ROOT)},
         check=True,
     )
@@ -583,3 +585,16 @@ def test_nested_parameters_become_dotted_rows() -> None:
         ("e", "yes"),
         ("f", "1,200"),
     ]
+
+
+def test_it_writes_what_was_published(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main()
+    monkeypatch.setattr(sys, "argv", ["card", "rendered"])
+
+    render()
+
+    assert Path("rendered", CARD).read_bytes() == (MAIN / CARD).read_bytes()
+    published, rendered = InputListing.find(MAIN / INPUTS), InputListing.find(Path("rendered/inputs.json"))
+    assert published is not None
+    assert rendered is not None
+    assert rendered.sources == published.sources

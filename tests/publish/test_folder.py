@@ -5,21 +5,24 @@ import re
 import shutil
 import stat
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import is_observed, step_name
+from stages.formats.revision.provenance import is_observed, step_name
 from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
-from stages.publish.folder import read_moves
+from stages.publish.folder import Move, before_main, read_moves, record_move
 from stages.publish.registry import Folder
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from tests.small_project import folder_bytes
 from tests.trained_project import write_model, write_sections
 
@@ -364,3 +367,66 @@ def test_a_full_disk_names_the_file_that_could_not_be_written(project: Path, mon
         main()
 
     assert "published/tiny/revisions/" in raised.value.filename
+
+
+def moves(*steps: tuple[str | None, str, str]) -> list[Move]:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    return [Move.model_validate({"at": at, "from": before, "to": to, "why": why}) for before, to, why in steps]
+
+
+UP_TO_C = ((None, "A", "published"), ("A", "B", "published"), ("B", "C", "promoted"))
+
+
+def test_each_rollback_goes_a_step_further_back() -> None:
+    kept = {"A", "B", "C"}
+
+    assert before_main(moves(*UP_TO_C), kept) == "B"
+    assert before_main(moves(*UP_TO_C, ("C", "B", "rolled back")), kept) == "A"
+    assert before_main(moves(*UP_TO_C, ("C", "B", "rolled back"), ("B", "A", "rolled back")), kept) is None
+
+
+def test_a_publication_after_a_rollback_leads_back_to_what_was_rolled_back_to() -> None:
+    again = moves(*UP_TO_C, ("C", "B", "rolled back"), ("B", "D", "published"))
+
+    assert before_main(again, {"A", "B", "C", "D"}) == "B"
+
+
+def test_what_was_removed_is_passed_over() -> None:
+    assert before_main(moves(*UP_TO_C), {"A", "C"}) == "A"
+    assert before_main(moves(*UP_TO_C), {"C"}) is None
+
+
+def test_what_was_published_before_moves_were_recorded_counts() -> None:
+    assert before_main(moves(("A", "B", "published")), {"A", "B"}) == "A"
+    assert before_main([], {"A"}) is None
+
+
+@given(st.lists(st.sampled_from("ABCD"), min_size=1, max_size=12))
+def test_a_rollback_never_leads_to_where_main_is(names: list[str]) -> None:
+    steps = [(before, to, "published") for before, to in zip([None, *names], names, strict=False) if before != to]
+
+    assert before_main(moves(*steps), set(names)) != names[-1]
+
+
+def test_moves_are_read_as_they_were_recorded(tmp_path: Path) -> None:
+    record_move(tmp_path, None, "A", "published")
+    record_move(tmp_path, "A", "B", "promoted")
+
+    found = read_moves(tmp_path, "B")
+
+    assert [(move.before, move.to, move.why) for move in found] == [(None, "A", "published"), ("A", "B", "promoted")]
+
+
+def test_a_rollback_to_a_revision_that_was_main_twice_goes_back_to_its_last_time() -> None:
+    steps = moves((None, "A", "published"), ("A", "B", "published"), ("B", "A", "published"), ("A", "C", "published"))
+
+    assert before_main([*steps, *moves(("C", "A", "rolled back"))], {"A", "B", "C"}) == "B"
+
+
+def test_no_move_is_lost_where_main_was_led_elsewhere_by_hand(tmp_path: Path) -> None:
+    record_move(tmp_path, None, "A", "published")
+    record_move(tmp_path, "A", "B", "promoted")
+
+    record_move(tmp_path, "by hand", "C", "published")
+
+    assert [move.to for move in read_moves(tmp_path, "C")] == ["A", "C"]

@@ -15,7 +15,7 @@ from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.inputs import paths_read, read_inputs
 from stages.runtime.entry import UserError
-from tests.publish.record.repository import stage, write_lock
+from tests.publish.repository import stage, write_lock
 from tests.publish.test_model_index import edit_card, value
 
 MAIN, REPORT = Path("published/tiny/main"), Path("reports/riddles.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.entry import UnavailableError, UserError, private_state_dir, run_stage
+from stages.runtime.entry import UnavailableError, UserError, private_state_dir, run_stage, whole_number
 from tests.flows.toy import make_toy, repro
 from tests.small_project import ROOT
 
@@ -153,3 +153,22 @@ def test_the_target_of_a_link_is_left_as_it_is_and_dvcs_part_of_it_is_closed(tmp
 
     assert mode(tmp_path / "shared") == 0o777
     assert mode(tmp_path / "shared/dvc") == 0o700
+
+
+def test_a_variable_that_is_unset_or_empty_leaves_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBER", raising=False)
+    assert whole_number("NUMBER", 7) == 7
+    monkeypatch.setenv("NUMBER", "")
+    assert whole_number("NUMBER", None) is None
+    monkeypatch.setenv("NUMBER", "3")
+    assert whole_number("NUMBER", 7) == 3
+    monkeypatch.setenv("NUMBER", "0")
+    assert whole_number("NUMBER", 7, minimum=0) == 0
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "\u00b2"])
+def test_anything_but_a_whole_number_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBER", value)
+
+    with pytest.raises(UserError, match=f"NUMBER={value}: expected a whole number, 1 or more"):
+        whole_number("NUMBER", 7)

@@ -11,7 +11,7 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from stages.runtime.entry import EXIT_USER_ERROR
-from stages.runtime.launch.supervision import follow_command, leave
+from stages.runtime.supervision import follow_command, leave
 
 if __name__ == "__main__":
     follow_command()

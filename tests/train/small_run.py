@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from stages.formats.tokens import Manifest, TokenStore
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_sha256
 from stages.tokenize.encode import smallest_dtype, write_token_shard
 from stages.tokenizer.train import save_trained
 from stages.train import worker

@@ -18,9 +18,8 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR
-from stages.runtime.launch.config import launch_config
-from stages.runtime.launch.supervision import VARIABLE, Supervision
-from stages.runtime.launch.workers import ACCELERATE_LAUNCH
+from stages.runtime.launch import ACCELERATE_LAUNCH, launch_config
+from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import launcher, worker
 from stages.train.checkpoint import checkpoints
 from stages.train.params import TrainParams

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stages.runtime.entry import UserError
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train import forecast
 from stages.train.forecast import Forecast, duration, expected_speed, in_bytes, make_forecast, scaled
 from stages.train.hardware import MICRO_BATCH

@@ -15,9 +15,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
+from stages.runtime import launch
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
-from stages.runtime.launch import config as launch
-from stages.runtime.launch.workers import environment as workers_environment
+from stages.runtime.launch import environment as workers_environment
 from stages.train import launcher
 from tests.train.small_run import (
     COMMAND,

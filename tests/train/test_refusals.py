@@ -12,9 +12,9 @@ import torch
 import yaml
 
 from stages.formats.tokens import Manifest
+from stages.runtime import launch
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.runtime.launch import config as launch_config
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import forecast, launcher
 from stages.train.hardware import REPAYS_FROM_FLOPS, should_compile
@@ -92,7 +92,7 @@ def test_a_machine_that_joins_another_may_use_the_port_itself(
     path = several_machines(project, taken)
     path.write_text(path.read_text(encoding="utf-8").replace("machine_rank: 0", "machine_rank: 1"), encoding="utf-8")
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(path))
-    launcher.check_machine(launch_config.launch_config())
+    launcher.check_machine(launch.launch_config())
 
 
 def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(project: Path, taken: int) -> None:
@@ -106,9 +106,9 @@ def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(projec
 
 @pytest.mark.parametrize("found", [0, 2])
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, found: int) -> None:
-    monkeypatch.setattr(launch_config, "device_count", lambda: found)
+    monkeypatch.setattr(launch, "device_count", lambda: found)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "launch/multi_node.yaml"))
-    config = replace(launch_config.launch_config(), path=Path("launch/multi_node.yaml"))
+    config = replace(launch.launch_config(), path=Path("launch/multi_node.yaml"))
     with pytest.raises(UserError) as caught:
         launcher.check_machine(config)
     assert str(caught.value) == (
@@ -118,7 +118,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
 
 
 def test_as_many_processes_as_gpus_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_config, "device_count", lambda: 2)
+    monkeypatch.setattr(launch, "device_count", lambda: 2)
     launcher.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
 
 

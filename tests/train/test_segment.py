@@ -11,7 +11,7 @@ import pytest
 
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, SegmentReport
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launcher import LAUNCH_SETTINGS, pass_on
 from stages.train.params import TrainParams

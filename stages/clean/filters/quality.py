@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field
 
 from stages.clean.filtering import DocumentText, Drop, Feature, Filter, Measure, Share, below
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from stages.clean.words import word_list
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 BITS = 18
 """Weights: 2 to this power. Words that share one are not told apart."""

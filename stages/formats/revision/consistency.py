@@ -11,9 +11,22 @@ from pathlib import Path
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.eval_results import edited_eval_results, is_eval_result
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import (
+    DamagedError,
+    Fault,
+    Stages,
+    folder_md5,
+    hash_of,
+    is_within,
+    maker_of,
+    makers_of,
+    outs_of,
+    read_recorded_lock,
+    read_yaml,
+)
+from stages.formats.revision.model_index import contradictions, edited_eval_results, is_eval_result
+from stages.formats.revision.provenance import (
     CARD,
     CURVES,
     EVALUATION,
@@ -30,25 +43,12 @@ from stages.formats.revision.layout import (
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
+    InputListing,
+    Provenance,
     is_shipped,
     record_path,
 )
-from stages.formats.revision.lock import (
-    DamagedError,
-    Fault,
-    Stages,
-    file_md5,
-    folder_md5,
-    hash_of,
-    is_within,
-    maker_of,
-    makers_of,
-    outs_of,
-    read_recorded_lock,
-    read_yaml,
-)
-from stages.formats.revision.model_index import contradictions
-from stages.formats.revision.provenance import InputListing, Provenance
+from stages.runtime.atomic import file_md5
 from stages.runtime.section import value_at
 from stages.runtime.stage_code import FOLDER, code_in, code_path, modules_of
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from stages.formats.revision.layout import RECORDED_LOCK
+from stages.formats.revision.provenance import RECORDED_LOCK
 from stages.runtime.entry import UserError, first_line
 
 LockEntry: TypeAlias = dict[str, Any]
@@ -160,9 +160,3 @@ def folder_md5(files: Mapping[str, str]) -> str:
     """What DVC names a folder by, from its files' md5 by their paths in it (dvc_data.hashfile.tree.Tree)."""
     listing = [{"md5": files[path], "relpath": path} for path in sorted(files)]
     return f"{hashlib.md5(json.dumps(listing, sort_keys=True).encode(), usedforsecurity=False).hexdigest()}.dir"
-
-
-def file_md5(path: Path) -> str:
-    """As DVC hashes a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

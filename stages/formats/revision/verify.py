@@ -19,11 +19,18 @@ from typing import Literal
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.consistency import inconsistencies
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.layout import EXECUTION, NOT_INDEXED, PROVENANCE, SIGNATURE, revision_name
 from stages.formats.revision.lock import Fault, is_outside
-from stages.formats.revision.provenance import Provenance, is_undamaged
+from stages.formats.revision.provenance import (
+    EXECUTION,
+    NOT_INDEXED,
+    PROVENANCE,
+    SIGNATURE,
+    Provenance,
+    is_undamaged,
+    revision_name,
+)
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 OLDER = (
     "has no checksum: it was written by an older version of parrotflow; delete the revision and run "

@@ -10,6 +10,11 @@ A revision is named by its first digits, as in git, or `main`. The folder is tha
 """
 
 import argparse
+import base64
+import io
+import os
+import sys
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +22,18 @@ from pydantic import TypeAdapter
 from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.pages import filled_template
+from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.revision.consistency import unmade, without_code
-from stages.formats.revision.layout import EVALUATION, PROVENANCE
 from stages.formats.revision.lock import read_recorded_lock
-from stages.formats.revision.provenance import Provenance
+from stages.formats.revision.provenance import CARD, CURVES, EVALUATION, PROVENANCE, Provenance, record_path
 from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
 from stages.publish.folder import before_main, only_writer, read_moves
-from stages.publish.gate import Gate
 from stages.publish.params import PublishParams
 from stages.publish.registry import Described, Folder, described, printed_list, printed_revision
-from stages.runtime.entry import UserError, run_stage
+from stages.publish.revision import Gate
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import STATE_DIR, UserError, run_stage
 from stages.runtime.section import read_section
 
 
@@ -56,8 +63,6 @@ def list_revisions(registry: Folder, arguments: argparse.Namespace) -> None:
 def show(registry: Folder, arguments: argparse.Namespace) -> None:
     """Everything about a revision; with `--page` its card in the browser."""
     if arguments.page:
-        from stages.publish.page import open_page, write_page  # a second of imports
-
         page = write_page(registry, registry.full_name(arguments.revision))
         print(f"{'opened' if open_page(page) else 'no screen here; the page is'} {page.absolute()}")
         return
@@ -210,6 +215,70 @@ def parse_arguments() -> argparse.Namespace:
     of_remove = command("remove", remove, "remove a revision that main does not lead to")
     of_remove.add_argument("revision")
     return parser.parse_args()
+
+
+TEMPLATE = Path(__file__).parents[1] / "page.html.jinja"
+
+PAGES = STATE_DIR / "pages"
+
+
+def write_page(registry: Folder, name: str) -> Path:
+    """Write the page of a revision; where. Raises UserError where the revision has no card.
+
+    It is made when it is asked for and is no part of the revision: a card is the same wherever it is published, and
+    what was published before is not.
+    """
+    from markdown_it import MarkdownIt  # a second of imports, with those of the picture
+    from markupsafe import Markup
+
+    folder = registry.folder(name)
+    if not (folder / CARD).is_file():
+        raise UserError(f"{name}: holds no {CARD}, so there is nothing to show; publish it again")
+    before = revision_before(registry, name)
+    _, _, card = (folder / CARD).read_text(encoding="utf-8").partition("\n---\n")
+    # Raw HTML in a card is shown as text: a revision may come from elsewhere.
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(card)
+    picture = curves_address(folder, registry.folder(before) if before else None)
+    page = filled_template(
+        TEMPLATE,
+        {},
+        revision=name,
+        location=registry.location,
+        published=f"{registry.published(name):%d %B %Y, %H:%M} UTC",
+        before=before if picture else None,
+        card=Markup(html.replace(f'src="{CURVES}"', f'src="{picture}"') if picture else html),
+    )
+    path = PAGES / f"{name}.html"
+    atomic_write(path, page)
+    return path
+
+
+def revision_before(registry: Folder, name: str) -> str | None:
+    """The revision that `main` led to before it led to this one; None where there was none, or it is not kept."""
+    moves = read_moves(registry.path, registry.main())
+    found = next((move.before for move in reversed(moves) if move.to == name), None)
+    return found if found in registry.names() else None
+
+
+def curves_address(folder: Path, before: Path | None) -> str:
+    """The picture of a revision's curves as a data URL; empty where it has none.
+
+    Drawn again from the recorded curves, those of the revision before in grey; without them it is the card's.
+    """
+    from stages.publish.render_card import draw_curves
+
+    picture, path = io.BytesIO(), record_path(CURVES_FOLDER)
+    if not draw_curves(picture, folder / path, before / path if before else None):
+        if not (folder / CURVES).is_file():
+            return ""
+        picture.write((folder / CURVES).read_bytes())
+    return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
+
+
+def open_page(path: Path) -> bool:
+    """Open a page in the reader's browser; False where there is no screen."""
+    has_screen = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    return bool(has_screen) and webbrowser.open(path.absolute().as_uri())
 
 
 if __name__ == "__main__":

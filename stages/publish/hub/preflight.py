@@ -9,9 +9,9 @@ from typing import Any
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from stages.formats.revision.layout import MAIN
+from stages.formats.revision.provenance import MAIN
 from stages.publish.hub import client
-from stages.publish.hub.data import other_repositories
+from stages.publish.hub.publication import other_repositories
 from stages.publish.hub.repository import Repository
 from stages.publish.params import PublishParams
 from stages.runtime.entry import UnavailableError, UserError, run_stage

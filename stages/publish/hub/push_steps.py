@@ -9,7 +9,7 @@ import select
 from pathlib import Path
 
 from stages.formats.checkpoints import all_exports, export_path, steps_to_export
-from stages.formats.revision.layout import run_branch, run_name, step_name
+from stages.formats.revision.provenance import run_branch, run_name, step_name
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
 from stages.publish.revision import ExportedStep, read_step

@@ -17,11 +17,11 @@ from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOpera
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import GitRefs, RepoFile
 
-from stages.formats.revision.layout import PROVENANCE, is_observed
+from stages.formats.revision.provenance import PROVENANCE, is_observed
 from stages.publish.hub.client import SETTING, retried
 from stages.publish.revision import Revision
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 
 KEPT_BY_HUB = {".gitattributes"}
 """Files that the Hub adds to every repository."""

@@ -33,9 +33,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from stages.formats.checkpoints import export_path
-from stages.runtime.atomic import flush_to_disk
+from stages.runtime.atomic import file_sha256, flush_to_disk
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.manifest import (
     DataOnlyPlanner,
     History,

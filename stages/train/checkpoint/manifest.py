@@ -27,8 +27,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import ReadItem
 
 from stages.formats.revision.execution import Session, Spike
-from stages.runtime.atomic import atomic_write
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import atomic_write, file_sha256
 from stages.train.params import TrainParams
 
 CHECKPOINT_MANIFEST = "manifest.json"

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.atomic import atomic_write
+from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.section import flatten
 from stages.runtime.stage_code import pinned
 from stages.train.checkpoint.checkpoints import CONTINUE, Checkpoints

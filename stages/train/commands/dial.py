@@ -12,7 +12,7 @@ from typing import Any
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import UserError, run_stage
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 from stages.train.commands.forecast import launch, vocabulary
 from stages.train.dial.law import LAW

@@ -14,7 +14,7 @@ from typing import Any
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
-from stages.runtime.launch.config import PRESETS, LaunchConfig, has_gpu, launch_config
+from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 from stages.train.commands.groups import NOMINAL_VOCABULARY
 from stages.train.data.order import check_repetition, describe, open_order

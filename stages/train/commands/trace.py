@@ -18,12 +18,11 @@ from pydantic import BaseModel
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
-from stages.formats.revision.layout import MAIN, PROVENANCE, REVISIONS
-from stages.formats.revision.provenance import Provenance
+from stages.formats.revision.provenance import MAIN, PROVENANCE, REVISIONS, Provenance
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, run_stage
-from stages.runtime.hashes import file_sha256
 from stages.runtime.section import read_params_file, read_section
 from stages.train.data.batches import batch_size
 from stages.train.data.mixture import Mixture

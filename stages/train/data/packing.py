@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.formats.tokens import STORE_MANIFEST, TokenStore
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, cached
-from stages.runtime.hashes import file_sha256
 from stages.train.data.best_fit import best_fit
 from stages.train.data.mixture import OTHERS, Mixture
 

@@ -23,7 +23,8 @@ few hundred steps; far away it would choose models that are much too small."""
 class Law:
     """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v, with u = log TFLOP and v = log million parameters.
 
-    At each compute a parabola over the size, as `flows/experiments/valley.py` fits it. Outside of the compute that was
+    At each compute a parabola over the size, as `flows/experiments/statistics.py` fits it. Outside of the compute that
+    was
     measured its bottom continues with the slope that it has at the edge, at a size that grows as compute^`BEYOND`.
     """
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.train.forecast import make_forecast
 from stages.train.model.attention import use_unmasked
 from stages.train.model.build import model_without_weights

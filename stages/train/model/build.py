@@ -23,9 +23,8 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.formats.tokens import Manifest
-from stages.runtime.atomic import atomic_folder
+from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.hub import snapshot
 from stages.train.model.attention import (
     check_causal,

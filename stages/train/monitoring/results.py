@@ -24,9 +24,8 @@ from stages.formats.model_folder import MODEL, TOKENIZER, TRAINING_RUN, weights_
 from stages.formats.reports import CURVES, write_json
 from stages.formats.revision.execution import TRAIN_SPEED, Execution, Session
 from stages.formats.revision.wheels import wheel_digest
-from stages.runtime.atomic import atomic_folder
+from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import batch_size, rows_before

@@ -32,7 +32,7 @@ from stages.formats.model_folder import TOKENIZER
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
-from stages.runtime.launch.supervision import VARIABLE
+from stages.runtime.supervision import VARIABLE
 from stages.train.model.build import full_model, save_model
 from stages.train.model.loss import CausalLoss
 from stages.train.parallel import PROCESS_GROUP

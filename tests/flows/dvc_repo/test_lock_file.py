@@ -1,5 +1,7 @@
+import json
 import os
 import signal
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -9,8 +11,21 @@ import yaml
 from dvc.utils.serialize import _yaml, modify_yaml
 
 from flows.dvc_repo.internals import lock_file_written_whole
-from flows.dvc_repo.lock_file import LOCK_FILE, blocks_of, forget, keep_order, located, read_orders, recorded
+from flows.dvc_repo.lock_file import (
+    DVC_TMP,
+    LOCK_FILE,
+    blocks_of,
+    forget,
+    forget_zombies,
+    is_torn,
+    keep_order,
+    located,
+    read_orders,
+    recorded,
+    remove_torn_table,
+)
 from flows.plan.graph import make_plan
+from flows.project import doctor
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import dvc, make_toy, repro
 
@@ -201,3 +216,70 @@ def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None
         assert done.returncode == 2
         assert "git checkout dvc.lock" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+ONE = "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"
+
+
+def torn(folder: Path) -> Path:
+    project = toy(folder, ONE)
+    (project / DVC_TMP / "rwlock").write_text('{"write": {"/a"')
+    return project
+
+
+def test_a_run_mends_it_says_so_and_dvc_goes_on(tmp_path: Path) -> None:
+    project = torn(tmp_path / "toy")
+    with pytest.raises(subprocess.CalledProcessError):
+        repro(project)
+
+    done = run(project)
+
+    assert done.returncode == 0, done.stdout
+    assert "nothing is lost" in done.stdout
+    assert "up to date" in repro(project)
+
+
+def test_the_doctor_names_it_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(torn(tmp_path / "toy"))
+
+    found = doctor.dvc()
+
+    assert found.level == "fault"
+    assert "rm .dvc/tmp/rwlock" in found.remedy
+
+
+def test_a_whole_table_stays(tmp_path: Path) -> None:
+    project = toy(tmp_path / "toy", ONE)
+    (project / DVC_TMP / "rwlock").write_text("{}")
+
+    assert not is_torn(project)
+    assert not remove_torn_table(project)
+    assert (project / DVC_TMP / "rwlock").exists()
+
+
+def test_a_process_that_ended_and_was_not_asked_about_blocks_no_run(tmp_path: Path) -> None:
+    project = toy(tmp_path / "toy", ONE)
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    held = {"pid": zombie.pid, "cmd": "dvc repro"}
+    table = {"read": {str(project / "dvc.yaml"): [held]}, "write": {str(project / "one.txt"): held}}
+    (project / DVC_TMP / "rwlock").write_text(json.dumps(table))
+    with pytest.raises(subprocess.CalledProcessError):
+        repro(project)
+
+    done = run(project)
+
+    zombie.wait()
+    assert done.returncode == 0, done.stdout
+    assert (project / "one.txt").read_text() == "1\n"
+
+
+def test_what_a_living_process_holds_stays(tmp_path: Path) -> None:
+    project = toy(tmp_path / "toy", ONE)
+    held = {"pid": os.getpid(), "cmd": "dvc repro"}
+    table = {"read": {"/a": [held]}, "write": {"/b": held}}
+    (project / DVC_TMP / "rwlock").write_text(json.dumps(table))
+
+    forget_zombies(project)
+
+    assert json.loads((project / DVC_TMP / "rwlock").read_text()) == table

@@ -11,7 +11,7 @@ import pytest
 
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
-from flows.experiments.rendering import printed
+from flows.experiments.forms import printed
 from flows.experiments.results import compute, find_table, write_results
 from tests.small_project import ROOT
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc_repo.reach import Reach, reach
+from flows.dvc_repo.cache import Reach, reach
 from flows.experiments.cells import require_written
 from flows.experiments.experiment import read_experiment
 from flows.experiments.runs import append_run, last_runs, recorded_runs, reports_and_curves

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.rendering import escape_tex, markdown, printed, table_csv, tex
+from flows.experiments.forms import escape_tex, markdown, printed, table_csv, tex
 from flows.experiments.results import compare_tables
 from flows.experiments.statistics import estimate, paired_difference
 from flows.experiments.tables import Table, differences_table, means_table

@@ -10,19 +10,19 @@ from typing import Any
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.consistency import project_path
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import folder_md5, read_recorded_lock
+from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
     NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
+    Provenance,
     is_shipped,
     record_path,
     revision_name,
 )
-from stages.formats.revision.lock import file_md5, folder_md5, read_recorded_lock
-from stages.formats.revision.provenance import Provenance
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 
 COPIES = {EVALUATION: record_path(EVALUATE_REPORT), EVALUATION_RECEIPT: record_path(EVALUATE_RECEIPT)}
 """Files that a revision holds twice."""

@@ -10,7 +10,8 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import read_recorded_lock
+from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
     EXECUTION,
@@ -21,12 +22,15 @@ from stages.formats.revision.layout import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
+    GitState,
+    InputListing,
+    LeftOut,
+    Provenance,
+    SourceArchive,
     is_shipped,
     revision_name,
 )
-from stages.formats.revision.lock import file_md5, read_recorded_lock
-from stages.formats.revision.provenance import GitState, InputListing, LeftOut, Provenance, SourceArchive
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.small_pipeline import run
 

@@ -5,10 +5,20 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.compare.verdict import differing_facts
 from flows.reproduce.environment import Machine
-from flows.reproduce.execution import limits_for, missing, other_builds, recorded_settings
-from stages.formats.revision.execution import Session
+from flows.reproduce.execution import (
+    EXIT_DIFFERENT,
+    EXIT_EQUAL,
+    RecordedSegment,
+    judged_segment,
+    limits_for,
+    missing,
+    other_builds,
+    recorded_settings,
+)
+from flows.reproduce.verdict import differing_facts
+from stages.formats.revision.execution import SegmentReport, Session
+from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 AVX2 = ["avx2"]
 AVX512 = ["avx2", "avx512_bf16", "avx512_f", "avx512_vnni"]
@@ -135,3 +145,29 @@ def test_another_build_of_the_recorded_version_is_named() -> None:
         f"numpy 2.4.6 is not the recorded wheel: its files were {'a' * 16} and are {'b' * 16} here",
     ]
     assert list(other_builds(recorded, here.model_copy(update={"builds": {"torch": "2.13.0+cpu"}, "wheels": {}}))) == []
+
+
+SEGMENT = RecordedSegment(3, 6)
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_a_module_that_crashed_is_no_difference(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "report.json").write_text(content)
+
+    with pytest.raises(UserError, match="steps 3 to 6 could not be computed"):
+        judged_segment(EXIT_DIFFERENT, tmp_path / "report.json", SEGMENT)
+
+
+def test_the_verdict_is_that_of_the_report(tmp_path: Path) -> None:
+    report = SegmentReport(verdict="different", reason="why", from_step=4, to_step=6, seconds=1.0)
+    report.write(tmp_path / "report.json")
+
+    assert judged_segment(EXIT_DIFFERENT, tmp_path / "report.json", SEGMENT) == report
+    with pytest.raises(UserError, match="could not be computed"):
+        judged_segment(EXIT_EQUAL, tmp_path / "report.json", SEGMENT)
+
+
+def test_a_service_that_does_not_answer_is_passed_on(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError):
+        judged_segment(EXIT_UNAVAILABLE, tmp_path / "report.json", SEGMENT)

@@ -11,15 +11,14 @@ from dvc.repo import Repo
 
 from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.commands import MARK, only_reproduction_in, output
-from flows.reproduce.compare.files import Cause, ComparedStage, DifferenceWeight, FieldDifference, FileDifference
-from flows.reproduce.compare.verdict import BIT_IDENTICAL, ReproductionVerdict, of_one_alone, pairs, unexplained
 from flows.reproduce.data import copied, pull
+from flows.reproduce.files import Cause, ComparedStage, DifferenceWeight, FieldDifference, FileDifference
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
+from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, of_one_alone, pairs, unexplained
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
-from stages.formats.revision.layout import RECORDED_PARAMS
 from stages.formats.revision.lock import is_outside
-from stages.formats.revision.provenance import GitState, Provenance
+from stages.formats.revision.provenance import RECORDED_PARAMS, GitState, Provenance
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import StageCode
 

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.compare.card import compared_card
-from flows.reproduce.compare.files import ComparedStage
-from flows.reproduce.compare.verdict import NOT_REPRODUCED, judge
-from flows.reproduce.fetch import check_signature
+from flows.reproduce import ReproduceOptions
+from flows.reproduce.card import compared_card
+from flows.reproduce.files import ComparedStage
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import ReproduceOptions
-from flows.reproduce.revision import read_revision
-from stages.formats.revision.layout import (
+from flows.reproduce.revision import check_signature, read_revision
+from flows.reproduce.verdict import NOT_REPRODUCED, judge
+from stages.formats.revision.provenance import (
     CARD,
     CURVES,
     EVALUATION,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import ReproduceOptions
-from stages.formats.revision.layout import RECORDED_LOCK
+from stages.formats.revision.provenance import RECORDED_LOCK
 
 
 def test_a_segment_of_a_published_training_is_bit_identical(

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import ReproduceOptions
-from stages.formats.revision.layout import (
+from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
     EXECUTION,
@@ -26,9 +26,6 @@ from stages.formats.revision.layout import (
     RECORDED_LOCK,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
-)
-from stages.formats.revision.lock import file_md5
-from stages.formats.revision.provenance import (
     Dependency,
     GitState,
     InputListing,
@@ -38,8 +35,8 @@ from stages.formats.revision.provenance import (
     SourceArchive,
 )
 from stages.formats.revision.verify import verify_files
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hashes import file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training

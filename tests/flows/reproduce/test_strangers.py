@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import Machine, interpreter_for, require_pins
-from flows.reproduce.fetch import keep
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.request import ReproduceOptions
-from flows.reproduce.revision import read_revision
-from stages.formats.revision.layout import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE
-from stages.formats.revision.provenance import GitState, Provenance
+from flows.reproduce.revision import keep, read_revision
+from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE, GitState, Provenance
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training

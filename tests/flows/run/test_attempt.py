@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan.policy import Check, Policy, read_policy
-from flows.run.gate import judge, table
+from flows.plan.settings import Check, Policy, read_policy
+from flows.run.attempt import gate_table, judge
+from flows.run.locks import Slots, slots_of_this_machine
 from flows.run.process import stopped_by_signals
-from flows.run.slots import Slots, slots_of_this_machine
 from stages.runtime.entry import UserError
 from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import run, toy
@@ -165,7 +165,7 @@ def test_a_gate_on_what_is_not_there_is_a_clear_error(tmp_path: Path, monkeypatc
     Path("m.json").write_text('{"loss": {"a": 2}}')
     verdicts = judge([Check(metric="m.json:loss.a", at_most=bound) for bound in (1, 2, None)])
     assert [verdict.holds for verdict in verdicts] == [False, True]
-    assert table(verdicts).count("\n") == 3
+    assert gate_table(verdicts).count("\n") == 3
 
 
 def test_stages_that_share_a_resource_run_one_after_the_other_and_block_no_others() -> None:

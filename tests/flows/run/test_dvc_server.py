@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.run import run_lock as module
+from flows.run import locks as module
 from flows.run.dvc_server import DvcServer
+from flows.run.locks import run_lock
 from flows.run.process import StageRequest, StageRunner
-from flows.run.run_lock import run_lock
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import environment, toy
 from tests.flows.toy import make_toy

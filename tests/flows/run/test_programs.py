@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
-from flows.plan.policy import Policy, Program
+from flows.plan.settings import Policy, Program
 from flows.run.programs import forecasts, preflight, running_sidecar
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import processes_in, run, toy

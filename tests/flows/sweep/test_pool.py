@@ -18,14 +18,14 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Pending, Running, Scheduled
 
-from flows.dvc_repo.reach import experiment_ref
+from flows.dvc_repo.cache import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.outcome import StoppedError
 from flows.sweep import clone
+from flows.sweep.cell_runner import Live
 from flows.sweep.flow_runs import FLOW, FlowRuns
-from flows.sweep.live import Live
 from flows.sweep.plan import jobs_of
 from flows.sweep.pool import OnPool, require_reachable
 from flows.sweep_cell import sweep_cell

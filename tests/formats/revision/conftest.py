@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.layout import EXECUTION, record_path
+from stages.formats.revision.provenance import EXECUTION, record_path
 from tests.formats.revision.records import execution, write_index, write_lock
 
 

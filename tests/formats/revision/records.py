@@ -7,18 +7,24 @@ from ruamel.yaml import YAML
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution, Session
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import DamagedError, folder_md5, read_recorded_lock
+from stages.formats.revision.provenance import (
     NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
+    Amount,
+    Dependency,
+    GitState,
+    InputListing,
+    Place,
+    Provenance,
+    Source,
     is_shipped,
     record_path,
     revision_name,
 )
-from stages.formats.revision.lock import DamagedError, file_md5, folder_md5, read_recorded_lock
-from stages.formats.revision.provenance import Amount, Dependency, GitState, InputListing, Place, Provenance, Source
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import StageCode
 
 SESSION = Session(

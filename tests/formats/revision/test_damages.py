@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.formats.revision.layout import (
+from stages.formats.revision.lock import DamagedError, read_recorded_lock
+from stages.formats.revision.provenance import (
     CARD,
     EVALUATION,
     EXECUTION,
@@ -22,7 +23,6 @@ from stages.formats.revision.layout import (
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
 )
-from stages.formats.revision.lock import DamagedError, read_recorded_lock
 from stages.formats.revision.verify import verify_files
 from tests.formats.revision.records import write_index
 

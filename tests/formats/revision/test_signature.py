@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.revision.layout import PROVENANCE, SIGNATURE
+from stages.formats.revision.provenance import PROVENANCE, SIGNATURE
 from stages.formats.revision.verify import PASSPHRASE, TRUSTED_KEY, sign, verify_files, verify_signature
 from stages.runtime.entry import UserError
 from tests.formats.revision.records import write_index

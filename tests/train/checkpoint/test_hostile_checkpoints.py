@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
-from stages.runtime.hashes import file_sha256
+from stages.runtime.atomic import file_sha256
 from stages.train.checkpoint.manifest import DataOnlyPlanner, check_metadata, fault
 from tests.train.small_run import run_workers, write_params, write_project
 

@@ -8,7 +8,7 @@ import pytest
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.runtime.launch.config import LaunchConfig
+from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file
 from stages.train.commands.dial import Dial
 from stages.train.dial import timing

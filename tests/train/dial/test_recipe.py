@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment
-from flows.project.compose import composed_text
-from flows.project.dial import put
+from flows.project.compose import composed_text, put
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
 from stages.train.dial.law import LAW

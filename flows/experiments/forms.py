@@ -1,0 +1,322 @@
+"""The forms in which results are written: tables as LaTeX (booktabs), Markdown and CSV, figures as PDF, SVG and PNG.
+
+Figures are for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data.
+"""
+
+import re
+from collections.abc import Mapping, Sized
+from io import BytesIO
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unicodedata import name as character_name
+
+import numpy as np
+import pandas as pd
+
+from flows.experiments.rows import LEVELS, Tidy, lacking
+from flows.experiments.statistics import PowerLaw, estimate
+from flows.experiments.tables import Entry, Table
+from stages.formats.pages import escape as escape_markdown
+from stages.runtime.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from flows.experiments.experiment import CurvesFigure, LevelsFigure, PointsFigure
+
+
+GREEK = {
+    letter: words[-1].lower() if "SMALL" in words else words[-1].capitalize()
+    for letter, words in ((letter, character_name(letter).split()) for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ")
+}
+"""Letters for which LaTeX has a command, with its name; `lamda` is Unicode's spelling."""
+GREEK |= {"λ": "lambda", "Λ": "Lambda"}
+
+LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "±": "$\\pm$",
+    "\u2212": "$-$",
+    "—": "---",
+    "µ": "$\\mu$",
+    "\u00d7": "$\\times$",
+    "·": "$\\cdot$",
+    "≤": "$\\leq$",
+    "≥": "$\\geq$",
+    "≈": "$\\approx$",
+    **{letter: f"$\\{name}$" for letter, name in GREEK.items()},
+}
+"""What pdfLaTeX would not print as it is. Other alphabets need XeLaTeX or LuaLaTeX, with a font that has them."""
+
+FORMS = ("tex", "md", "csv")
+
+
+def write_forms(folder: Path, table: Table) -> list[Path]:
+    """Write all forms into the folder."""
+    paths = [folder / f"{table.name}.{form}" for form in FORMS]
+    for path, text in zip(paths, (tex(table), markdown(table), table_csv(table)), strict=True):
+        atomic_write(path, text)
+    return paths
+
+
+def printed(entry: Entry) -> str:
+    """An entry in one line, without its mark: `1.51 ± 0.02 (2/3)`."""
+    count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
+    return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table with its caption above and its footnotes below; the best in bold."""
+
+    def text(entry: Entry) -> str:
+        plain = printed(entry)
+        return f"**{entry.text}**{plain[len(entry.text) :]}" if entry.best else plain
+
+    titles = [*map(escape_markdown, table.row_headings), *map(escape_markdown, table.columns)]
+    lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        lines.append([*map(escape_markdown, levels), *(text(entry).replace("|", "\\|") for entry in entries)])
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.footnotes)
+    return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
+
+
+def table_csv(table: Table) -> str:
+    """Numbers for programs, in full: for each column the value, sd, bounds of the interval, n and the mark."""
+    parts = ("value", "sd", "low", "high", "n", "expected", "best")
+    headings = [*table.row_headings, *(f"{column} {part}" for column in table.columns for part in parts)]
+    lines = [
+        [*levels, *(getattr(entry, part) for entry in entries for part in parts)]
+        for levels, entries in zip(table.rows, table.entries, strict=True)
+    ]
+    return str(pd.DataFrame(lines, columns=headings).to_csv(index=False, lineterminator="\n"))
+
+
+def tex(table: Table) -> str:
+    """A LaTeX table; the document needs \\usepackage{booktabs}."""
+    names, label = len(table.row_headings), f"{table.experiment}-{table.name}".replace("_", "-")
+    lines = [
+        f"% Each entry leads to its runs: parrotflow cell {table.experiment}/{table.name} ROW COLUMN ({table.size})",
+        "\\begin{table}[t]",
+        "  \\centering",
+        f"  \\caption{{{escape_tex(table.caption)}}}",
+        f"  \\label{{tab:{label}}}",
+        f"  \\begin{{tabular}}{{{'l' * names}{'r' * len(table.columns)}}}",
+        "    \\toprule",
+    ]
+    titles = [*table.row_headings, *table.columns]
+    lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
+    for levels, entries in zip(table.rows, table.entries, strict=True):
+        line = " & ".join([*map(escape_tex, levels), *map(_tex_entry, entries)])
+        first = "{}" if line.startswith(("[", "*")) else ""  # else an argument of the line break before it
+        lines.append(f"    {first}{line} \\\\")
+    notes = [f"    {escape_tex(note)}" for note in table.footnotes]
+    lines += ["    \\bottomrule", "  \\end{tabular}", "  \\par\\smallskip"]
+    lines += ["  \\begin{minipage}{0.95\\linewidth}\\footnotesize", *notes, "  \\end{minipage}"]
+    return "\n".join([*lines, "\\end{table}", ""])
+
+
+def _tex_entry(entry: Entry) -> str:
+    text = escape_tex(printed(entry))
+    if entry.text and text.startswith(entry.text):
+        own = re.sub(r"^-", "$-$", entry.text)
+        text = (f"\\textbf{{{own}}}" if entry.best else own) + text[len(entry.text) :]
+    return re.sub(r"(?<=[\[ ])-(?=\d)|(?<=\()-(?=\d)", "$-$", text)
+
+
+def escape_tex(text: str) -> str:
+    """The text in one paragraph, with LaTeX's special characters escaped."""
+    return "".join(LATEX.get(character, character) for character in re.sub(r"\s+", " ", text))
+
+
+COLUMN_INCHES = 3.25
+"""A column of the usual two-column layouts."""
+HEIGHT_INCHES = 0.72 * COLUMN_INCHES
+LEVEL_INCHES = 0.17
+"""The height of a level's line."""
+
+STYLE: Mapping[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "pdf.fonttype": 42,  # TrueType, embedded; many venues refuse the default, Type 3
+    "svg.hashsalt": "parrotflow",  # else ids are random
+    "savefig.dpi": 300,
+}
+
+LOOKS = (
+    ("#000000", "-", "o"),
+    ("#0072b2", "--", "s"),
+    ("#d55e00", "-.", "^"),
+    ("#56b4e9", ":", "D"),
+    ("#cc79a7", (0, (5, 1, 1, 1, 1, 1)), "v"),
+    ("#bbbbbb", (0, (8, 2)), "P"),
+    ("#f0e442", (0, (1, 3)), "X"),
+)
+"""Colour (Okabe and Ito's, which colour-blind readers can tell apart, dark to light), line and marker of each level."""
+
+MEAN, RUN = "mean over seeds, 95 % interval", "a run"
+
+METADATA: Mapping[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+}
+"""No time and no version in the files."""
+
+
+def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLaw]) -> list[Path]:
+    """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
+    import matplotlib as mpl  # here: most commands draw nothing, and matplotlib is slow
+    from matplotlib.figure import Figure
+
+    figure = data.experiment.figures[name]
+    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
+    with mpl.rc_context(settings):
+        canvas = Figure(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
+        axes = canvas.subplots()
+        if figure.kind == "curves":
+            drawn = _draw_curves(axes, data, figure)
+        elif figure.kind == "points":
+            drawn = _draw_points(axes, data, figure, fits.get(figure.fit or ""))
+        else:
+            drawn = _draw_levels(axes, data, figure)
+            canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (data.frame[LEVELS].nunique() + 3)))
+        paths = {form: folder / f"{name}.{form}" for form in METADATA}
+        if not drawn:
+            for path in paths.values():
+                path.unlink(missing_ok=True)  # of runs that are no longer there
+            return []
+        for axis in figure.log:
+            getattr(axes, f"set_{axis}scale")("log")
+            _plain_ticks(getattr(axes, f"{axis}axis"))
+        _legend_above(canvas, axes)
+        return [_save(canvas, path, form) for form, path in paths.items()]
+
+
+def _legend_above(canvas: "Canvas", axes: Any) -> None:
+    """A legend over the axes, where it hides no data, in as many columns as fit; the figure grows by its height."""
+    by_label = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    labels, handles = list(by_label), list(by_label.values())
+    for columns in (3, 2, 1):
+        legend = canvas.legend(handles, labels, loc="outside upper center", ncols=columns)
+        canvas.draw_without_rendering()
+        extent = legend.get_window_extent()
+        if extent.width <= canvas.bbox.width or columns == 1:
+            canvas.set_figheight(canvas.get_figheight() + extent.height / canvas.dpi)
+            return
+        legend.remove()
+
+
+def _save(canvas: "Canvas", path: Path, form: str) -> Path:
+    content = BytesIO()
+    canvas.savefig(content, format=form, metadata=METADATA[form])
+    atomic_write(path, content.getvalue())
+    return path
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10 instead of 10^0: a figure often spans less than a decade."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _label(text: Any) -> str:
+    """A text as matplotlib prints it: `$` would begin a formula, and a name that begins with `_` would be hidden."""
+    return str(text).replace("$", r"\$").replace("_", " _", str(text).startswith("_"))
+
+
+def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
+    """The mean over seeds, and a band from the lowest to the highest one."""
+    curve = data.experiment.curves[figure.curve]
+    drawn = False
+    for (level, rows), (colour, line, _) in zip(data.frame.groupby(LEVELS, sort=False), cycle(LOOKS), strict=False):
+        own = [
+            dict(found[figure.curve]) for cell in rows["cell"] if figure.curve in (found := data.curves.get(cell, {}))
+        ]
+        if not own:
+            axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {len(rows)} seeds)")
+            continue
+        steps = sorted(set.intersection(*map(set, own)))
+        values = np.array([[points[step] for step in steps] for points in own])
+        of_all = f" of {len(rows)}" if len(own) < len(rows) else ""
+        seeds = f" ({len(own)}{of_all} seeds)" if len(own) > 1 or of_all else " (1 seed)"
+        axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+        drawn = True
+    axes.set(xlabel=_label(curve.x_label), ylabel=_label(curve.heading))
+    return drawn
+
+
+def _draw_levels(axes: Any, data: Tidy, figure: "LevelsFigure") -> bool:
+    """A line of text for each level, its runs beside it."""
+    names = []
+    for place, (level, rows) in enumerate(data.frame.groupby(LEVELS, sort=False)):
+        axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
+        values = rows[figure.x].dropna().tolist()
+        names.append(_counted(level, values, rows))
+        if not values:
+            continue
+        mean = estimate(values)
+        if mean.low is not None and mean.high is not None:
+            half = [[mean.mean - mean.low], [mean.high - mean.mean]]
+            axes.errorbar(
+                [mean.mean], [place], xerr=half, color="#d55e00", fmt="|", capsize=2, markersize=7, label=MEAN
+            )
+        axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
+    axes.set(xlabel=_heading(data, figure.x))
+    return bool(data.frame[figure.x].notna().any())
+
+
+def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
+    """A marker for each run, the lines that they are to be below, and the fit with its band, if it has one."""
+    by_level = data.frame.groupby(figure.by, observed=True)
+    for (level, rows), (colour, _, marker) in zip(by_level, cycle(LOOKS), strict=False):
+        own = rows.dropna(subset=[figure.x, figure.y])
+        label = _counted(level, own, rows)
+        axes.plot(own[figure.x], own[figure.y], marker, color=colour, markerfacecolor="none", label=label)
+    for name, (_, line, _) in zip(figure.lines, cycle(LOOKS[1:]), strict=False):
+        for value in data.frame[name].dropna().unique():  # one, unless the held-out data differ
+            axes.axhline(value, color="#777777", linestyle=line, linewidth=0.8, zorder=0, label=_heading(data, name))
+    known = data.frame.dropna(subset=[figure.x, figure.y])
+    ends = known[figure.x][known[figure.x] > 0]  # a power law has no others
+    if len(ends) and law is not None:
+        x = np.geomspace(ends.min(), ends.max(), 100)
+        offset = f" + {law.c:.3g}" if law.c else ""
+        label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
+        band = law.band(x)
+        if band is not None:
+            label += ", 95 % interval"
+            axes.fill_between(x, *band, color="#444444", alpha=0.2, linewidth=0)
+        count = lacking(law.n, len(data.frame))
+        label += count and f", {count}"
+        axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
+    axes.set(xlabel=_heading(data, figure.x), ylabel=_heading(data, figure.y))
+    return bool(len(known))
+
+
+def _heading(data: Tidy, metric: str) -> str:
+    return _label(data.experiment.metrics[metric].heading)
+
+
+def _counted(level: Any, own: Sized, rows: Sized) -> str:
+    """A level, and how many of its runs are shown if some are not."""
+    count = lacking(len(own), len(rows))
+    return _label(level) + (count and f" ({count})")

@@ -1,0 +1,205 @@
+"""What a user sets, checked before anything runs: params.yaml against the models of all stages, and how a stage is run.
+
+The latter is `meta: {flow: ...}` in dvc.yaml, which DVC leaves out of its hash:
+
+train:
+  meta:
+    flow:
+      timeout_seconds: 86400
+      resources: [accelerator]
+"""
+
+import importlib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stages.runtime.credentials import refuse_credentials
+from stages.runtime.entry import UserError
+from stages.runtime.inputs import DVC_FILE
+from stages.runtime.section import PARAMS_FILE, Section, check_section, read_params_file
+
+URLS = ("PARROTFLOW_MIRROR",)
+"""Variables that hold one which stages name in what they print and write."""
+
+_INTERPOLATED = re.compile(r"\$\{(\w+)")
+
+
+def section_models(root: Path = Path()) -> dict[str, type[Section]]:
+    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's.
+
+    Another project may have a folder `stages` too, with files of that name.
+    """
+    models: dict[str, type[Section]] = {}
+    for path in sorted((root / "stages").rglob("params.py")):
+        name = path.parent.name
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        try:
+            model = getattr(importlib.import_module(module), f"{name.capitalize()}Params", None)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # a library is missing, not this module
+            model = None
+        if model is not None:
+            models[name] = model
+    return models
+
+
+def check_params(path: Path = PARAMS_FILE) -> None:
+    """Raise UserError that names every unknown section, unknown key and value out of range.
+
+    A URL with a credential is refused too, also in dvc.yaml and in the environment. A project without stages of ours
+    has no models: nothing is checked there, and it needs no params.yaml.
+    """
+    models = section_models()
+    if not models:
+        return
+    for variable in URLS:
+        refuse_credentials(variable, os.environ.get(variable, ""))
+    refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
+    values = read_params_file(path)
+    others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
+    faults = [f"{path}: {name}: no stage has such a section" for name in sorted(others)]
+    for name, model in models.items():
+        if name not in values:
+            faults.append(
+                f"{path}: section `{name}` is missing; after an upgrade take it from the new version's {PARAMS_FILE}"
+            )
+            continue
+        try:
+            check_section(name, values[name], model, path)
+        except UserError as error:
+            faults.append(str(error))
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def section_warnings(to_do: Collection[str], path: Path = PARAMS_FILE) -> list[str]:
+    """What stages that are to run would refuse only at their end. The sections were checked before."""
+    models = {name: model for name, model in section_models().items() if name in to_do}
+    values = read_params_file(path) if models else {}
+    return [
+        warning
+        for name, model in models.items()
+        for warning in check_section(name, values[name], model, path).warnings(values)
+    ]
+
+
+def _sections_of_dvc_yaml() -> Iterator[str]:
+    """The sections that dvc.yaml uses, also for stages of the user's own: listed as params, or as `${section.key}`."""
+    if not DVC_FILE.exists():
+        return
+    text = DVC_FILE.read_text(encoding="utf-8")
+    yield from _INTERPOLATED.findall(text)
+    try:
+        stages = (yaml.safe_load(text) or {}).get("stages") or {}
+    except yaml.YAMLError:
+        return  # DVC says what is wrong with it
+    for stage in stages.values():
+        for entry in stage.get("do", stage).get("params") or ():
+            keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
+            yield from (key.split(".")[0] for key in keys)
+
+
+class FlowSetting(BaseModel):
+    """What dvc.yaml says of a stage; a key that there is not is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Check(FlowSetting):
+    """One condition of a gate on one metric."""
+
+    metric: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
+    """FILE:KEY, e.g. `reports/evaluate.json:bits_per_byte`; a dotted key reaches inside."""
+    at_most: float | None = None
+    """The condition: the value may not be above this. Null: it only has to be a number."""
+
+
+class CurveFigure(FlowSetting):
+    """A figure of curves that a stage writes while it works."""
+
+    title: str
+    """Of the figure."""
+    y: str = ""
+    """What the vertical axis shows, with its unit."""
+    series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
+    """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column."""
+
+
+class Show(FlowSetting):
+    """What a run shows of a stage, once it is up to date. Where a file or a key does not exist, nothing is shown."""
+
+    metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
+    """Label -> FILE:KEY of a JSON file: under the summary of a run."""
+    curves: tuple[CurveFigure, ...] = ()
+    """An image in Prefect's pages."""
+    card: str = ""
+    """Path of a Markdown file, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
+    link: str = ""
+    """An address, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
+    next: str = ""
+    """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
+    a shell."""
+
+
+class Program(FlowSetting):
+    """A program that belongs to a stage and is not its command. No shell runs it."""
+
+    command: Annotated[str, Field(min_length=1)]
+    """The program and its arguments."""
+    when: Any = True
+    """Not started where this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
+    secrets: tuple[str, ...] = ()
+    """Environment variables for this program, as for a stage."""
+
+
+class Policy(FlowSetting):
+    """Timeout, retries, resources, gate and pages of one stage."""
+
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    """Then the stage and all that it started are ended, and it has failed."""
+    retries: Annotated[int, Field(ge=0)] = 0
+    """After transient failures (a network, a service); no other failure is tried again."""
+    retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """Before each retry; the stage holds no slot while it waits."""
+    resources: tuple[str, ...] = ()
+    """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
+    secrets: tuple[str, ...] = ()
+    """Environment variables for this stage and no other that does not name them too; they are never shown."""
+    gate: tuple[Check, ...] = ()
+    """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
+    approval: bool = False
+    """Whether a person has to say yes before the stage runs: in the terminal, else in Prefect's pages."""
+    sidecar: Program | None = None
+    """Works while the stage runs and is ended with it; its failure is a warning."""
+    preflight: Program | None = None
+    """Runs before a run starts anything, where other stages run before this one. If it fails, nothing is started; with
+    exit code 69 (a network or a service does not answer) it is a warning."""
+    forecast: Program | None = None
+    """Says what the stage would cost. `why` starts it where the stage would run, and ends with its message where it
+    exits with 2: the stage would be refused. Any other failure is a warning."""
+    show: Show = Show()
+    """What is shown of the stage."""
+
+    @property
+    def all_secrets(self) -> set[str]:
+        """The variables that the stage and its programs name."""
+        programs = (program for program in (self.sidecar, self.preflight, self.forecast) if program is not None)
+        return {*self.secrets, *(name for program in programs for name in program.secrets)}
+
+
+def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:
+    """The policy in a stage's `meta`. Raises UserError that names the stage, the key and what is allowed."""
+    try:
+        return Policy.model_validate((meta or {}).get("flow") or {})
+    except ValidationError as error:
+        faults = [
+            f"dvc.yaml: {name}.meta.flow.{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
+        ]
+        raise UserError("\n".join(faults)) from None

@@ -1,0 +1,161 @@
+"""The model card, its picture and the licences of the data, rendered again by the revision's code and compared.
+
+They are rendered from what is recorded (reports, parameters, execution) and was compared with the rebuilt files before,
+and from the rebuilt data and samples, which a revision does not hold.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from flows.reproduce.commands import run_quietly
+from flows.reproduce.files import (
+    CARD_STAGE,
+    ComparedStage,
+    DifferenceWeight,
+    FieldDifference,
+    FileDifference,
+    keys,
+    same_weights,
+)
+from flows.reproduce.revision import RecordedRevision
+from stages.formats.model_folder import MODEL
+from stages.formats.reports import REPORTS, write_json
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
+from stages.formats.revision.provenance import (
+    CARD,
+    CARD_COMMAND,
+    CURVES,
+    EXECUTION,
+    INPUTS,
+    RECORDED_ACCEPTED,
+    RECORDED_CODE,
+    RECORDED_LOCK,
+    RECORDED_PARAMS,
+    InputListing,
+)
+from stages.runtime.stage_code import FOLDER
+
+OF_THE_MODEL = {"Samples"}
+"""Sections of the card that other weights have otherwise."""
+
+SHOWN = 100
+"""Characters of a line."""
+
+
+def compared_card(
+    revision: RecordedRevision, checkout: Path, python: Path, environment: Mapping[str, str]
+) -> ComparedStage | str:
+    """The comparison of a card that is rendered again; why there is none, in words."""
+    if CARD not in revision.provenance.files:
+        return "the revision has no card"
+    if not (checkout / Path(*CARD_COMMAND.split("."))).with_suffix(".py").is_file():
+        return "the revision's code cannot render its card without publishing"
+    project = revision.work / "card"
+    shutil.rmtree(project, ignore_errors=True)
+    lay_out(revision, checkout, project)
+    command = [str(python), "-m", CARD_COMMAND, str(project / "rendered")]
+    done = run_quietly(command, project, {**environment, "PYTHONPATH": str(checkout)})
+    if done.returncode:
+        return f"it could not be rendered: {(done.stderr.strip() or f'exit code {done.returncode}').splitlines()[-1]}"
+    return compare_card(revision, project / "rendered", same_weights=same_weights(revision, checkout))
+
+
+def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
+    """Make the project that publish saw: links to the recorded files, and to rebuilt ones where nothing is recorded."""
+    files = {project / file: revision.folder / path for path, file in revision.published.items()}
+    for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED):
+        files |= {project / Path(path).name: revision.folder / path}
+    code = [path for path in revision.provenance.files if path.startswith(f"{RECORDED_CODE}/")]
+    files |= {project / FOLDER / Path(path).name: revision.folder / path for path in code}
+    files |= {project / TRAIN_EXECUTION: revision.folder / EXECUTION}
+    rebuilt = {path.relative_to(checkout): path for path in (checkout / REPORTS).rglob("*") if path.is_file()}
+    for name in rebuilt.keys() - {TRAIN_EXECUTION, TRAIN_SPEED}:
+        files.setdefault(project / name, rebuilt[name])
+    for target, source in files.items():
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(source)
+    for path in revision.provenance.folders.get(MODEL.as_posix(), {}):  # the card names the exported steps
+        (project / MODEL / path).parent.mkdir(parents=True, exist_ok=True)
+    if revision.provenance.training is not None:
+        facts = {**revision.provenance.training, "weights_sha256": revision.provenance.weights_sha256}
+        write_json(project / TRAIN_SPEED, facts)
+    (project / "data").symlink_to(checkout / "data")
+
+
+def compare_card(revision: RecordedRevision, rendered: Path, *, same_weights: bool) -> ComparedStage:
+    """What publish said of the model, against what it says now."""
+    differences = [
+        *card_differences(revision.folder / CARD, rendered / CARD, same_weights=same_weights),
+        *picture_differences(revision.folder / CURVES, rendered / CURVES),
+        *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
+    ]
+    return ComparedStage(CARD_STAGE, "different" if differences else "identical", [], differences)
+
+
+def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> Iterator[FileDifference]:
+    """The first line that differs; of other weights the samples are others too, which is no contradiction."""
+    ours, theirs = (sections(path.read_text(encoding="utf-8", errors="replace")) for path in (published, rendered))
+    differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    if not differing:
+        if published.read_bytes() != rendered.read_bytes():
+            yield FileDifference(CARD, FieldDifference("", "other sections", "than are rendered"))
+        return
+    lines, others = ours.get(differing[0], []), theirs.get(differing[0], [])
+    at = next((i for i, pair in enumerate(zip(lines, others, strict=False)) if len(set(pair)) > 1), None)
+    number = min(len(lines), len(others)) if at is None else at
+    recorded, found = (one[number][:SHOWN] if number < len(one) else "no line" for one in (lines, others))
+    extent = f"{len(differing)} sections differ: {', '.join(differing)}" if len(differing) > 1 else ""
+    explained: DifferenceWeight = "rounding" if not same_weights and set(differing) <= OF_THE_MODEL else "content"
+    yield FileDifference(CARD, FieldDifference(differing[0], recorded, found, extent, weight=explained))
+
+
+def sections(card: str) -> dict[str, list[str]]:
+    """Heading -> lines of a card. A heading within a block of code is none."""
+    found: dict[str, list[str]] = {}
+    heading, in_code = "head", False
+    for line in card.splitlines():
+        in_code ^= line.startswith("```")
+        if line.startswith("## ") and not in_code:
+            heading = line.removeprefix("## ")
+        found.setdefault(heading, []).append(line)
+    return found
+
+
+def picture_differences(published: Path, rendered: Path) -> Iterator[FileDifference]:
+    """Whether the picture shows the recorded curves. Bytes may differ where a library packs the same picture anew."""
+    if not published.is_file() and not rendered.is_file():
+        return
+    if not published.is_file() or not rendered.is_file():
+        recorded, found = ("a picture" if path.is_file() else "none" for path in (published, rendered))
+        yield FileDifference(CURVES, FieldDifference("", recorded, found))
+    elif published.read_bytes() != rendered.read_bytes() and not same_pixels(published, rendered):
+        yield FileDifference(CURVES, FieldDifference("", "another picture", "that of the recorded curves"))
+
+
+def same_pixels(one: Path, other: Path) -> bool:
+    """Whether two PNGs show the same and hold nothing else; False where one is damaged."""
+    from PIL import Image
+
+    try:
+        with Image.open(one, formats=["PNG"]) as left, Image.open(other, formats=["PNG"]) as right:
+            same = (left.mode, left.size, left.tobytes()) == (right.mode, right.size, right.tobytes())
+            return same and left.info == right.info
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return False
+
+
+def source_differences(published: InputListing | None, found: InputListing | None) -> Iterator[FileDifference]:
+    """The sources of the data: documents, bytes, hash and licences. Where the bytes are cannot be computed."""
+    ours, theirs = (
+        [source.model_dump(mode="json", exclude={"places"}) for source in listing.sources] if listing else None
+        for listing in (published, found)
+    )
+    pairs = list(keys(ours, theirs, "sources"))
+    if pairs:
+        field, left, right = pairs[0]
+        extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
+        shown = [json.dumps(value, ensure_ascii=False)[:SHOWN] for value in (left, right)]
+        yield FileDifference(INPUTS, FieldDifference(field, shown[0], shown[1], extent))

@@ -1,1 +1,0 @@
-"""What came out, against what is recorded."""

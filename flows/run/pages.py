@@ -1,0 +1,223 @@
+"""What Prefect's pages show of a run besides states and times, and what they ask: logs, artifacts, approvals."""
+
+import base64
+import concurrent.futures
+import contextlib
+import io
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+from uuid import UUID
+
+from prefect import get_run_logger, pause_flow_run
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+from prefect.client.orchestration import get_client
+from prefect.input import RunInput
+from prefect.runtime import flow_run
+from prefect.states import Crashed
+
+from flows.run.outcome import Artifact, slug
+
+APPROVAL_SECONDS = 24 * 3600
+"""How long a run waits for a person. It keeps a deployment's slot for as long."""
+
+POLL_SECONDS = 0.5
+
+CANCELLATION_POLL_SECONDS = 2.0
+
+LETTERS_A_LOG = 20_000
+"""Prefect Cloud cuts off an entry above 25,000 bytes."""
+
+END_SECONDS = 20.0
+"""How long a run waits at its end until its artifacts are written."""
+
+
+class PrefectPages:
+    """Writes artifacts in a thread of its own, so that a server that is away holds no stage up."""
+
+    def __init__(self) -> None:
+        self.asking = threading.Lock()
+        """A flow run can wait for one answer at a time."""
+
+    def __enter__(self) -> "PrefectPages":
+        self._thread = ThreadPoolExecutor(1)
+        self._written: list[concurrent.futures.Future[Any]] = []
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _, left = concurrent.futures.wait(self._written, END_SECONDS)
+        self._thread.shutdown(wait=not left, cancel_futures=True)
+
+    def show(self, artifact: Artifact) -> None:
+        """Write one, in the context of the flow run or task run that calls."""
+        self._written.append(self._thread.submit(copy_context().run, write_artifact, artifact))
+
+
+def write_artifact(artifact: Artifact) -> None:
+    """Write an artifact by Prefect's functions."""
+    about: dict[str, Any] = {"key": slug(artifact.key), "description": artifact.description}
+    match artifact.kind:
+        case "table":
+            create_table_artifact(artifact.data, **about)
+        case "link":
+            create_link_artifact(artifact.data, **about)
+        case "curves":
+            create_image_artifact(draw(artifact.data), **about)
+        case "markdown":
+            create_markdown_artifact(artifact.data, **about)
+
+
+def draw(figures: list[dict[str, Any]]) -> str:
+    """Figures with their points (`flows.pipeline_run.with_before`) as a PNG in a data URL; the run before in grey."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    canvas, axes = pyplot.subplots(
+        1, len(figures), figsize=(5 * len(figures), 3.6), layout="constrained", squeeze=False
+    )
+    for axis, figure in zip(axes[0], figures, strict=True):
+        before = list(figure["before"].values())
+        for number, points in enumerate(before):
+            label = "the run before" if number == 0 else None
+            axis.plot(*zip(*points, strict=True), color="0.75", linewidth=1.2, label=label, zorder=1)
+        for label, points in figure["series"].items():
+            steps, values = zip(*points, strict=True)
+            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4, zorder=2)
+        axis.set(title=figure["title"], xlabel="step", ylabel=figure["y"])
+        if before or len(figure["series"]) > 1:
+            axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    canvas.savefig(picture, format="png", dpi=110)
+    pyplot.close(canvas)
+    return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
+
+
+class StagePages:
+    """What Prefect's pages show of one stage, by its task run, and ask for it; called in a thread of the stage."""
+
+    def __init__(self, stage: str, pages: PrefectPages, say: Callable[[str], None], *, in_terminal: bool) -> None:
+        self.stage, self._pages, self._say, self._in_terminal = stage, pages, say, in_terminal
+        self._logger = get_run_logger()
+
+    def lines(self, texts: Sequence[str]) -> None:
+        """Log lines without waiting, those printed at once in one entry: each costs as much as thousands of letters."""
+        entry: list[str] = []
+        letters = 0
+        for text in texts:
+            if entry and letters + len(text) > LETTERS_A_LOG:
+                self._logger.info("%s", "\n".join(entry))
+                entry, letters = [], 0
+            entry.append(text)
+            letters += len(text)
+        self._logger.info("%s", "\n".join(entry))
+
+    def gate(self, table: str) -> None:
+        """Show how a gate was judged, in Markdown, without waiting."""
+        text = f"### Gate of {self.stage}\n\n{table}\n"
+        self._pages.show(Artifact(f"gate-{self.stage}", "markdown", text, "Gate"))
+
+    def approves(self, given_up: Callable[[], bool]) -> str:
+        """Ask a person, until `given_up()`; why the stage may not run, or nothing for a yes."""
+        if self._in_terminal:
+            return ask_in_terminal(self.stage, given_up)
+        answers: list[bool] = []
+
+        def ask() -> None:
+            with self._pages.asking, contextlib.suppress(BaseException):  # the server went away, or the run ends
+                text = f"{self.stage} waits for approval: resume this flow run in Prefect's pages, with yes or no"
+                self._logger.warning(text)
+                self._say(text)
+                answer = pause_flow_run(
+                    wait_for_input=Approval.with_initial_data(description=f"Run {self.stage}?"),
+                    timeout=APPROVAL_SECONDS + 3600,  # at its end Prefect itself would fail the run
+                    poll_interval=1,
+                    key=f"approve-{slug(self.stage)}-{flow_run.run_count}",
+                )
+                answers.append(answer.value)
+
+        # Nothing ends Prefect's wait; a thread of its own can be left behind.
+        waiting = threading.Thread(target=copy_context().run, args=(ask,), daemon=True)
+        waiting.start()
+        deadline = time.monotonic() + APPROVAL_SECONDS
+        while waiting.is_alive() and not given_up() and time.monotonic() < deadline:
+            waiting.join(POLL_SECONDS)
+        if not answers:
+            return no_answer(self.stage)
+        return "" if answers[0] else "not approved"
+
+
+def ask_in_terminal(stage: str, given_up: Callable[[], bool]) -> str:
+    """Wait for a person's answer in the terminal. Returns why the stage may not run; nothing for a yes."""
+    if not sys.stdin.isatty():
+        return (
+            f"{stage} needs approval, and there is neither a terminal nor a Prefect server to ask in: run it from a "
+            "terminal, or start `parrotflow ui` or set PREFECT_API_URL first"
+        )
+    deadline = time.monotonic() + APPROVAL_SECONDS
+    while not _asking.acquire(timeout=POLL_SECONDS):
+        if given_up():
+            return no_answer(stage)
+    try:
+        print(f"{stage} waits for approval: run it? [y/N]", flush=True)
+        while not given_up() and time.monotonic() < deadline:
+            if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+                return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
+        return no_answer(stage)
+    finally:
+        _asking.release()
+
+
+_asking = threading.Lock()
+"""There is one terminal."""
+
+
+def no_answer(stage: str) -> str:
+    """The reason for a refusal where no answer came."""
+    return f"{stage} is not approved: no answer within {APPROVAL_SECONDS // 3600} hours"
+
+
+class Approval(RunInput):
+    """A person's answer."""
+
+    value: bool
+    """Whether the stage may run."""
+
+
+def watch_for_cancellation(id_: UUID, stop: Callable[[], None]) -> None:
+    """Call `stop`, in a thread, once somebody cancels a flow run that no worker looks after."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(CANCELLATION_POLL_SECONDS)
+            with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+                state = client.read_flow_run(id_).state
+                if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                    stop()
+                if state is not None and (state.is_cancelling() or state.is_final()):
+                    return
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_killed_runs(flow_runs: Iterable[str]) -> None:
+    """Tell Prefect of runs that could not do so themselves."""
+    for killed in flow_runs:
+        # A server may not know it, or be away: that is no fault of this run.
+        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(killed)).state
+            if state is None or not state.is_final():
+                message = "the run was killed; the next one continues"
+                client.set_flow_run_state(killed, Crashed(message=message), force=True)

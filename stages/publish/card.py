@@ -1,0 +1,270 @@
+"""What the model card's template is filled with, beyond what reports say themselves: formats, and rows of tables."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stages.formats.evaluation.generation import Generation, Sample
+from stages.formats.evaluation.harness import HarnessReport
+from stages.formats.evaluation.report import Interval
+from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
+from stages.formats.pages import Markdown, filled_template
+from stages.formats.revision.execution import Session
+from stages.formats.revision.provenance import run_name, step_name
+from stages.publish.inputs import CardInputs, SplitSize, TextAmount
+from stages.publish.params import PublishParams
+
+TEMPLATE = Path(__file__).with_name("card.md.jinja")
+
+FEWEST = 10
+"""Documents, or problems: a bootstrap over fewer covers far less than its 95 %, so no interval is shown."""
+
+ROWS_SHOWN = 50
+
+PROMPT_CHARACTERS = 60
+"""At most, of a held-out document."""
+
+NO_LICENSE = "none stated"
+
+PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
+"""The sets of which others report pass@k, named as in their problems' task_id, with the number of their problems: of
+MBPP all and the test split, of the whole and of the sanitized set. A file in MBPP's format has its names too."""
+
+ARCHITECTURE = {
+    "architecture": ("architectures", "model_type"),
+    "layers": ("n_layer", "num_hidden_layers", "num_layers"),
+    "width": ("n_embd", "hidden_size", "d_model"),
+    "attention heads": ("n_head", "num_attention_heads", "num_heads"),
+    "key-value heads": ("num_key_value_heads",),
+    "width of the feed-forward layers": ("n_inner", "intermediate_size", "ffn_dim"),
+    "activation": ("activation_function", "hidden_act"),
+    "context (tokens)": ("n_positions", "max_position_embeddings"),
+    "vocabulary (tokens)": ("vocab_size",),
+    "input and output embeddings shared": ("tie_word_embeddings",),
+    "dtype of the weights": ("dtype", "torch_dtype"),
+}
+"""What a reader looks for -> its names in the configurations of transformers."""
+
+HARDWARE = [
+    ("device", "device"),
+    ("processes", "processes"),
+    ("threads_per_process", "threads per process"),
+    ("precision", "precision of matrix products"),
+    ("compiled", "compiled"),
+]
+"""Of the observed facts those that can change the result, with their titles."""
+
+
+def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, with_curves: bool) -> str:
+    """README.md with this YAML at its head. With curves it shows `curves.png`."""
+    formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
+    functions = (benchmarks, by_phase, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
+    return filled_template(
+        TEMPLATE,
+        {one.__name__: one for one in formats} | {"fmt": format, "json": python_text},
+        **{one.__name__: one for one in functions},
+        publish=params,
+        inputs=inputs,
+        metadata=metadata,
+        with_curves=with_curves,
+        prompt=example_prompt(params, inputs),
+        citation_key="".join(filter(str.isalnum, params.name)),
+        hardware=HARDWARE,
+        fewest=FEWEST,
+    )
+
+
+def python_text(text: str) -> Markdown:
+    """A text as Python code."""
+    return Markdown(json.dumps(text, ensure_ascii=False))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of each leaf of nested parameters, in the given order."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def one_line(values: Mapping[str, Any]) -> str:
+    """Nested parameters on one line."""
+    return ", ".join(f"{name}: {shown(value)}" for name, value in flat(values))
+
+
+def shown(value: Any) -> str:
+    """A value as a reader expects it: numbers with separators, lists with commas, `none` for null."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(shown, value)) or "none"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def between(interval: Interval | None, count: int, digits: str = "g") -> str:
+    """A bootstrap interval over a number of documents or problems, in words; empty where there is none."""
+    if interval is None:
+        return ""
+    if count < FEWEST:
+        return f"too few ({count})"
+    return " to ".join(format(end, digits) for end in interval)
+
+
+def example_prompt(params: PublishParams, inputs: CardInputs) -> str:
+    """The publisher's, else the beginning of a line of a held-out document; empty where there is neither.
+
+    No line that begins with a dash: on a command line it would be an option.
+    """
+    lines = (line.strip() for sample in inputs.samples for line in sample.signature.splitlines())
+    return params.prompt or next((first_words(line) for line in lines if line and line[0] != "-"), "")
+
+
+def first_words(line: str) -> str:
+    """At most `PROMPT_CHARACTERS` of a line, in whole words where it has several."""
+    if len(line) <= PROMPT_CHARACTERS:
+        return line
+    words, _, _ = line[: PROMPT_CHARACTERS + 1].rpartition(" ")
+    return words.rstrip() or line[:PROMPT_CHARACTERS]
+
+
+def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
+    """What the configuration says of them; what it leaves to the architecture's default is left out."""
+    yield "parameters", shown(inputs.training["parameters"])
+    for title, names in ARCHITECTURE.items():
+        values = (inputs.config[name] for name in names if inputs.config.get(name) is not None)
+        if (value := next(values, None)) is not None:
+            yield title, str(value) if isinstance(value, int) and not isinstance(value, bool) else shown(value)
+
+
+def pass_at_k(report: ScoreReport) -> list[tuple[str, SetScore, int, PassAtK]]:
+    """Set of code problems, its score, k and pass@k, in this order."""
+    return [
+        (name, found, k, found.pass_at_k[str(k)])
+        for name, found in sorted(report.sets.items())
+        for k in sorted(map(int, found.pass_at_k))
+    ]
+
+
+def without_width(scores: Iterable[tuple[str, SetScore, int, PassAtK]]) -> bool:
+    """Whether an interval has no width."""
+    return any(one.interval_95 and one.interval_95[0] == one.interval_95[1] for *_, one in scores)
+
+
+def problems_from(found: SetScore, generation: Generation) -> str:
+    """The file or data set whose problems these are; empty where one holds several sets."""
+    receipt = generation.receipts.problem_sets.get(found.problems_sha256)
+    return receipt.name if receipt else ""
+
+
+def is_published(name: str, found: SetScore) -> bool:
+    """Whether these are a benchmark's problems, by name and number."""
+    return found.problems in PUBLISHED.get(name, ())
+
+
+def unpublished(report: ScoreReport) -> str:
+    """The sets that are no benchmark's; empty where all are."""
+    own = ((name, found) for name, found in sorted(report.sets.items()) if not is_published(name, found))
+    return ", ".join(f"{name} ({found.problems:,} problems)" for name, found in own)
+
+
+def drawn(generation: Generation) -> str:
+    """From which distribution the samples were drawn."""
+    sampling = generation.receipts.sampling["problems"]
+    return f"temperature {sampling['temperature']:g}, top-p {sampling['top_p']:g}"
+
+
+def benchmarks(report: HarnessReport) -> Iterator[tuple[str, ...]]:
+    """A row for each metric of each task and group: of how many documents is empty for a group."""
+    for name, metrics in sorted(report.harness.items()):
+        task = report.tasks.get(name)
+        counts = ("", "")
+        if task:
+            limited = f" of {task.documents_in_task:,}" if task.documents < task.documents_in_task else ""
+            counts = (f"{task.documents:,}{limited}", str(task.num_fewshot))
+        for metric, value in sorted(metrics.items()):
+            yield (
+                name,
+                metric,
+                "none" if value is None else f"{value:g}",
+                between(*interval(report, name, metric)),
+                *counts,
+            )
+
+
+def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval | None, int, str]:
+    """The ends of a metric's 95 % interval, over how many documents (of a group that is not known), its format."""
+    documents = report.tasks[name].documents if name in report.tasks else FEWEST
+    if (ends := report.interval_95.get(name, {}).get(metric)) is not None:
+        return ends, documents, "g"
+    error, value = report.stderr.get(name, {}).get(metric), report.harness[name][metric]
+    if error is None or value is None:
+        return None, documents, "g"
+    return (value - 1.96 * error, value + 1.96 * error), documents, ".4g"
+
+
+def verdict(sample: Sample) -> str:
+    """What can be said of a completion without running it."""
+    notes = [] if sample.parses is None else ["parses" if sample.parses else "does not parse"]
+    if not sample.body.strip():
+        notes.append("the model wrote nothing")
+    elif not sample.finished:
+        notes.append("cut off")
+    return "; ".join(notes) or "no grammar to check"
+
+
+def by_license(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str]]:
+    """Rows of a split's documents and bytes by licence."""
+    return amounts({name or NO_LICENSE: amount for name, amount in split.licenses.items()}, most)
+
+
+def by_source(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str, str]]:
+    """Rows of a split's documents and bytes by source and revision, with its licences."""
+    named = {f"{source} {revision}".strip(): of for (source, revision), of in split.sources.items()}
+    licenses = {
+        f"{source} {revision}".strip(): ", ".join(sorted(name or NO_LICENSE for name in names))
+        for (source, revision), names in split.licenses_of.items()
+    }
+    return [(*row, licenses.get(row[0], "")) for row in amounts(named, most)]
+
+
+def amounts(named: Mapping[str, TextAmount], most: int) -> list[tuple[str, str, str]]:
+    """Name, documents and bytes, the largest first; after `most` rows the rest is summed up in one."""
+    ordered = sorted(named.items(), key=lambda item: (-item[1].bytes, item[0]))
+    rows = [(name, f"{amount.documents:,}", f"{amount.bytes:,}") for name, amount in ordered[:most]]
+    if rest := [amount for _, amount in ordered[most:]]:
+        documents, size = sum(amount.documents for amount in rest), sum(amount.bytes for amount in rest)
+        rows.append((f"{len(rest):,} more", f"{documents:,}", f"{size:,}"))
+    return rows
+
+
+def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Rows of steps, source, tokens, share, asked share and epochs: of the whole run, then of each phase in order."""
+    steps = {name: "all" if name == "run" else name.removeprefix("steps ") for name in mixture}
+    return [
+        (
+            steps[name],
+            source,
+            f"{of['tokens']:,}",
+            f"{of['share']:.2%}",
+            f"{of['asked_share']:.2%}",
+            f"{of['epochs']:.2f}",
+        )
+        for name in sorted(mixture, key=lambda name: 0 if name == "run" else int(steps[name].split()[0]))
+        for source, of in sorted(mixture[name].items())
+    ]
+
+
+def merged(sessions: Sequence[Session]) -> list[Session]:
+    """The sessions, with those in one that ran alike: a kill changes no bit, so it changes no card either."""
+    found: list[Session] = []
+    for one in sessions:
+        alike = found and found[-1].model_copy(update={"first_step": one.first_step, "last_step": one.last_step}) == one
+        if alike:
+            found[-1] = found[-1].model_copy(update={"last_step": one.last_step})
+        else:
+            found.append(one)
+    return found

@@ -1,0 +1,216 @@
+"""How workers are launched: the user's own accelerate configuration, or one of `launch/`.
+
+`PARROTFLOW_LAUNCH` names a file in `launch/` (without its ending) or any accelerate config file. Unset, the user's own
+`accelerate config` is used if there is one, else `launch/one_gpu` or `launch/cpu` by what the machine has. How a run
+is launched is never part of what it computes.
+
+`python -m stages.runtime.launch` is `accelerate launch`, silent where another machine has left torchrun's exit barrier
+first. The barrier's store lives in the main machine's agent. The last machine to arrive lets that agent go, and then
+reads the store once more, which may be gone by then (torch 2.13, torch/distributed/elastic/utils/store.py, `barrier`).
+All workers have ended and nothing is lost, but torchrun logs a traceback.
+"""
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
+
+from stages.runtime.entry import UserError
+
+SEGMENT = "PARROTFLOW_SEGMENT"
+"""Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
+
+LAUNCH = "PARROTFLOW_LAUNCH"
+PRESETS = Path("launch")
+
+USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
+USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}
+USED |= {"fsdp_config.fsdp_version", "enable_cpu_affinity", "mpirun_config", "parallelism_config", "ipex_config"}
+"""Keys of an accelerate config that count, or that change nothing here."""
+
+KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
+
+OFF = ("no", "false", "none", "")
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """An accelerate config file, and what of it matters here."""
+
+    path: Path
+    processes: int
+    """Over all machines."""
+    machines: int
+    on_cpu: bool
+    sharded: bool
+    """FSDP."""
+    port: int | None = None
+    """On which this machine waits for the others; None where it is alone or joins another."""
+    unused: tuple[str, ...] = ()
+    """Settings in the file that have no effect."""
+    replicas: int = 1
+    """Of a sharded model (HSDP)."""
+
+    @property
+    def shards(self) -> int:
+        """Processes over which a model is cut up; 1 where each has all of it."""
+        return self.processes // self.replicas if self.sharded else 1
+
+    @property
+    def device_type(self) -> str:
+        """Where the workers compute: cpu, cuda, ..."""
+        found = None if self.on_cpu else torch.accelerator.current_accelerator()
+        return "cpu" if found is None else found.type
+
+    @property
+    def notes(self) -> list[str]:
+        """A line that names settings without effect."""
+        names = ", ".join(self.unused)
+        reason = "precision, compilation and sharding are set by params.yaml and PARROTFLOW_COMPILE"
+        return [f"note: {self.path}: not used: {names} ({reason})"] if names else []
+
+
+def launch_config() -> LaunchConfig:
+    """The configuration to launch with. Raises UserError where a named one does not exist or is not a configuration."""
+    path = _config_path()
+    try:
+        settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
+        replicas = int((settings.get("parallelism_config") or {}).get("parallelism_config_dp_replicate_size") or 1)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
+    kind = str(settings.get("distributed_type", "NO"))
+    if kind not in KINDS:
+        raise UserError(f"{path}: distributed_type = {kind} is not supported; use one of {', '.join(KINDS)}")
+    sharded = kind == "FSDP"
+    if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
+        raise UserError(
+            f"{path}: FSDP 1 is not supported; set fsdp_version: 2 under fsdp_config (see launch/fsdp2.yaml)"
+        )
+    leads = machines > 1 and not settings.get("machine_rank")
+    port = settings.get("main_process_port") if leads else None
+    unused = tuple(name for name in _names(settings) if name not in USED and name.split(".")[0] not in USED)
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port, unused, replicas)
+
+
+def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of settings that are not switched off."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _names(value, f"{prefix}{key}.")
+        elif str(value).lower() not in OFF:
+            yield f"{prefix}{key}"
+
+
+def _config_path() -> Path:
+    if name := os.environ.get(LAUNCH):
+        for path in (PRESETS / f"{name}.yaml", Path(name)):
+            if path.is_file():
+                return path
+        presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
+        raise UserError(f"{LAUNCH}={name}: no such file, and no preset (there are {presets})")
+    for path in (Path(default_yaml_config_file), Path(default_json_config_file)):
+        if path.is_file():
+            return path
+    return PRESETS / ("one_gpu.yaml" if has_gpu() else "cpu.yaml")
+
+
+def has_gpu() -> bool:
+    """Whether CUDA sees a device."""
+    return torch.cuda.is_available()
+
+
+def device_count() -> int:
+    """How many GPUs or other accelerators torch finds in this machine."""
+    return torch.accelerator.device_count()
+
+
+def require_devices(config: LaunchConfig) -> None:
+    """Raise UserError where this machine has fewer GPUs than the launch has processes on it."""
+    own, found = config.processes // config.machines, device_count()
+    if own > 1 and not config.on_cpu and own > found:
+        # Without any, accelerate would start them all the same, each as a run of its own.
+        raise UserError(
+            f"{config.path} starts {own} processes on this machine, each on a GPU, and torch finds {found}; "
+            "copy the file and set num_processes, or launch by cpu or one_gpu"
+        )
+
+
+ACCELERATE_LAUNCH = "stages.runtime.launch"
+"""This module."""
+
+AGENT_LOGGER = "torch.distributed.elastic.agent.server.api"
+BARRIER_MESSAGE = "Error waiting on exit barrier"
+
+KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
+"""What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
+zeroed, page by page: on 2 cores a quarter of a step's time for a GPT-2 of 4.3M, an eighth for one of 124M
+(glibc's manual, "Memory Allocation Tunables")."""
+
+IGNORING_SIGTERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "launch")
+"""A scheduler may signal every process of a job, as Slurm does. A launcher that obeys takes its workers along, some at
+once, torchrun after 30 s. So it ignores the signal; the workers handle it, and save."""
+
+
+def command(config: LaunchConfig, module: str, *options: str) -> list[str]:
+    """The command line that starts `python -m module` in each worker; `options` take precedence over the file."""
+    result = [*IGNORING_SIGTERM, sys.executable, "-m", ACCELERATE_LAUNCH]
+    result += ["--config_file", str(config.path), "--quiet"]
+    # The loop sets both itself; accelerate would obey the file's in some launches and not in others.
+    result += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    if config.on_cpu and config.processes > 1:
+        # accelerate starts several CPU processes only when told that they are several GPUs.
+        result += [] if config.sharded else ["--multi_gpu"]
+        if config.machines == 1:
+            result += ["--main_process_port", "0"]
+    return [*result, *options, "-m", module]
+
+
+def environment(config: LaunchConfig) -> dict[str, str]:
+    """The workers' environment. accelerate starts several CPU processes only with this variable set."""
+    values = dict(os.environ)
+    # torchrun would handle SIGTERM although it is started ignoring it (torch/distributed/run.py).
+    values.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT")
+    if config.on_cpu:
+        values["ACCELERATE_USE_CPU"] = "true"
+        values.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
+        # Threads that spin for a moment and then sleep: as fast as spinning on, but not at a standstill where anything
+        # else runs on the same cores. The count is GNU's (about 0.1 ms); other OpenMP runtimes know the policy alone.
+        values.setdefault("OMP_WAIT_POLICY", "passive")
+        values.setdefault("GOMP_SPINCOUNT", "3000")
+        # Threads of two processes on the same cores would wait for each other.
+        own = max(1, torch.get_num_threads() * config.machines // config.processes)
+        values.setdefault("OMP_NUM_THREADS", str(own))
+    else:
+        # Segments that grow: what batches of other sizes and evaluation leave free does not lie about in pieces.
+        values.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    return values
+
+
+def main() -> None:
+    """Run `accelerate launch` with the arguments of this command."""
+    from accelerate.commands.launch import main as accelerate_launch
+
+    gc.enable()  # see `stages/__init__.py`
+    logging.getLogger(AGENT_LOGGER).addFilter(is_not_the_store_of_a_barrier_that_was_left)
+    accelerate_launch()
+
+
+def is_not_the_store_of_a_barrier_that_was_left(record: logging.LogRecord) -> bool:
+    """Whether a record of torchrun's agent is to be shown."""
+    from torch.distributed import DistNetworkError
+
+    gone = record.exc_info is not None and isinstance(record.exc_info[1], DistNetworkError)
+    return not (gone and record.msg.startswith(BARRIER_MESSAGE))
+
+
+if __name__ == "__main__":
+    main()

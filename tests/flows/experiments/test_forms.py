@@ -1,0 +1,132 @@
+"""Figures are the same bytes for the same runs, have their fonts with them, and are told apart without colour."""
+
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from flows.experiments.claims import fit_of
+from flows.experiments.forms import COLUMN_INCHES, LOOKS, write_figure
+from flows.experiments.rows import Tidy
+from tests.flows.experiments.some_runs import some_data
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def draw(folder: Path, name: str) -> dict[str, bytes]:
+    data = some_data(folder)
+    paths = write_figure(folder, data, name, {"law": fit_of(data, "law")})
+    return {path.suffix: path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("name", ["curves", "levels", "points"])
+def test_a_figure_has_the_same_bytes_each_time_in_three_forms_a_column_wide(tmp_path: Path, name: str) -> None:
+    first = draw(tmp_path, name)
+
+    assert draw(tmp_path, name) == first
+    assert set(first) == {".pdf", ".svg", ".png"}
+    assert f'width="{COLUMN_INCHES * 72:g}pt"'.encode() in first[".svg"]
+    assert re.search(rb"/MediaBox \[ 0 0 234 ", first[".pdf"])
+
+
+def test_fonts_are_in_the_pdf_as_truetype(tmp_path: Path) -> None:
+    pdf = draw(tmp_path, "points")[".pdf"]
+    streams = b"".join(_inflated(part) for part in re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL))
+
+    assert b"/FontFile2" in pdf + streams
+    assert b"/Type3" not in pdf + streams
+
+
+def _inflated(part: bytes) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(part)
+    except zlib.error:
+        return b""
+
+
+def test_a_fit_without_an_interval_is_drawn_without_a_band(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    one_seed = replace(data, frame=data.frame[data.frame["seed"] == 0])
+
+    def areas(rows: Tidy) -> int:
+        svg, *_ = (
+            path.read_bytes()
+            for path in write_figure(tmp_path, rows, "points", {"law": fit_of(rows, "law")})
+            if path.suffix == ".svg"
+        )
+        return svg.count(b"FillBetweenPolyCollection")
+
+    assert (areas(data), areas(one_seed)) == (1, 0)
+
+
+def test_a_level_of_one_run_has_no_interval_and_one_without_runs_is_named(tmp_path: Path) -> None:
+    data = some_data(tmp_path, lacking=[1, 2, 6, 7, 8])  # of w1, a and w2, a: seeds 1, 2 and all
+
+    svg = write_figure(tmp_path, data, "levels", {})[1].read_text()
+
+    labels = ["w1, a (1 of 3 runs)", "w1, b", "w2, a (0 of 3 runs)", "w2, b", "w4, a", "w4, b", "w8, a", "w8, b"]
+    assert [label for label in re.findall(r"<!-- (w\d.*?) -->", svg) if label in labels] == labels
+    assert svg.count("LineCollection_") == 7  # with that of the legend
+    assert svg.count("<!-- a run -->") == svg.count("<!-- mean over seeds, 95 % interval -->") == 1
+
+
+def test_labels_are_printed_as_they_are_and_a_run_without_cost_has_no_place_on_a_power_law(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    law, experiment = fit_of(data, "law"), data.experiment
+    experiment.metrics["cost"] = experiment.metrics["cost"].model_copy(update={"label": "US$ or $x_1$"})
+    data.frame.loc[0, ["cost", "loss"]] = 0.0, 5.0
+    experiment.figures["points"].log.clear()
+
+    svg = write_figure(tmp_path, data, "points", {"law": law})[1].read_text()
+
+    assert "<!-- US$ or $x_1$ -->" in svg
+
+
+def test_a_metric_to_be_beaten_is_a_line_across_the_figure(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data.frame["cost"] = 3.0
+
+    def svg() -> str:
+        return write_figure(tmp_path, data, "points", {})[1].read_text()
+
+    without = svg()
+    data.experiment.figures["points"] = data.experiment.figures["points"].model_copy(update={"lines": ["cost"]})
+    assert svg().count("<!-- cost -->") == without.count("<!-- cost -->") + 1  # in the legend
+    assert svg().count("#777777") == without.count("#777777") + 2  # across, and in the legend
+
+
+def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
+    greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
+
+    assert len({look[1] for look in LOOKS}) == len({look[2] for look in LOOKS}) == len(LOOKS)
+    assert len({round(grey, 2) for grey in greys}) == len(LOOKS)
+
+
+def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
+    data = some_data(tmp_path, lacking=range(24))
+
+    assert write_figure(tmp_path, data, "curves", {}) == []
+    assert write_figure(tmp_path, data, "points", {}) == []
+    assert write_figure(tmp_path, data, "levels", {}) == []
+
+
+def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
+    def svg(name: str, lacking: list[int]) -> str:
+        data = some_data(tmp_path, lacking)
+        return write_figure(tmp_path, data, name, {"law": fit_of(data, "law")})[1].read_text()
+
+    for name, lacking, said in (
+        ("points", [0], ", 23 of 24 runs -->"),
+        ("points", [0], "<!-- w1 (5 of 6 runs) -->"),
+        ("points", list(range(6)), "<!-- w1 (0 of 6 runs) -->"),
+        ("curves", [0], "<!-- w1, a (2 of 3 seeds) -->"),
+        ("curves", [0, 1, 2], "<!-- w1, a (none of 3 seeds) -->"),
+    ):
+        assert said in svg(name, lacking)
+        assert " of " not in "".join(re.findall("<!-- .* -->", svg(name, [])))

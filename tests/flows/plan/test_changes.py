@@ -1,0 +1,177 @@
+"""The plan of a pipeline whose stages depend on their code: exact before the stage that records it has run."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.plan.changes import Reason
+from flows.plan.graph import make_plan
+from flows.project.accept import accept
+from stages.runtime.entry import UserError
+from tests.flows.toy import make_toy, repro
+from tests.small_project import ROOT
+
+DVC_YAML = """\
+stages:
+  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [code]}
+  make: {cmd: python -m stages.make, deps: [code/make.json], outs: [made.txt]}
+  use: {cmd: python -m stages.use, deps: [made.txt, code/use.json], outs: [used.txt]}
+  alone: {cmd: python -m stages.alone, deps: [code/alone.json], outs: [alone.txt]}
+"""
+
+MAIN = "import stages.{0}.own\nopen('{1}.txt', 'w').write('1')\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three packages and their code, up to date."""
+    folder = make_toy(tmp_path / "toy", DVC_YAML)
+    for name in ("code", "runtime"):
+        shutil.copytree(ROOT / "stages" / name, folder / "stages" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, out in (("make", "made"), ("use", "used"), ("alone", "alone")):
+        (folder / "stages" / name).mkdir()
+        (folder / "stages" / name / "__main__.py").write_text(MAIN.format(name, out))
+        (folder / "stages" / name / "own.py").write_text("import numpy\n" if name == "make" else "X = 1\n")
+    (folder / "stages/__init__.py").touch()
+    (folder / "requirements.lock").write_text("numpy==1.0\n")
+    (folder / ".dvcignore").write_text("__pycache__\n")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def states() -> dict[str, str]:
+    return {stage.name: stage.state for stage in make_plan() if stage.state != "clean"}
+
+
+def reasons(name: str) -> tuple[Reason, ...]:
+    return next(stage.reasons for stage in make_plan() if stage.name == name)
+
+
+def test_a_comment_runs_the_stage_that_records_the_code_and_nothing_else(project: Path) -> None:
+    assert states() == {}
+    (project / "stages/make/own.py").write_text('"""Own."""\n\nimport numpy  # a comment\n')
+
+    assert states() == {"code": "run"}
+    ran = [line for line in repro(project).splitlines() if line.startswith("Running stage")]
+    assert ran == ["Running stage 'code':"]
+    assert states() == {}
+
+
+def test_an_edit_and_an_upgrade_are_named_and_run_the_stages_that_use_them(project: Path) -> None:
+    (project / "stages/make/own.py").write_text("import numpy\nX = 2\n")
+    (project / "requirements.lock").write_text("numpy==2.0\n")
+
+    assert states() == {"code": "run", "make": "run", "use": "maybe"}
+    assert reasons("make") == (
+        Reason("code", "stages/make/own.py", new="modified"),
+        Reason("library", "numpy", "1.0", "2.0"),
+    )
+    repro(project, "code")
+    assert states() == {"make": "run", "use": "maybe"}
+    assert len(reasons("make")) == 2
+
+    shutil.rmtree(project / ".dvc/cache")
+    assert Reason("code", "its code", new="changed") in reasons("make")
+
+
+def test_an_edit_that_is_taken_back_is_restored(project: Path) -> None:
+    own = project / "stages/use/own.py"
+    own.write_text("X = 2\n")
+    repro(project)
+    own.write_text("X = 1\n")
+
+    assert states() == {"code": "restore", "use": "restore"}
+
+
+def test_a_clone_without_records_finds_that_the_code_is_the_same(project: Path) -> None:
+    shutil.rmtree(project / "code")
+
+    assert states() == {"code": "restore"}
+
+
+def test_code_that_is_not_python_is_named(project: Path) -> None:
+    (project / "stages/use/own.py").write_text("X = (\n")
+
+    with pytest.raises(UserError, match=r"stages/use/own.py: line 1: "):
+        make_plan()
+
+
+def test_an_edit_is_accepted_before_its_code_is_recorded(project: Path) -> None:
+    (project / "stages/make/own.py").write_text("import numpy\nX = 2\n")
+
+    assert accept("make", "no effect").changes == ["stages/make/own.py modified"]
+
+    assert states() == {"code": "run"}
+    assert "Running stage 'make'" not in repro(project)
+    (project / "stages/make/own.py").write_text("import numpy\n")
+    with pytest.raises(UserError, match="code: it takes a second: run `dvc repro code`"):
+        accept("code", "why not")
+
+
+def test_a_stage_that_does_not_depend_on_its_code_is_a_warning(project: Path) -> None:
+    assert make_plan().warnings == []
+    (project / "dvc.yaml").write_text(DVC_YAML.replace("deps: [made.txt, code/use.json]", "deps: [made.txt]"))
+
+    assert make_plan().warnings == [
+        "use: code/use.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
+    ]
+
+
+LISTED = "stages: {list: {cmd: ls corpus > out.txt, deps: [corpus], outs: [out.txt]}}\n"
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_toy(tmp_path / "p", LISTED)
+    monkeypatch.chdir(tmp_path / "p")
+    Path("corpus/inner").mkdir(parents=True)
+    Path("corpus/a.py").write_text("x = 1")
+
+
+def bind(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+
+
+@pytest.mark.usefixtures("listed")
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Path("corpus/inner/.#a.py").symlink_to("gone"), "'corpus/inner/.#a.py' (a link to nowhere)"),
+        (lambda: Path("corpus/loop.py").symlink_to("loop.py"), "'corpus/loop.py' (a link to nowhere)"),
+        (lambda: os.mkfifo("corpus/pipe"), "'corpus/pipe' (not a regular file)"),
+        (lambda: bind("corpus/s"), "'corpus/s' (not a regular file)"),
+        (lambda: Path(os.fsdecode(b"corpus/caf\xe9.py")).touch(), r"'corpus/caf\udce9.py' (its name is not UTF-8)"),
+    ],
+)
+def test_what_dvc_cannot_hash_is_named_with_what_to_do_and_never_waited_for(
+    make: Callable[[], None], told: str
+) -> None:
+    make()
+
+    with pytest.raises(UserError) as refused:
+        make_plan()
+
+    assert str(refused.value) == (f"DVC cannot read {told}; remove or rename each, or add its path to .dvcignore")
+
+
+@pytest.mark.usefixtures("listed")
+def test_what_dvcignore_lists_is_not_looked_at() -> None:
+    Path("corpus/inner/.#a.py").symlink_to("gone")
+    os.mkfifo("corpus/pipe")
+    Path(".dvcignore").write_text("/corpus/**/.*\n/corpus/pipe\n")
+
+    assert [stage.state for stage in make_plan()] == ["run"]
+
+
+@pytest.mark.usefixtures("listed")
+def test_links_to_files_and_folders_are_data() -> None:
+    Path("corpus/same.py").symlink_to("a.py")
+    Path("corpus/loop").symlink_to(".")
+
+    assert [stage.state for stage in make_plan()] == ["run"]

@@ -1,0 +1,109 @@
+"""Where two versions of a file first differ."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from flows.reproduce.files import FieldDifference, first_difference
+
+
+def difference(tmp_path: Path, name: str, recorded: str, found: str) -> FieldDifference | None:
+    for folder, text in (("recorded", recorded), ("found", found)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(text, encoding="utf-8")
+    return first_difference(tmp_path / "recorded" / name, tmp_path / "found" / name)
+
+
+def test_json_by_the_dotted_key(tmp_path: Path) -> None:
+    recorded, found = {"a": 1, "b": {"c": [1, 2], "d": 3}}, {"a": 1, "b": {"c": [1, 5], "d": 4}}
+
+    assert difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found)) == FieldDifference(
+        "b.c[1]", "2", "5", "2 values differ"
+    )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "weight"),
+    [
+        ({"acc": 0.5}, {"acc": 0.50001}, "rounding"),
+        ({"acc": 0.5}, {"acc": 0.51}, "content"),
+        ({"difference": 0.0}, {"difference": 1e-8}, "rounding"),
+        ({"documents": 100_000}, {"documents": 100_001}, "content"),
+        ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.50001, "versions": {"torch": "2"}}, "versions"),
+        ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.6, "versions": {"torch": "2"}}, "content"),
+    ],
+)
+def test_what_arithmetic_and_libraries_can_set_apart_is_told_from_content(
+    tmp_path: Path, recorded: object, found: object, weight: str
+) -> None:
+    differing = difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found))
+
+    assert differing is not None
+    assert differing.weight == weight
+
+
+def test_cells_of_a_table_too(tmp_path: Path) -> None:
+    head = "step\tloss\n"
+
+    rounded = difference(tmp_path, "x.tsv", head + "1\t5.0\n", head + "1\t5.00001\n")
+
+    assert rounded is not None
+    assert rounded.weight == "rounding"
+
+
+def test_json_of_the_same_values_in_other_bytes_is_a_difference_too(tmp_path: Path) -> None:
+    assert difference(tmp_path, "x.json", '{"a": 1}', '{"a":  1}') == FieldDifference("", "8 bytes", "9 bytes, others")
+
+
+def test_a_curve_by_its_first_step(tmp_path: Path) -> None:
+    head = "step\tloss\n"
+
+    assert difference(tmp_path, "x.tsv", head + "1\t5.0\n2\t4.0\n3\t3.0\n", head + "1\t5.0\n2\t4.1\n3\t3.1\n") == (
+        FieldDifference("step 2, loss", "4.0", "4.1", "2 of 3 rows differ")
+    )
+
+
+def test_a_table_that_ends_early(tmp_path: Path) -> None:
+    assert difference(tmp_path, "x.csv", "step,loss\n1,5\n2,4\n", "step,loss\n1,5\n") == FieldDifference(
+        "step 2", "a row", "no row", "1 of 2 rows differ"
+    )
+
+
+def test_weights_by_tensor_with_their_number_and_the_largest_difference(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    tensors = {"a": np.ones(3, np.float32), "b": np.zeros((2, 2), np.float32), "c": np.ones(1, np.float32)}
+    save_file(tensors, first)
+    changed = tensors["b"].copy()
+    changed[1, 0] = 0.5
+    save_file(tensors | {"b": changed}, second)
+
+    assert first_difference(first, second) == FieldDifference(
+        "b", "0 at [2]", "0.5 at [2]", "1 of 3 tensors differ, by at most 0.5"
+    )
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.tsv", "x.txt"])
+def test_equal_bytes_do_not_differ_and_a_missing_file_does(tmp_path: Path, name: str) -> None:
+    assert difference(tmp_path, name, "{}", "{}") is None
+    assert first_difference(tmp_path / "recorded" / name, tmp_path / name) == FieldDifference("", "a file", "no file")
+
+
+def test_a_file_that_is_not_of_its_kind_is_no_traceback(tmp_path: Path) -> None:
+    found = difference(tmp_path, "x.json", "{}", "{")
+
+    assert found is not None
+    assert found.recorded == "readable"
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.tsv", "a.csv", "a.safetensors", "a.txt"])
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff", b"[" * 9999, b'"\x00', b"a\tb\n\n1"])
+def test_a_file_that_is_not_of_its_kind_differs(tmp_path: Path, name: str, content: bytes) -> None:
+    recorded, found = tmp_path / f"recorded-{name}", tmp_path / f"found-{name}"
+    recorded.write_bytes(content)
+    found.write_bytes(b"step\tloss\n1\t2\n")
+
+    assert first_difference(recorded, found) is not None
+    assert first_difference(found, recorded) is not None

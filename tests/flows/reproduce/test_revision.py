@@ -1,0 +1,86 @@
+"""Where a revision comes from: a folder, the Hub."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.runs.hub_server import WRITER, Hub
+from flows.reproduce.revision import check_signature, opened
+from stages.formats.revision.provenance import PROVENANCE
+from stages.formats.revision.verify import TRUSTED_KEY
+from stages.runtime.entry import UserError
+from tests.small_project import ROOT, folder_bytes
+
+FROM_THE_HUB = """\
+import sys
+from pathlib import Path
+from shutil import copytree
+from huggingface_hub import HfApi
+from flows.reproduce.revision import opened
+
+api = HfApi()
+api.create_repo("me/model")
+api.upload_folder(repo_id="me/model", folder_path="main")
+api.create_tag("me/model", tag="abc")
+with opened("me/model@abc") as folder:
+    copytree(folder, "fetched")
+"""
+
+
+@pytest.fixture
+def revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "main"
+    (folder / "record").mkdir(parents=True)
+    (folder / PROVENANCE).write_text("{}")
+    (folder / "record" / "params.yaml").write_text("a: 1\n")
+    return folder
+
+
+def test_a_folder_of_published_models_means_its_main(revision: Path) -> None:
+    with opened(str(revision.parent)) as folder:
+        assert folder == revision
+
+
+def test_an_archive_is_left_to_the_user_to_unpack(revision: Path) -> None:
+    Path("revision.tar.gz").touch()
+
+    with pytest.raises(UserError, match=r"revision\.tar\.gz: is a file; unpack it"), opened("revision.tar.gz"):
+        pass
+
+
+def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
+    with Hub(tmp_path / "hub") as hub:
+        environment = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_TOKEN": WRITER,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "PYTHONPATH": str(ROOT),
+            "PATH": os.environ["PATH"],
+        }
+        subprocess.run([sys.executable, "-c", FROM_THE_HUB], cwd=tmp_path, env=environment, check=True, timeout=120)
+
+    assert folder_bytes(tmp_path / "fetched") == folder_bytes(revision)
+
+
+def test_what_is_nothing_of_these_is_said() -> None:
+    with pytest.raises(UserError, match="no folder, and no owner/name@revision"), opened("nothing here"):
+        pass
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_where_a_key_is_named_an_unsigned_revision_is_refused(
+    revision: Path, monkeypatch: pytest.MonkeyPatch, by_option: bool
+) -> None:
+    monkeypatch.delenv(TRUSTED_KEY, raising=False)
+    assert check_signature("main", revision, None) == "not signed"
+    Path("key.pub").write_text("ssh-ed25519 AAAA")
+    if not by_option:
+        monkeypatch.setenv(TRUSTED_KEY, "key.pub")
+
+    with pytest.raises(UserError, match="not signed"):
+        check_signature("main", revision, Path("key.pub") if by_option else None)

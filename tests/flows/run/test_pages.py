@@ -1,0 +1,276 @@
+"""Runs in Prefect's pages, on a real server: graph, states, logs, artifacts; and servers that are not there."""
+
+import base64
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from flows.pipeline_run import with_before
+from flows.run.pages import draw
+from tests.flows.operated import Operated, free_port, operated, wait_until
+from tests.flows.test_pipeline import environment, processes_in, toy
+from tests.forked import PARROTFLOW, run_forked
+
+TWO = """\
+stages:
+  first: {cmd: sleep 2 && echo one && echo 1 > first.txt, outs: [first.txt]}
+  second:
+    cmd: "cp first.txt second.txt && echo '{\\"loss\\": 1.5}' > loss.json"
+    deps: [first.txt]
+    outs: [second.txt]
+    metrics: [loss.json: {cache: false}]
+"""
+
+FAILING = """\
+stages:
+  one: {cmd: 'echo error: no corpus && exit 2', outs: [one.txt]}
+  two: {cmd: cp one.txt two.txt, deps: [one.txt], outs: [two.txt]}
+"""
+
+FLAKY = """\
+stages:
+  fetch:
+    cmd: sh fetch.sh
+    outs: [data.txt]
+    meta: {flow: {retries: 1, retry_delay_seconds: 0}}
+"""
+
+RUN = [sys.executable, "-m", "flows.cli", "run"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    with operated(tmp_path_factory.mktemp("operated")) as running:
+        yield running
+
+
+def run(server: Operated, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return run_forked(PARROTFLOW, ["run"], folder, server.environment)
+
+
+def the_run(server: Operated, done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """The flow run whose page a run names in its last line, once it has ended."""
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(f"In Prefect's pages: {server.address.removesuffix('/api')}/runs/flow-run/"), done.stdout
+    return ended(server, last.rpartition("/")[2])
+
+
+def ended(server: Operated, id_: str) -> dict[str, Any]:
+    filters = {"flow_runs": {"id": {"any_": [id_]}}}
+    found = wait_until(lambda: [item for item in server.post("flow_runs/filter", **filters) if item["end_time"]], 180)
+    return dict(found[0])
+
+
+def tasks(server: Operated, run_id: str, **states: str) -> dict[str, dict[str, Any]]:
+    """The tasks of a flow run, once their states have these names."""
+
+    def read() -> dict[str, dict[str, Any]]:
+        found = server.post("task_runs/filter", flow_runs={"id": {"any_": [run_id]}})
+        # One that never began has a number after its name.
+        named = {task["name"].partition("-")[0]: task for task in found}
+        return named if {name: task["state_name"] for name, task in named.items()} == states else {}
+
+    return dict(wait_until(read, 60))
+
+
+def artifacts(server: Operated, run_id: str, count: int) -> dict[str, dict[str, Any]]:
+    def read() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = server.post("artifacts/filter", flow_runs={"id": {"any_": [run_id]}})
+        return found if len(found) >= count else []
+
+    return {item["key"]: item for item in wait_until(read, 60)}
+
+
+def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_its_artifacts(server: Operated, tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", TWO)
+
+    done = run(server, folder)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    flow_run = the_run(server, done)
+    assert flow_run["state_name"] == "Completed"
+    seen = tasks(server, flow_run["id"], first="Ran", second="Ran")
+    assert 2 <= seen["first"]["total_run_time"] < 20
+    assert seen["second"]["task_inputs"]["before"] == [{"input_type": "task_run", "id": seen["first"]["id"]}]
+    logs = server.post("logs/filter", logs={"task_run_id": {"any_": [seen["first"]["id"]]}})
+    line = next(log for log in logs if log["message"] == "one")
+    written = (folder / "first.txt").stat().st_mtime
+    assert abs(datetime.fromisoformat(line["timestamp"]).timestamp() - written) < 1
+    shown = artifacts(server, flow_run["id"], 2)
+    assert "| first | ran |" in shown["pipeline"]["data"]
+    assert json.loads(shown["metrics"]["data"]) == [{"metric": "loss.loss", "now": 1.5, "before": "", "difference": ""}]
+
+    (folder / "second.txt").unlink()
+    again = run(server, folder)
+    tasks(server, the_run(server, again)["id"], second="Restored")
+
+
+def test_a_failure_has_the_stages_own_message_and_what_hangs_on_it_is_in_the_graph(
+    server: Operated, tmp_path: Path
+) -> None:
+    done = run(server, toy(tmp_path / "toy", FAILING))
+
+    assert done.returncode == 1
+    flow_run = the_run(server, done)
+    assert flow_run["state_name"] == "Failed"
+    assert flow_run["state"]["message"] == "one: error: no corpus"
+    tasks(server, flow_run["id"], one="Failed", two="NotReady")
+
+
+def test_a_retry_is_one_of_prefects(server: Operated, tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", FLAKY)
+    (folder / "fetch.sh").write_text("echo try >> tries\n[ $(wc -l < tries) = 2 ] || exit 69\ncp tries data.txt\n")
+
+    done = run(server, folder)
+
+    assert done.returncode == 0
+    assert tasks(server, the_run(server, done)["id"], fetch="Ran")["fetch"]["run_count"] == 2
+
+
+def test_20000_lines_are_logged_and_hold_nothing_up(server: Operated, tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: seq 20000 && echo 1 > one.txt, outs: [one.txt]}\n")
+    began = time.monotonic()
+
+    done = run(server, folder)
+
+    assert done.returncode == 0
+    assert time.monotonic() - began < 60
+    (one,) = tasks(server, the_run(server, done)["id"], one="Ran").values()
+    filters = {"logs": {"task_run_id": {"any_": [one["id"]]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+    printed: list[str] = []
+    for offset in range(0, 2000, 200):
+        logs = server.post("logs/filter", offset=offset, **filters)
+        printed += [line for log in logs for line in log["message"].split("\n") if line.isdecimal()]
+    assert printed == [str(number) for number in range(1, 20001)]
+
+
+def test_a_run_that_is_killed_leaves_nothing_behind_and_the_next_one_says_that_it_crashed(
+    server: Operated, tmp_path: Path
+) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: sleep 5 && echo 1 > one.txt, outs: [one.txt]}\n")
+    process = subprocess.Popen(RUN, cwd=folder, env=server.environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    page = next(line for line in process.stdout if line.startswith("In Prefect's pages: ")).strip()
+    next(line for line in process.stdout if "started" in line)
+
+    process.kill()
+    process.wait()
+
+    assert run(server, folder).returncode == 0
+    killed = ended(server, page.rpartition("/")[2])
+    assert killed["state_name"] == "Crashed"
+    assert killed["state"]["message"] == "the run was killed; the next one continues"
+
+
+def test_a_server_that_does_not_answer_costs_one_line_and_the_run_is_recorded_here(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
+    (tmp_path / "home").mkdir()
+    dead = {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
+
+    done = subprocess.run(
+        RUN, cwd=folder, env=environment(tmp_path / "home") | dead, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stdout.count("does not answer") == 1
+    assert done.stdout.splitlines()[-1] == "To look at this run and earlier ones: parrotflow ui"
+
+
+def test_a_server_that_goes_away_for_good_costs_one_line_and_a_bounded_time(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: sleep 3 && echo 1 > one.txt, outs: [one.txt]}\n")
+    with operated(tmp_path / "home") as gone:
+        process = subprocess.Popen(
+            RUN, cwd=folder, env=gone.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdout is not None
+        next(line for line in process.stdout if "started" in line)
+    began = time.monotonic()
+
+    said, _ = process.communicate(timeout=180)
+
+    assert process.returncode == 0, said
+    assert (folder / "one.txt").exists()
+    assert "Traceback" not in said
+    assert "Error logging" not in said
+    assert said.count("warning: ") == 1
+    assert "warning: Prefect's server went away; every result is kept, its pages lack the end" in said
+    assert "s in total" in said
+    assert time.monotonic() - began < 90
+
+
+def test_the_pages_show_earlier_runs_only_to_who_has_the_key_and_no_server_outlives_a_run(tmp_path: Path) -> None:
+    folder, port = toy(tmp_path / "toy", TWO), free_port()
+    (folder / ".gitignore").unlink()
+    (tmp_path / "home").mkdir()
+    variables = environment(tmp_path / "home", server=False)
+    first = subprocess.run(RUN, cwd=folder, env=variables, check=True, capture_output=True, text=True)
+    assert first.stdout.splitlines()[-1] == "To look at this run and earlier ones: parrotflow ui"
+    assert processes_in(folder) == []
+    assert not (tmp_path / "home/.prefect").exists()
+    status = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
+    assert ".parrotflow" not in status.stdout
+    command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
+    pages = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
+    try:
+        assert pages.stdout is not None
+        said = [pages.stdout.readline() for _ in range(2)]
+        api = f"http://127.0.0.1:{port}/api"
+        key = tuple(said[1].split()[1].split(":"))
+        assert httpx.post(f"{api}/flow_runs/filter", json={}, timeout=180).status_code == 401
+        elsewhere = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
+        allowed = httpx.options(f"{api}/flow_runs/filter", headers=elsewhere, timeout=180).headers
+        assert "access-control-allow-origin" not in allowed
+        own = Operated(api, {}, key)  # type: ignore[arg-type]
+        (flow_run,) = own.post("flow_runs/filter")
+        assert flow_run["state_name"] == "Completed"
+        assert 2 <= flow_run["total_run_time"] < 20
+        tasks(own, flow_run["id"], first="Ran", second="Ran")
+        assert "| first | ran |" in artifacts(own, flow_run["id"], 2)["pipeline"]["data"]
+
+        (folder / "first.txt").unlink()
+        (folder / "dvc.yaml").write_text(TWO.replace("sleep 2", "sleep 1"))
+        live = subprocess.run(RUN, cwd=folder, env=variables, check=True, capture_output=True, text=True)
+        assert f"In Prefect's pages: http://127.0.0.1:{port}/runs/flow-run/" in live.stdout
+    finally:
+        os.kill(pages.pid, signal.SIGTERM)
+        assert pages.wait(60) == 0
+    assert not (folder / ".parrotflow/server.json").exists()
+
+
+NOW = [{"title": "loss", "y": "nats", "series": {"training": [(0.0, 3.0), (10.0, 1.0)], "held out": [(10.0, 2.0)]}}]
+EARLIER = [{"title": "loss", "y": "nats", "series": {"training": [(0.0, 3.0), (8.0, 2.0)], "held out": [(10.0, 2.0)]}}]
+
+
+def test_of_the_run_before_the_curves_that_differ_are_shown() -> None:
+    (figure,) = with_before(NOW, EARLIER)
+
+    assert figure["series"] == NOW[0]["series"]
+    assert figure["before"] == {"training": [(0.0, 3.0), (8.0, 2.0)]}
+
+
+def test_the_first_run_and_a_run_that_changes_nothing_have_nothing_to_compare() -> None:
+    assert [figure["before"] for figure in (*with_before(NOW, []), *with_before(NOW, NOW))] == [{}, {}]
+
+
+def test_they_are_drawn_in_grey() -> None:
+    assert greys(draw(with_before(NOW, EARLIER))) > 2 * greys(draw(with_before(NOW, [])))
+
+
+def greys(address: str) -> int:
+    """Pixels of that grey in a picture; the edges of letters have a few."""
+    picture = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
+    counted = picture.getcolors(2**24) or []
+    return sum(count for count, colour in counted if colour == (191, 191, 191))

@@ -1,0 +1,354 @@
+"""The checkout of a deployment: what it takes from each side, and that nothing computed is lost."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.checkout import (
+    bring_to_commit,
+    bring_up_to_date,
+    commit_results,
+    left_out_by_git,
+    merge,
+    push_commits,
+    require_branch_name,
+)
+from flows.deployments import require_names
+from flows.scheduled import wanted
+from stages.runtime.entry import UnavailableError, UserError
+from tests.flows.toy import make_toy
+
+DVC_YAML = """\
+stages:
+  one:
+    cmd: sh one.sh
+    deps: [one.sh]
+    outs: [one.txt]
+    metrics: [scores/one.json: {cache: false}]
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def lock(remarks: str) -> str:
+    """A dvc.lock that says something."""
+    return "schema: '2.0'\n" + "".join(f"# {line}\n" for line in remarks.splitlines())
+
+
+def commit(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "change")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The bare repository that a deployment runs; `work` next to it is a person's clone."""
+    work = make_toy(tmp_path / "work", DVC_YAML)
+    commit(work, dvc_lock=lock("same\n" * 9), scores__one_json="1\n", one_sh="a\n")
+    git(work, "branch", "-M", "main")
+    git(tmp_path, "clone", "-q", "--bare", "work", "origin.git")
+    git(work, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    return tmp_path / "origin.git"
+
+
+def checkout(source: Path) -> Path:
+    folder = source.parent / "checkout"
+    bring_up_to_date(folder, str(source), "main", "results")
+    return folder
+
+
+def at_origin(source: Path, path: str, branch: str = "results") -> str:
+    return git(source, "show", f"{branch}:{path}")
+
+
+def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    commit(folder, dvc_lock=lock("ours\n" + "same\n" * 8), scores__one_json="2\n")
+    commit(work, dvc_lock=lock("same\n" * 8 + "theirs\n"), scores__one_json="3\n", one_sh="b\n")
+    git(work, "push", "-q", "origin", "main")
+
+    bring_up_to_date(folder, str(source), "main", "results")
+
+    assert (folder / "dvc.lock").read_text() == lock("ours\n" + "same\n" * 8)
+    assert (folder / "scores/one.json").read_text() == "2\n"
+    assert (folder / "one.sh").read_text() == "b\n"
+
+
+def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    commit(folder, one_sh="ours\n")
+    commit(work, one_sh="theirs\n")
+    git(work, "push", "-q", "origin", "main")
+    git(folder, "fetch", "-q")
+
+    with pytest.raises(UserError, match=r"conflicts in one\.sh; merge them by hand"):
+        merge(folder, "origin/main")
+    assert (folder / "one.sh").read_text() == "ours\n"
+
+
+@pytest.mark.parametrize("name", ["scores/two.json", "dvc.lock"])
+@pytest.mark.parametrize("diverged", [False, True])
+def test_what_a_failed_run_left_gives_way_to_what_the_branch_has_since(source: Path, name: str, diverged: bool) -> None:
+    work = source.parent / "work"
+    if name == "dvc.lock":
+        git(work, "rm", "-q", "--cached", name)
+        git(work, "commit", "-qm", "no results yet")
+        git(work, "push", "-q", "origin", "main")
+    folder = checkout(source)
+    if diverged:
+        (folder / "scores/one.json").write_text("2\n")
+        commit_results(folder, "Results of one")
+    (folder / name).write_text("left\n")
+    commit(work, **{name.replace("/", "__").replace(".", "_"): lock("theirs")})
+    git(work, "push", "-q", "origin", "main")
+
+    bring_up_to_date(folder, str(source), "main", "results")
+
+    assert (folder / name).read_text() == lock("theirs")
+    assert (folder / "scores/one.json").read_text() == ("2\n" if diverged else "1\n")
+
+
+def test_a_merge_that_git_does_not_begin_is_told_in_its_words(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    commit(folder, scores__one_json="2\n")
+    git(work, "checkout", "-q", "--orphan", "anew")
+    commit(work, one_sh="anew\n")
+    git(work, "push", "-q", "--force", "origin", "anew:main")
+
+    with pytest.raises(UserError, match="git merge: fatal: refusing to merge unrelated histories"):
+        bring_up_to_date(folder, str(source), "main", "results")
+
+
+def test_a_failure_over_inputs_that_git_ignores_is_told_with_how_a_checkout_gets_them(source: Path) -> None:
+    work = source.parent / "work"
+    commit(
+        work,
+        dvc_yaml=DVC_YAML.replace("[one.sh]", "[one.sh, texts, /etc/hostname]"),
+        texts___gitignore="*\n!.gitignore\n",
+    )
+    git(work, "push", "-q", "origin", "main")
+    (work / "texts/a.py").write_text("a person's\n")
+    failure = "one: `texts/*.py` matches no file"
+
+    (line,) = left_out_by_git(checkout(source), failure)
+    assert line.startswith("a checkout has no file of `texts`, since git ignores what lies there: track it with `git")
+    assert left_out_by_git(checkout(source), "one: the disk is full") == []
+
+    git(work, "add", "-f", "texts/a.py")
+    commit(work)
+    git(work, "push", "-q", "origin", "main")
+    assert left_out_by_git(checkout(source), failure) == []
+
+
+def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "dvc.lock").write_text(lock("computed\n"))
+    commit_results(folder, "Results of one")
+    away = source.rename(source.with_name("away"))
+    with pytest.raises(UnavailableError):
+        push_commits(folder, "results")
+    with pytest.raises(UnavailableError):
+        push_commits(folder, "results")
+
+    away.rename(source)
+    bring_up_to_date(folder, str(source), "main", "results")
+    push_commits(folder, "results")
+
+    assert at_origin(source, "dvc.lock") + "\n" == lock("computed\n")
+
+
+def test_a_branch_that_has_moved_on_is_merged_and_nothing_of_either_side_is_lost(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "dvc.lock").write_text(lock("first\n"))
+    commit_results(folder, "Results of one")
+    push_commits(folder, "results")
+    work = source.parent / "work"
+    git(work, "fetch", "-q")
+    git(work, "checkout", "-q", "-b", "results", "origin/results")
+    commit(work, note_txt="by hand\n")
+    git(work, "push", "-q", "origin", "results")
+    (folder / "dvc.lock").write_text(lock("second\n"))
+    commit_results(folder, "Results of two")
+
+    push_commits(folder, "results")
+
+    assert at_origin(source, "dvc.lock") + "\n" == lock("second\n")
+    assert at_origin(source, "note.txt") == "by hand"
+
+
+def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:
+    folder = checkout(source)
+
+    assert commit_results(folder, "Results of one") is None
+    push_commits(folder, "results")
+
+    assert "results" not in git(source, "branch", "--list", "results")
+
+
+def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "scores/one.json").write_text("4\n")
+    assert commit_results(folder, "Results")
+
+    (folder / "one.sh").write_text("changed by a stage\n")
+    with pytest.raises(UserError, match=r"one.sh changed during the run and are not results"):
+        commit_results(folder, "Results")
+
+
+RECORD = "experiments/toy/small/runs.jsonl"
+
+
+def result(folder: Path, *lines: str, table: str) -> None:
+    (folder / RECORD).parent.mkdir(parents=True, exist_ok=True)
+    (folder / RECORD).write_text("".join(f"{line}\n" for line in lines))
+    (folder / RECORD).with_name("main.md").write_text(table)
+
+
+def of_the_experiment(source: Path) -> Path:
+    folder = source.parent / "checkout"
+    bring_up_to_date(folder, str(source), "main", "experiments/toy")
+    return folder
+
+
+def test_what_a_killed_sweep_recorded_is_kept_on_its_branch_and_other_runs_are_not_held_up(source: Path) -> None:
+    folder = of_the_experiment(source)
+    result(folder, "one", table="1")
+    commit_results(folder, "Results of one", ["experiments/toy/small"])
+    result(folder, "one", "two", table="2")
+    (folder / "experiments/toy/small/new.txt").touch()
+    (folder / ".git/index.lock").touch()
+
+    checkout(source)  # the nightly run
+    assert commit_results(folder, "Results of a night") is None
+    of_the_experiment(source)
+
+    assert (folder / RECORD).read_text() == "one\ntwo\n"
+    push_commits(folder, "experiments/toy")
+    assert at_origin(source, RECORD, "experiments/toy") == "one\ntwo"
+    assert RECORD not in git(folder, "ls-tree", "-r", "--name-only", "results")
+
+
+@pytest.mark.parametrize("first", [(), ("one",)])
+def test_records_of_both_sides_are_joined_and_tables_are_of_one_side(source: Path, first: tuple[str, ...]) -> None:
+    folder, work = of_the_experiment(source), source.parent / "work"
+    if first:
+        result(work, *first, table="first\n")
+        commit(work)
+        git(work, "push", "-q", "origin", "main")
+        of_the_experiment(source)
+    result(folder, *first, "ours", table="ours\n" + "same\n" * 9)
+    commit_results(folder, "Results of one", ["experiments/toy/small"])
+    result(work, *first, "theirs", table="same\n" * 9 + "theirs\n")
+    commit(work)
+    git(work, "push", "-q", "origin", "main")
+
+    of_the_experiment(source)
+
+    assert (folder / RECORD).read_text().splitlines() == [*first, "ours", "theirs"]
+    assert (folder / "experiments/toy/small/main.md").read_text() == "ours\n" + "same\n" * 9
+
+
+def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:
+    mine = source.parent / "work"
+    (mine / "one.sh").write_text("not committed\n")
+
+    with pytest.raises(UserError, match="a clone that no deployment made"):
+        bring_up_to_date(mine, str(source), "main", "results")
+
+    assert (mine / "one.sh").read_text() == "not committed\n"
+
+
+def test_a_folder_with_files_of_a_person_is_refused_and_left_as_it_is(source: Path) -> None:
+    mine = source.parent / "copy"
+    (mine / ".parrotflow").mkdir(parents=True)
+    (mine / "one.sh").write_text("not in any repository\n")
+
+    with pytest.raises(
+        UserError, match=r"has files that no deployment made \(one\.sh\); name a new or an empty folder"
+    ):
+        bring_up_to_date(mine, str(source), "main", "results")
+
+    assert (mine / "one.sh").read_text() == "not in any repository\n"
+    assert not (mine / ".git").exists()
+
+
+@pytest.mark.parametrize("command", ["init", "remote"])
+def test_a_first_checkout_that_is_killed_is_made_by_the_next_run(
+    source: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def killed_after(folder: Path, *arguments: str, **options: bool) -> str:
+        done = git(folder, *arguments)
+        if arguments[0] == command:
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.checkout.git", killed_after)
+        with pytest.raises(KeyboardInterrupt):
+            checkout(source)
+
+    assert (checkout(source) / "one.sh").read_text() == "a\n"
+
+
+def test_a_commit_of_any_branch_is_checked_out_and_one_that_was_not_pushed_is_refused(source: Path) -> None:
+    folder, work = source.parent / "checkout", source.parent / "work"
+    first = git(work, "rev-parse", "HEAD")
+    commit(work, one_sh="b\n")
+    second = git(work, "rev-parse", "HEAD")
+
+    bring_to_commit(folder, str(source), first)
+    assert (folder / "one.sh").read_text() == "a\n"
+    with pytest.raises(UserError, match=f"no branch has the commit {second[:12]}; push it there"):
+        bring_to_commit(folder, str(source), second)
+
+    git(work, "push", "-q", "origin", "HEAD:refs/heads/other")
+    bring_to_commit(folder, str(source), second)
+    assert (folder / "one.sh").read_text() == "b\n"
+
+
+@pytest.mark.parametrize("address", ["https://me:a-token@host/x.git", "https://a-token@host/x.git"])
+def test_no_message_has_the_token_of_an_address(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    # git takes it for the folder.
+    for key, value in {"COUNT": "1", "KEY_0": f"url.{source}.insteadOf", "VALUE_0": address}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
+
+    with pytest.raises(UserError, match=r"^https://host/x\.git: no branch has the commit"):
+        bring_to_commit(tmp_path / "checkout", address, "0" * 40)
+    with pytest.raises(UserError, match=r"^https://host/x\.git: no branch `other`"):
+        bring_up_to_date(tmp_path / "checkout", address, "other", "results")
+
+
+GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"
+
+
+def test_without_publishing_a_guarded_target_means_nothing_and_not_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy", GUARDED + "  other: {cmd: echo 2 > two.txt, outs: [two.txt]}\n"))
+
+    assert wanted(["publish"], publish=False) == []
+    assert wanted(None, publish=False) == ["other"]
+    assert wanted(None, publish=True) is None
+
+
+@pytest.mark.parametrize("name", ["--upload-pack=x", "a..b"])
+def test_a_branch_that_git_would_take_for_an_option_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="not the name of a branch"):
+        require_names(name)
+
+
+@pytest.mark.parametrize("name", ["experiments/my grid", "experiments/a.lock"])
+def test_a_branch_that_git_does_not_take_is_refused(name: str) -> None:
+    require_branch_name("experiments/toy")
+    with pytest.raises(UserError, match=f"`{name}`: git takes no branch of this name"):
+        require_branch_name(name)

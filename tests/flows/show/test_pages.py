@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,10 +44,9 @@ stages:
 RUN = [sys.executable, "-m", "flows.cli", "run"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
-    with operated(tmp_path_factory.mktemp("operated")) as running:
-        yield running
+@pytest.fixture
+def server(shared_server: Operated) -> Operated:
+    return shared_server
 
 
 def run(server: Operated, folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -52,7 +52,7 @@ def outs(folder: Path) -> dict[str, bytes]:
 
 def wait_for(folder: Path, pattern: str, process: "subprocess.Popen[str]") -> None:
     """Wait until a checkpoint folder has something of that name."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list((folder / ".parrotflow/checkpoints").glob(f"*/{pattern}")):
         assert process.poll() is None, "the run ended too early"
         assert time.monotonic() < deadline

@@ -37,7 +37,7 @@ def project(reference: Path, tmp_path: Path) -> Path:
 
 def kill_a_worker(project: Path, process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """Kill the second worker once a checkpoint stands. Returns all workers."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list((project / ".parrotflow/checkpoints").glob("*/step-00000010")):
         assert process.poll() is None, "the run ended too early"
         assert time.monotonic() < deadline

@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
 READY_DEV := $(VENV)/ready-dev
-# Python compiles what pip unpacks on all cores; pip would do it on one.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
-COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
+# Python compiles what pip unpacks on all cores; pip would do it on one. A third is left until it is imported: the tests
+# of other projects, and packages of which a run imports a few files.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests?|moto|ray|transformers/models)/' $(VENV)/lib
 # A counter that rewrites its line belongs in a terminal only: a log would hold it once per package.
 COUNT_PACKAGES := { [ -t 1 ] && awk '/^Collecting/ {printf "\r  %d packages collected", ++n; fflush()} /^Installing/ {print "\n  unpacking ..."}' || cat > /dev/null; }
 # Half as many again as cores: tests also wait, for servers and for processes that start.
@@ -49,7 +50,9 @@ $(READY): requirements.lock pyproject.toml
 
 $(READY_DEV): requirements-dev.lock $(READY)
 	@echo "installing requirements-dev.lock (once, a minute) ..."
-	@$(PIP) -r requirements-dev.lock >/dev/null 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@# All that is left is named there, so there is nothing to resolve. (The first lock leaves torch's GPU libraries to pip.)
+	@{ $(PIP) --no-deps -r requirements-dev.lock >/dev/null && $(BIN)/python -m pip check --disable-pip-version-check; } \
+		>>$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(COMPILE) || true
 	@touch $(READY_DEV)
 

@@ -8,19 +8,28 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+TESTS = Path(__file__).parent
+
 LONGEST = (
-    "test_scheduled.py",
-    "test_tutorial.py",
-    "test_deployments.py",
-    "test_crashes.py",
-    "test_change_matrix.py",
-    "test_repeat.py",
-    "test_failing_workers.py",
-    "test_launcher.py",
-    "test_sweep.py",
-    "test_pool.py",
+    "train/checkpoint/test_crashes.py",
+    "flows/plan/test_change_matrix.py",
+    "flows/test_planted_passwords.py",
+    "docsite/test_tutorial.py",
+    "flows/test_scheduled.py",
+    "flows/sweep/test_sweep.py",
+    "flows/sweep/test_pool.py",
+    "flows/run/test_pages.py",
+    "flows/test_deployments.py",
+    "flows/search/test_command.py",
+    "flows/test_repeat.py",
+    "runtime/test_workers_on_ray.py",
+    "train/test_failing_workers.py",
+    "train/test_launcher.py",
+    "flows/test_operations.py",
 )
-"""Files with tests of half a minute and more. They come first: at the end no process is left alone with one of them."""
+"""Files that take half a minute and more, the longest ones first."""
+
+assert all((TESTS / name).exists() for name in LONGEST), "LONGEST names a file that is not there"
 
 os.environ.update(
     {
@@ -42,8 +51,22 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let each test process begin with its share of the longest files, so that at the end none is alone with one.
+
+    Of the list, xdist gives to each process an equal part in one piece.
+    """
+    processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    rank = {TESTS / name: number for number, name in enumerate(LONGEST)}
+    long = sorted((item for item in items if item.path in rank), key=lambda item: rank[item.path])
+    short = [item for item in items if item.path not in rank]
+    ordered: list[pytest.Item] = []
+    for process in range(processes):
+        own = [item for item in long if rank[item.path] % processes == process]
+        room = max(0, (len(items) - len(ordered)) // (processes - process) - len(own))
+        ordered += own + short[:room]
+        del short[:room]
+    items[:] = ordered
 
 
 def pytest_collection_finish() -> None:

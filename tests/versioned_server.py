@@ -44,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = self.server
         if server.together is not None:
-            server.together.wait(20)
+            server.together.wait(100)
         start = 0
         if server.version and (asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))):
             start = int(asked[1]) if self.headers["If-Range"] == server.version else 0

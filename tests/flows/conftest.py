@@ -8,28 +8,34 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.flows.operated import operated
+from tests.flows.operated import Operated, shared
 from tests.flows.small_pipeline import STAGES, make_pipeline, repro
 
 
+@pytest.fixture(scope="session")
+def of_all_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all test processes of this run have."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A server for all runs of this test process: each would start one of its own, which takes seconds."""
-    with operated(tmp_path_factory.mktemp("shared-server")) as server:
+def shared_server(of_all_processes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """A server for all runs of all test processes: each run would start one of its own, which takes seconds."""
+    with shared(of_all_processes / "shared-server", tmp_path_factory.mktemp("home")) as server:
         os.environ["PREFECT_API_URL"] = server.address
-        yield
+        yield server
         del os.environ["PREFECT_API_URL"]
 
 
 @pytest.fixture(scope="session")
-def up_to_date(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def up_to_date(of_all_processes: Path) -> Path:
     """Built by the first test process that comes; copy it before you change it."""
-    own = tmp_path_factory.getbasetemp()
-    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "up-to-date"
-    with FileLock(f"{shared}.lock"):
-        if not (shared / "done").exists():
-            shutil.rmtree(shared, ignore_errors=True)
-            folder = make_pipeline(shared / "project")
+    made = of_all_processes / "up-to-date"
+    with FileLock(f"{made}.lock"):
+        if not (made / "done").exists():
+            shutil.rmtree(made, ignore_errors=True)
+            folder = make_pipeline(made / "project")
             assert repro(folder) == STAGES
-            (shared / "done").touch()
-    return shared / "project"
+            (made / "done").touch()
+    return made / "project"

@@ -1,6 +1,6 @@
 """A Prefect server and a worker on loopback, with homes of their own; stopped by the test that started them."""
 
-import functools
+import fcntl
 import os
 import shutil
 import socket
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,16 +62,22 @@ class Operated:
         return {task["name"]: task["state"]["name"] if task["state"] else "" for task in tasks}
 
 
-@contextmanager
-def operated(home: Path, **variables: str) -> Iterator[Operated]:
-    """Start a server on a free port; on another one where somebody else took that port meanwhile."""
+def environment_of(home: Path, **variables: str) -> dict[str, str]:
+    """The environment of a machine's user with this home, who has no server yet."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
     own |= {"PREFECT_HOME": str(home / "prefect"), "PATH": path, "HOME": str(home)}
     own |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2"}
     own |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1", "PARROTFLOW_COMPILE": "off", **variables}
     home.mkdir(parents=True, exist_ok=True)
-    give_database(home / "prefect")
+    return own
+
+
+@contextmanager
+def operated(home: Path, **variables: str) -> Iterator[Operated]:
+    """Start a server on a free port; on another one where somebody else took that port meanwhile."""
+    own = environment_of(home, **variables)
+    give_empty_database(home / "prefect")
     for _ in range(3):
         port = free_port()
         address = f"http://127.0.0.1:{port}/api"
@@ -79,32 +85,55 @@ def operated(home: Path, **variables: str) -> Iterator[Operated]:
         with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as process:
             wait_until(lambda: process.poll() is not None or answers(f"{address}/health"), 180)  # noqa: B023
             if process.poll() is None:
-                keep_database(home / "prefect")
                 yield Operated(address, own)
                 return
     raise AssertionError((home / "prefect.log").read_text(encoding="utf-8"))
 
 
-@functools.cache
-def _made() -> "TemporaryDirectory[str]":
-    """Holds the empty database that the first server of this test process has made: Prefect takes seconds for it."""
-    return TemporaryDirectory()
+@contextmanager
+def shared(folder: Path, home: Path) -> Iterator[Operated]:
+    """One server for all test processes that name this folder, for a user with a home of this process's own.
+
+    The first one starts the process that keeps the server, which ends once no test process holds the lock `users`.
+    """
+    global empty_database
+    folder.mkdir(parents=True, exist_ok=True)
+    address = folder / "address"
+    with (folder / "users").open("a") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        with FileLock(folder / "start.lock"):
+            if not address.exists():
+                command = [sys.executable, "-m", "tests.flows.operated", str(folder)]
+                keeper = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+                wait_until(lambda: address.exists() or keeper.poll() is not None, 600)
+        empty_database = folder / "empty.db"
+        where = address.read_text(encoding="utf-8")
+        yield Operated(where, environment_of(home) | {"PREFECT_API_URL": where})
 
 
-def keep_database(prefect_home: Path) -> None:
-    """Keep what a server that has just started has made, unless there is one."""
-    kept = Path(_made().name) / "prefect.db"
-    if not kept.exists():
-        with closing(sqlite3.connect(prefect_home / "prefect.db")) as made, closing(sqlite3.connect(kept)) as copy:
+def keep(folder: Path) -> None:
+    """Keep a server for as long as a test process needs it. Its database, still empty, and its address are left here.
+
+    Prefect takes seconds to make a database.
+    """
+    with operated(folder) as server, (folder / "users").open("a") as users:
+        made, copy = (sqlite3.connect(path) for path in (folder / "prefect/prefect.db", folder / "empty.db"))
+        with closing(made), closing(copy):
             made.backup(copy)
+        (folder / "address.partial").write_text(server.address, encoding="utf-8")
+        (folder / "address.partial").rename(folder / "address")
+        fcntl.flock(users, fcntl.LOCK_EX)
 
 
-def give_database(prefect_home: Path) -> None:
-    """Let a server that starts there find an empty database, if this process has kept one."""
-    kept = Path(_made().name) / "prefect.db"
-    if kept.exists() and not (prefect_home / "prefect.db").exists():
+empty_database: Path | None = None
+"""What a new server finds in its home, once there is a shared one."""
+
+
+def give_empty_database(prefect_home: Path) -> None:
+    """Let a server that starts there find a database, if there is an empty one."""
+    if empty_database is not None and not (prefect_home / "prefect.db").exists():
         prefect_home.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(kept, prefect_home / "prefect.db")
+        shutil.copyfile(empty_database, prefect_home / "prefect.db")
 
 
 @contextmanager
@@ -155,3 +184,7 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))

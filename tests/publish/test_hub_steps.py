@@ -181,7 +181,7 @@ def test_steps_are_pushed_while_training_runs_and_publish_makes_no_second_commit
         read_until(process, f"pushed step-00000100 to {NAME}")
         train_exports(project, 200)
         read_until(process, f"pushed step-00000200 to {NAME}")
-        assert process.wait(20) == 0  # nothing is left to push
+        assert process.wait(100) == 0  # nothing is left to push
     pushed = titles(hub)
     assert pushed == ["step-00000100", "step-00000200"]
     assert hub.repositories[NAME].commit_count("main") == 1
@@ -199,7 +199,7 @@ def test_a_pusher_that_is_killed_in_the_middle_is_made_up_for_by_publish(project
         while not hub.requests(f"POST .*/commit/{BRANCH}"):
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == -signal.SIGTERM
+        assert process.wait(100) == -signal.SIGTERM
 
     published(hub)
 
@@ -221,7 +221,7 @@ def test_a_token_that_may_not_write_ends_the_pusher_with_one_message(project: Pa
     with pushing(hub, HF_TOKEN=READER) as process:
         train_exports(project, 100)
         said = read_until(process, "error: ")
-        assert process.wait(20) == 2
+        assert process.wait(100) == 2
 
     assert "may not write there" in said
     assert "Traceback" not in said
@@ -233,7 +233,7 @@ def test_a_pusher_ends_when_the_run_that_started_it_is_gone(project: Path, hub: 
         assert process.stdin is not None
         process.stdin.close()
 
-        assert process.wait(20) == 0
+        assert process.wait(100) == 0
 
 
 def test_a_publication_that_is_refused_has_pushed_no_model(project: Path, hub: Hub) -> None:

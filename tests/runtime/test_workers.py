@@ -46,7 +46,7 @@ def test_calls_that_keep_all_cores_busy_overlap_in_this_process(monkeypatch: pyt
     both = threading.Barrier(2)
 
     def meet(number: int) -> int:
-        both.wait(30)
+        both.wait(100)
         return number
 
     assert list(map_shards(meet, range(4), threads_each=4)) == [0, 1, 2, 3]

@@ -2,10 +2,8 @@
 
 import os
 import platform
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -115,23 +113,10 @@ def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:
 
 
 def test_two_machines_train_one_model(tmp_path: Path) -> None:
-    """Two launchers on the loopback device; both see the same folder, as on a cluster's file system."""
+    """Both see the same folder, as on a cluster's file system."""
     project = write_project(tmp_path / "project", max_steps=3)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
-    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
-    said: dict[int, str] = {}
-    machines = []
-    for rank in (0, 1):
-        (project / f"machine_{rank}.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": rank}))
-        machines.append(threading.Thread(target=_run, args=(project, rank, said)))
-    for machine in machines:
-        machine.start()
-    for machine in machines:
-        machine.join(timeout=200)
-    assert sorted(said) == [0, 1]
+    for code, text in two_machines([project, project]):
+        assert code == 0, text
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
@@ -160,15 +145,15 @@ def test_machines_with_other_parameters_are_refused(tmp_path: Path) -> None:
 
 
 def two_machines(folders: list[Path]) -> list[tuple[int, str]]:
-    """Two launchers on the loopback device, each in a folder of its own: exit code and output of each."""
+    """Two launchers on the loopback device, each in its folder: exit code and output of each."""
     settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
     settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1"}
     machines = []
     with held_port() as port:
         for rank, folder in enumerate(folders):
             own = settings | {"main_process_port": port, "machine_rank": rank}
-            (folder / "machine.yaml").write_text(yaml.safe_dump(own))
-            machines.append(fork(folder, PARROTFLOW_LAUNCH="machine.yaml", PARROTFLOW_RESTARTS="0"))
+            (folder / f"machine_{rank}.yaml").write_text(yaml.safe_dump(own))
+            machines.append(fork(folder, PARROTFLOW_LAUNCH=f"machine_{rank}.yaml", PARROTFLOW_RESTARTS="0"))
         texts = [machine.communicate(timeout=200)[0] for machine in machines]
     return [(machine.returncode, text) for machine, text in zip(machines, texts, strict=True)]
 
@@ -246,10 +231,6 @@ def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path)
     assert report["tokens"] == (8 + 16 + 16) * params()["sequence_length"]
     assert report["model_flops"] == speed["flops_per_token"] * report["tokens"] > 0
     assert speed["weights_sha256"] == weights_sha256(project / "model")
-
-
-def _run(project: Path, rank: int, said: dict[int, str]) -> None:
-    said[rank] = run(project, PARROTFLOW_LAUNCH=f"machine_{rank}.yaml", PARROTFLOW_RESTARTS="0")
 
 
 def test_a_command_that_is_stopped_while_it_still_imports_torch_says_so_by_its_exit_code(tmp_path: Path) -> None:

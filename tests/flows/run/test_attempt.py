@@ -32,7 +32,7 @@ stages:
 SLOW = """\
 stages:
   slow:
-    cmd: sleep 60 && touch slow.txt
+    cmd: sleep 600 && touch slow.txt
     outs: [slow.txt]
     meta: {flow: {timeout_seconds: 1}}
 """
@@ -94,7 +94,7 @@ def test_a_stage_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path
     result = run(folder)
 
     assert result.returncode == 1
-    assert time.monotonic() - began < 45
+    assert time.monotonic() - began < 180
     assert "took longer than timeout_seconds = 1 (meta.flow in dvc.yaml) and was ended" in result.stdout
     assert not (folder / "slow.txt").exists()
 
@@ -460,7 +460,7 @@ def test_20000_lines_hold_nothing_up(tmp_path: Path) -> None:
 
     assert result.returncode == 0
     assert result.stdout.count("one │ ") == 20002
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 180
 
 
 def test_a_run_whose_output_nobody_reads_continues(tmp_path: Path) -> None:

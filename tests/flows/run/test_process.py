@@ -128,11 +128,11 @@ def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(
 ) -> None:
     began = time.monotonic()
 
-    outcome, lines = in_folder(tmp_path / "toy", "sleep 30 &\necho $!\ntouch out.txt\n", monkeypatch)
+    outcome, lines = in_folder(tmp_path / "toy", "sleep 300 &\necho $!\ntouch out.txt\n", monkeypatch)
     subprocess.run(["kill", lines[0]], check=True)
 
     assert outcome.result == "ran"
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 200
 
 
 def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:

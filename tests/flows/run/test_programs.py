@@ -70,7 +70,7 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest
             time.sleep(0.01)
         began = time.monotonic()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("when", [None, False, ""])

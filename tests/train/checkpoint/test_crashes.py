@@ -52,7 +52,7 @@ def outs(folder: Path) -> dict[str, bytes]:
 
 def wait_for(folder: Path, pattern: str, process: "subprocess.Popen[str]") -> None:
     """Wait until a checkpoint folder has something of that name."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list((folder / ".parrotflow/checkpoints").glob(f"*/{pattern}")):
         assert process.poll() is None, "the run ended too early"
         assert time.monotonic() < deadline
@@ -107,25 +107,16 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     assert killed.weights_sha256 == weights_sha256(project / "model")
 
 
-def test_a_worker_that_dies_is_started_again(reference: Path, project: Path) -> None:
-    process = fork(project)
-    wait_for(project, "step-00000020", process)
-    list(family(process))[2].send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
-    assert outs(project) == outs(reference)
-
-
-def test_an_edit_of_the_parameters_during_a_run_changes_nothing(reference: Path, project: Path) -> None:
-    """Not even after a restart: the workers get the section that the command read."""
+def test_a_worker_that_dies_is_started_again_with_the_parameters_that_the_command_has_read(
+    reference: Path, project: Path
+) -> None:
     process = fork(project)
     wait_for(project, "step-00000020", process)
     write_params(project, **STEPS, seed=1)
     list(family(process))[2].send_signal(signal.SIGKILL)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
-    assert "starting again from the last checkpoint" in said
+    assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
     assert outs(project) == outs(reference)
 
 
@@ -252,7 +243,6 @@ def test_compiled_runs_on_two_threads_leave_the_same_bytes(tmp_path: Path) -> No
     assert speed["compiled"]
     assert speed["threads_per_process"] == 2
 
-    for number in range(3):
-        again = copy_of(project, tmp_path / f"again-{number}")
-        run_workers(again, 1, **settings)
-        assert outs(again) == outs(project)
+    again = copy_of(project, tmp_path / "again")
+    run_workers(again, 1, **settings)
+    assert outs(again) == outs(project)

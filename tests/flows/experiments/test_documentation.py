@@ -80,10 +80,6 @@ def stored_rows(folder: str, names: list[str]) -> dict[str, list[tuple[str, str]
     [
         ("how-to/experiments.md", "scaling/small", ["main"]),
         ("how-to/training.md", "presets/small", ["main"]),
-        ("how-to/training.md", "recipe/small", ["main"]),
-        ("how-to/training.md", "recipe_seeds/small", ["main", "against_default"]),
-        ("how-to/training.md", "recipe_final/full", ["main"]),
-        ("how-to/training.md", "recipe_final/full", ["against_default"]),
         ("how-to/training.md", "recipe_embedding/full", ["main"]),
     ],
 )

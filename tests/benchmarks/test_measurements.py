@@ -133,9 +133,6 @@ def test_names_of_two_parts_are_rows_and_columns_and_a_column_of_one_value_is_a_
 
 def test_few_common_words_stay_in_the_names() -> None:
     assert without_common(["a step of 1", "a step of 2"])[0] == ""
-        "",
-        {name: name for name in ("a step of 1", "a step of 2")},
-    )
     assert without_common(["a step is of 1, cold", "a step is of 2, cold"])[0] == "a step is of … cold"
 
 

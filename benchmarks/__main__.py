@@ -33,15 +33,18 @@ def render() -> str:
         "medians. In a peer's column (2.00; low to high) means that ours is twice as good, with a 95 % interval of the "
         "median ratio of neighbouring runs. A heading with `…` is what its rows or columns are of.",
         "",
-        f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is unsure. "
+        f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is called unsure. "
         "[The records](../../benchmarks/results/) have each figure's runs and spread. Without runs it is one; a kind "
         "of CPU that is missing was not recorded.",
         "",
         f"Unless a section says otherwise: {', '.join(everywhere)}.",
     ]
     for name, figures in results.items():
-        lines += ["", f"## {name}", ""]
-        lines += table(figures, everywhere) if figures else ["Not yet measured."]
+        if figures:
+            lines += ["", f"## {name}", "", *table(figures, everywhere)]
+    missing = [f"`{name}`" for name, figures in results.items() if not figures]
+    if missing:
+        lines += ["", f"Not yet measured: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 

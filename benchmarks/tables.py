@@ -118,11 +118,10 @@ def peer_and_ratio(figure: Measurement) -> str:
 
 
 def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) -> str:
-    """A line on the figures of one machine: which it is, how many runs, their spread, and the versions."""
+    """A line on the figures of one machine: which it is, how many runs, and the versions."""
     where = ", ".join(part for part in machine.split(", ") if part not in everywhere) or "the same machine"
-    runs, spread = [figure.runs for figure in figures], max(figure.spread for figure in figures)
-    counts = dict.fromkeys((min(runs), max(runs)))
-    of_runs = f"{' to '.join(map(str, counts))} runs" + (f", spread at most {spread:.0%}" if spread else "")
+    runs = [figure.runs for figure in figures]
+    of_runs = f"{' to '.join(map(str, dict.fromkeys((min(runs), max(runs)))))} runs"
     versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
     of_libraries = ", ".join(version for version in versions if version not in everywhere)
     parts = [plain(where), of_runs if max(runs) > 1 else "", of_libraries]

@@ -91,7 +91,7 @@ def test_a_table_has_a_row_for_each_figure_and_a_column_for_each_peer() -> None:
         "| 1 core | 1,267 s | 2,000 (0.63) | 2,000 (0.63) |",
         "| 12 cores | 0.5 s | 2,000 (0.00) |  |",
     ]
-    assert lines[-1] == "On the same machine; 1 to 2 runs, spread at most 5%."
+    assert lines[-1] == "On the same machine; 1 to 2 runs."
 
 
 def test_a_version_is_common_if_several_results_depend_on_it() -> None:

@@ -173,26 +173,30 @@ def run_trial(number: int, kind: Kind, projects: Projects, commit: str) -> Line:
 
 
 def summary(lines: list[Line]) -> list[Measurement]:
-    """A figure for each kind of fault: how many of its trials ended with equal results."""
+    """For each kind of fault what became of its trials, and the work lost."""
     counted = [line for line in lines if line.outcome != "missed"]
     commits = ", ".join(sorted({line.commit for line in counted}))
     groups = [(kind.what, [line for line in counted if line.kind == kind.name]) for kind in KINDS]
-    return [figure(what, group, commits) for what, group in [*groups, ("all kinds", counted)] if group]
+    found = [figures(what, group, commits) for what, group in [*groups, ("all kinds", counted)] if group]
+    return [figure for group in found for figure in group]
 
 
-def figure(what: str, lines: list[Line], commits: str) -> Measurement:
-    """Trials with equal results; in words how many were wrong, unclear or refused at first, and the work lost."""
+def figures(what: str, lines: list[Line], commits: str) -> list[Measurement]:
+    """Trials with equal results; how many were wrong, unclear or refused at first, and the work lost."""
     counts = {name: sum(line.outcome == name for line in lines) for name in ("equal", "wrong", "unclear")}
-    refused = sum(line.refusals > 0 for line in lines)
-    lost = statistics.median(line.seconds_lost for line in lines)
-    stages = statistics.mean(line.stages_again for line in lines)
-    text = (
-        f"{what}: equal results ({counts['wrong']} wrong, {counts['unclear']} unclear, {refused} refused at first; "
-        f"lost: {lost:.1f} s in the median, {stages:.1f} stages again in the mean)"
-    )
-    unit = f"of {len(lines)}"
-    measured = compare(text, [float(counts["equal"])], None, unit=unit, higher_is_better=True, libraries=LIBRARIES)
-    return replace(measured, runs=len(lines), versions=measured.versions | {"commit": commits})
+    values = {
+        "equal results": (counts["equal"], f"of {len(lines)}"),
+        "wrong": (counts["wrong"], ""),
+        "unclear": (counts["unclear"], ""),
+        "refused at first": (sum(line.refusals > 0 for line in lines), ""),
+        "lost, median": (round(statistics.median(line.seconds_lost for line in lines), 1), "s"),
+        "stages again, mean": (round(statistics.mean(line.stages_again for line in lines), 1), ""),
+    }
+    found = [
+        compare(f"{what}: {name}", [float(value)], None, unit=unit, higher_is_better=True, libraries=LIBRARIES)
+        for name, (value, unit) in values.items()
+    ]
+    return [replace(one, runs=len(lines), versions=one.versions | {"commit": commits}) for one in found]
 
 
 if __name__ == "__main__":

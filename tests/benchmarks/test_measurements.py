@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import common, table
+from benchmarks.__main__ import common
 from benchmarks.measurements import Measurement, compare, cpu_kind, interleave, median_interval, record, recorded
+from benchmarks.tables import plain, table, without_common
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -38,7 +39,7 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
     lines = table(recorded("encode", tmp_path))
     assert "| figure | ours | p |" in lines
     assert "| encoding | 100 MB/s | 50 (2.00) |" in lines
-    assert lines[-1].startswith(f"On {figure.machine}; rich ")
+    assert lines[-1].startswith(f"On {plain(figure.machine)}; rich ")
 
 
 def test_a_quick_run_leaves_the_figures_on_record_as_they_are(tmp_path: Path) -> None:
@@ -86,11 +87,11 @@ def test_a_table_has_a_row_for_each_figure_and_a_column_for_each_peer() -> None:
     lines = table(figures, everywhere=common([figures, figures[:1]]))
 
     assert [line for line in lines if line.startswith("| ")] == [
-        "| figure | ours | p | q |",
-        f"| {first} | 1,267 s | 2,000 (0.63) | 2,000 (0.63) |",
-        f"| {second} | 0.5 s | 2,000 (0.00) |  |",
+        "| time of a step on … 7 MB | ours | p | q |",
+        "| 1 core | 1,267 s | 2,000 (0.63) | 2,000 (0.63) |",
+        "| 12 cores | 0.5 s | 2,000 (0.00) |  |",
     ]
-    assert lines[-1] == "On the same machine; 1 to 2 runs, spread at most 5%."
+    assert lines[-1] == "On the same machine; 1 to 2 runs."
 
 
 def test_a_version_is_common_if_several_results_depend_on_it() -> None:
@@ -110,6 +111,29 @@ def test_many_peers_of_few_figures_are_rows() -> None:
     assert [line for line in table(figures) if line.startswith("| ")] == [
         "| figure | f |", "| ours | 1 s |", *(f"| {name} | 2 (2.00) |" for name in "abcd"),
     ]  # fmt: skip
+
+
+def test_names_of_two_parts_are_rows_and_columns_and_a_column_of_one_value_is_a_line() -> None:
+    def figure(name: str, value: float, unit: str) -> Measurement:
+        return compare(name, [value], None, unit=unit, higher_is_better=False)
+
+    values = {"memory": ("GB", [1.0, 2.0, 3.0]), "workers": ("", [2.0, 2.0, 2.0])}
+    figures = [
+        figure(f"{stage}: {what}", numbers[number], unit)
+        for what, (unit, numbers) in values.items()
+        for number, stage in enumerate(("collect", "clean", "train"))
+    ]
+
+    assert [line for line in table(figures) if line and not line.startswith("On ")] == [
+        "Of each: workers 2.", "|  | memory |", "|---|--:|",
+        "| collect | 1 GB |", "| clean | 2 GB |", "| train | 3 GB |",
+    ]  # fmt: skip
+    assert "| memory (GB) | 1 | 2 |" in table([*figures[:2], *figures[3:5], figure("collect: a", 1, "s")])
+
+
+def test_few_common_words_stay_in_the_names() -> None:
+    assert without_common(["a step of 1", "a step of 2"])[0] == ""
+    assert without_common(["a step is of 1, cold", "a step is of 2, cold"])[0] == "a step is of … cold"
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def test_the_yaml_that_is_shown_is_in_a_shipped_file() -> None:
     shipped = [(ROOT / file).read_text(encoding="utf-8") for file in files]
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
-    assert [sum(block in text for block in blocks) for text in shipped] == [3, 1]
-    assert len(blocks) == 4
+    assert [sum(block in text for block in blocks) for text in shipped] == [2, 1]
+    assert len(blocks) == 3
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(ROOT / "experiments").glob("*.yaml")))
@@ -78,13 +78,7 @@ def stored_rows(folder: str, names: list[str]) -> dict[str, list[tuple[str, str]
 @pytest.mark.parametrize(
     ("page", "folder", "names"),
     [
-        ("how-to/experiments.md", "scaling/small", ["main"]),
         ("how-to/training.md", "presets/small", ["main"]),
-        ("how-to/training.md", "recipe/small", ["main"]),
-        ("how-to/training.md", "recipe_seeds/small", ["main", "against_default"]),
-        ("how-to/training.md", "recipe_final/full", ["main"]),
-        ("how-to/training.md", "recipe_final/full", ["against_default"]),
-        ("how-to/training.md", "recipe_embedding/full", ["main"]),
     ],
 )
 def test_a_table_that_a_page_copies_has_the_stored_numbers(page: str, folder: str, names: list[str]) -> None:

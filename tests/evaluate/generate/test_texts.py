@@ -13,7 +13,7 @@ from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
-from stages.tokenizer.bpe import train_bpe
+from stages.tokenizer.train import train_bpe
 from tests.small_project import sections
 
 

@@ -29,8 +29,7 @@ import yaml
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, interleave, record
-from stages.tokenizer.bpe import train_bpe
-from stages.tokenizer.train import save_trained
+from stages.tokenizer.train import save_trained, train_bpe
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / "benchmarks/runs/datatrove_chain.py"

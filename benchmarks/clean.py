@@ -17,10 +17,9 @@ import pandas as pd
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, interleave, record
-from stages.clean.facts import facts_of
-from stages.clean.features import measures
 from stages.clean.filtering import DocumentText, Feature
 from stages.clean.judge import apply_filters
+from stages.clean.ledger import facts_of
 from stages.clean.params import Filters
 from stages.formats.documents import Document
 
@@ -81,7 +80,7 @@ def main() -> None:
 
 def our_verdicts(documents: list[Document]) -> list[bool]:
     """Whether each document is kept."""
-    found = measures(FILTERS).values()
+    found = FILTERS.measures().values()
 
     def row(document: Document) -> dict[str, Feature]:
         text = DocumentText(document.text)

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import Measurement, compare, interleave, record
-from stages.clean.near_duplicates.candidates import Corpus, RowNumbers, WordSets
+from stages.clean.near_duplicates import Corpus, RowNumbers, WordSets
 from stages.clean.params import NearDuplicates
 from stages.clean.words import read_words, word_list
 from stages.formats.documents import Document, write_shard

@@ -42,8 +42,7 @@ from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore
 from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.parity import choose_engine
-from stages.tokenizer.bpe import train_on_documents
-from stages.tokenizer.train import save_trained
+from stages.tokenizer.train import save_trained, train_on_documents
 
 CONTEXT, VOCABULARY = 256, 4096
 """Of the model."""

@@ -34,8 +34,7 @@ from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import draw, stop_at
 from stages.formats.evaluation.problems import read_problems
 from stages.formats.model_folder import MODEL
-from stages.tokenizer.bpe import train_on_documents
-from stages.tokenizer.train import save_trained
+from stages.tokenizer.train import save_trained, train_on_documents
 
 PROBLEMS = Path("problems/python.jsonl")
 SAMPLES = 20

@@ -19,7 +19,7 @@ import pandas as pd
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from stages.clean.masking import mask
-from stages.clean.near_duplicates.clusters import find_near_duplicates
+from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import NearDuplicates
 from stages.formats.documents import Document, document_id, write_shard
 

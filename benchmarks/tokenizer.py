@@ -24,7 +24,7 @@ from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import compare, interleave, record
 from stages.formats.documents import document_id, documents_of, read_shard, shard_paths, write_shard
 from stages.runtime.cache import CACHE
-from stages.tokenizer.bpe import train_by_reference, train_on_documents
+from stages.tokenizer.train import train_by_reference, train_on_documents
 
 DOCUMENTS = Path("documents")
 

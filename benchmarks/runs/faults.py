@@ -106,9 +106,9 @@ DATA_EDITS = (
     Edit("corpus/module_007.py", "def ", f"{LAST_LINE}\n\ndef "),
     Edit("corpus/added.py", None, module_text(1000)),
     Edit("corpus/module_011.py"),
-    Edit("stages/clean/facts.py", '"newlines": text.text.count("\\n")', '"newlines": text.text.count("\\n") + 1'),
+    Edit("stages/clean/ledger.py", '"newlines": text.text.count("\\n")', '"newlines": text.text.count("\\n") + 1'),
     Edit("stages/tokenize/encode.py", "tokens[is_text] = ids", "tokens[is_text] = ids[::-1]"),
-    Edit("stages/tokenizer/bpe.py", 'tie_break="smallest_pair_id"', 'tie_break="largest_content"'),
+    Edit("stages/tokenizer/train.py", 'tie_break="smallest_pair_id"', 'tie_break="largest_content"'),
 )
 TRAIN_EDITS = (
     Edit("params.yaml", "muon_learning_rate: 0.004", "muon_learning_rate: 0.006"),

@@ -12,11 +12,10 @@ from typing import Any
 import pandas as pd
 
 from stages.clean.decontamination import Contamination, EvaluationItem, Hit, Searched
-from stages.clean.features import write_ledger
 from stages.clean.judge import check_splits, judge, kept_rows
+from stages.clean.ledger import write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
 from stages.clean.preview import SHOWN, preview
-from stages.clean.splits import write_splits
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.pages import escape, table

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     import numpy.typing as npt
     import pandas as pd
 
-    from stages.clean.vectorized.code_points import CodePoints
+    from stages.clean.code_points import CodePoints
 
     Lengths: TypeAlias = npt.NDArray[np.int64]
 
@@ -69,7 +69,7 @@ class DocumentText:
     @cached_property
     def beyond_ascii(self) -> "CodePoints":
         """The characters that are not ASCII, in their order."""
-        from stages.clean.vectorized.code_points import beyond_ascii
+        from stages.clean.code_points import beyond_ascii
 
         return beyond_ascii(self.data)
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.decontamination import Contamination, find_contaminated
-from stages.clean.features import measure_shards
 from stages.clean.filtering import draw
+from stages.clean.ledger import measure_shards
 from stages.clean.masking import MaskedShards, mask_shards
-from stages.clean.near_duplicates.clusters import find_near_duplicates
+from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.cleaning import KEPT
 from stages.formats.parts import WHOLE
@@ -49,7 +49,8 @@ def judge(shards: Sequence[Path], params: CleanParams, part: str = WHOLE) -> Jud
     A part of a corpus may lack sources that are held out by name.
     """
     masked = mask_shards(shards, params.masks.kinds)
-    ledger = apply_filters(measure_shards(masked.paths, params.filters), params.filters, params.seed)
+    features = measure_shards(masked.paths, params.filters.measures())
+    ledger = apply_filters(features, params.filters, params.seed)
     contamination = Contamination([], [])
     if params.decontamination is not None:
         contamination = find_contaminated(masked.paths, params.decontamination, params.words)

@@ -1,6 +1,6 @@
 """What `clean` keeps: filters, duplicates, evaluation sets, masks, and the split."""
 
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated, Literal, Self
@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from stages.clean import filters
-from stages.clean.filtering import Count, Filter, Share
+from stages.clean.filtering import Count, Filter, Measure, Share
 from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
 
 
@@ -28,6 +28,15 @@ def filter_classes() -> tuple[type[Filter], ...]:
 
 class Filters(*filter_classes()):  # type: ignore[misc]
     """The parameters of every module in `stages/clean/filters/`, and of the project's own in `filters/`."""
+
+    def measures(self) -> dict[str, Measure]:
+        """Filter, with what it depends on, -> how it measures one document; without those that measure nothing."""
+        found = {}
+        for kind in filter_classes():
+            if (measure := kind.measurement(self)) is not None:
+                given = measure.args if isinstance(measure, partial) else ()
+                found[" ".join((f"{kind.__module__}.{kind.__qualname__}", *map(str, given)))] = measure
+        return found
 
 
 class NearDuplicates(Section):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.collect.content_check import SeenFiles
-from stages.collect.download import KIND as DOWNLOADS
-from stages.collect.download import forget_unfinished
 from stages.collect.gather import Taken, gather
 from stages.collect.params import CollectParams
+from stages.collect.remote import KIND as DOWNLOADS
+from stages.collect.remote import forget_unfinished
 from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.collect.opening import BROKEN, by_ending
+from stages.collect.located import BROKEN, by_ending
 from stages.formats.documents import Document, document_id, text_size
 from stages.runtime.cache import ResultLog, drop_others
 from stages.runtime.code import code_key

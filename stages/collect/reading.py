@@ -16,9 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkstemp
 
 from stages.collect.content_check import ContentCheck, can_be_found, check_content
-from stages.collect.download import ahead
-from stages.collect.located import LocatedFile
-from stages.collect.opening import BROKEN, by_ending
+from stages.collect.located import BROKEN, LocatedFile, by_ending
+from stages.collect.remote import ahead
 from stages.collect.source_kinds import TOO_LARGE, Reading, SourceItem
 from stages.runtime.cache import CACHE
 from stages.runtime.workers import map_shards, on_cluster

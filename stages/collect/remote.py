@@ -1,17 +1,46 @@
-"""Lists the files of sources at URLs, with what their servers say of the version that they have."""
+"""The files of sources at URLs: what their servers say of them, and those of HTTP and HTTPS downloaded side by side.
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+A download continues after a kill where it had come. What has arrived is in a file of its own, whose name is a hash of
+the address and of the version that the server has: a later run asks for the rest with `Range` and `If-Range`, so that a
+server which has another version by then sends it whole. A reader follows the file as it grows. Whole files stay in the
+cache, so that a run that reads them again asks the server for their version alone.
+"""
+
+import asyncio
+import io
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
 
-from stages.collect.download import Version, open_remote, start_download
-from stages.collect.located import HIDDEN, LocatedFile, is_hidden, one_line
+from stages.collect.located import HIDDEN, LocatedFile, is_hidden, remote_error
+from stages.runtime.cache import CACHE, cache_key, cached, find_cached
 from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UnavailableError, whole_number
 
-DENIED_STATUS = {401, 403}
-"""Status codes of HTTP with which a server refuses the credentials, or asks for some."""
+KIND = "downloads"
+"""Of whole files in the cache of stages."""
+
+PARTS = CACHE / "unfinished"
+"""What has arrived of files that are not whole."""
+
+DOWNLOADS_VARIABLE = "PARROTFLOW_DOWNLOADS"
+DOWNLOADS_AT_ONCE = 4
+
+BLOCK_BYTES = 2**20
+
+LINE_SECONDS = 10.0
+"""Between two lines about a file that a reader waits for."""
+
+PARTIAL, RANGE_IS_EMPTY = 206, 416
+"""Status codes of HTTP: the range that was asked for; it begins where the file ends, or beyond."""
+
+CONTENT = "content"
+"""The name of a whole file in its entry of the cache."""
 
 GONE_STATUS = {404, 410}
 """With which it says that there is no such file."""
@@ -21,6 +50,26 @@ SILENT_SECONDS = 20
 
 QUESTIONS_AT_ONCE = 8
 """To servers, about single files."""
+
+
+class Version(NamedTuple):
+    """What a server says of a file. Where all of it is as before, the file is taken to be the same."""
+
+    etag: str
+    """Empty where the server gives none, as the next."""
+    last_modified: str
+    size: int | None
+    """Bytes; None where the server does not say."""
+
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether the server would notice if what it has is no longer this version (RFC 9110, 13.1.5: If-Range)."""
+        return bool(self.validator)
+
+    @property
+    def validator(self) -> str:
+        """The value of If-Range: the ETag if it is a strong one, else the date; empty where there is neither."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.last_modified
 
 
 def remote_files(pattern: str) -> Iterator[LocatedFile]:
@@ -80,9 +129,193 @@ def _web_options() -> dict[str, Any]:
     return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
 
 
-def remote_error(what: str, error: Exception) -> UserError:
-    """The error of a file system for users: refused credentials are theirs to correct, the rest may go away."""
-    reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
-        return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
-    return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
+_running: "dict[str, Download]" = {}
+"""By the name that is shown."""
+
+
+def open_remote(system: Any, path: str, shown: str, version: Version) -> BinaryIO:
+    """A file of HTTP, to be read while it arrives. Errors are raised where what has arrived ends."""
+    download = start_download(system, path, shown, version)
+    if download.entry is not None:
+        return (download.entry / CONTENT).open("rb")
+    return cast("BinaryIO", io.BufferedReader(_Following(download), BLOCK_BYTES))
+
+
+def start_download(system: Any, path: str, shown: str, version: Version) -> "Download":
+    """The download of a file, which is begun if it is not under way yet."""
+    if shown not in _running:
+        _running[shown] = Download(system, path, shown, version)
+    return _running[shown]
+
+
+def ahead(files: Iterable[LocatedFile], limit: int | None = None) -> Iterator[LocatedFile]:
+    """The files in their order, while the next ones are downloaded: `PARROTFLOW_DOWNLOADS` at once, 4 by default.
+
+    Files above `limit` bytes and those with a flaw are not read, so they are not downloaded either. What nobody has
+    read is given up when the caller ends.
+    """
+    todo = list(files)
+    at_once = whole_number(DOWNLOADS_VARIABLE, DOWNLOADS_AT_ONCE)
+    try:
+        for position, file in enumerate(todo):
+            for wanted in todo[position : position + at_once]:
+                if wanted.fetch is not None and not wanted.flaw and (limit is None or (wanted.size or 0) <= limit):
+                    wanted.fetch()
+            yield file
+            _end(file.name)
+    finally:
+        for file in todo:
+            _end(file.name)
+
+
+def _end(name: str) -> None:
+    if (download := _running.pop(name, None)) is not None:
+        download.end()
+
+
+def forget_unfinished() -> None:
+    """Delete what has arrived of files that are not whole: the corpus is collected without the rest of them."""
+    shutil.rmtree(PARTS, ignore_errors=True)
+
+
+class Download:
+    """One file, on its way to the disk in the event loop of fsspec."""
+
+    def __init__(self, system: Any, path: str, shown: str, version: Version) -> None:
+        self.system = system
+        self.path = path
+        self.shown = shown
+        self.version = version
+        self.key = cache_key(shown, path, *map(str, version))
+        self.part = PARTS / self.key
+        self.available = 0
+        """Bytes that a reader may read."""
+        self._changed = threading.Condition()
+        self._ended: Future[None] = Future()
+        # A server that names no version may have another file of the same size tomorrow.
+        self.entry = find_cached(KIND, self.key, _move) if version.can_be_resumed else None
+        """Where the whole file is in the cache."""
+        if self.entry is None:
+            PARTS.mkdir(parents=True, exist_ok=True)
+            if not version.can_be_resumed:
+                self.part.unlink(missing_ok=True)
+            self.part.touch()
+            self._ended = asyncio.run_coroutine_threadsafe(self._fetch(), system.loop)
+            self._ended.add_done_callback(lambda _: self._notify(self.available))
+
+    def end(self) -> None:
+        """Keep a whole file, and stop the download of another, whose beginning stays for the next run."""
+        if self.entry is not None:
+            return
+        whole = self._ended.done() and not self._ended.cancelled() and self._ended.exception() is None
+        self._ended.cancel()
+        if whole and self.version.can_be_resumed:
+            cached(KIND, self.key, partial(_move, self.part))
+        elif not self.version.can_be_resumed:
+            self.part.unlink(missing_ok=True)
+
+    def wait_beyond(self, position: int | None) -> None:
+        """Wait until a byte at `position` can be read, or the end was reached (None: until then).
+
+        Raises the error of the download where it ended before.
+        """
+        with self._changed:
+            while not self._ended.done() and (position is None or self.available <= position):
+                if not self._changed.wait(LINE_SECONDS):
+                    total = f" of {self.version.size / 1e6:,.0f}" if self.version.size else ""
+                    print(f"{self.shown}: {self.available / 1e6:,.0f}{total} MB arrived", flush=True)
+        if position is None or self.available <= position:
+            self._ended.result()
+
+    def _notify(self, available: int) -> None:
+        with self._changed:
+            self.available = available
+            self._changed.notify_all()
+
+    async def _fetch(self) -> None:
+        from aiohttp import ClientError, ClientResponseError
+
+        broken: Exception | None = None
+        while True:
+            before = self.available
+            try:
+                await self._fetch_rest(broken)
+                break
+            except ClientResponseError:
+                raise
+            except (ClientError, TimeoutError) as error:
+                # Broken off: the rest is asked for as long as some of it comes each time.
+                if not self.version.can_be_resumed or self.available <= before:
+                    raise
+                broken = error
+        if self.version.size is not None and self.available != self.version.size:
+            raise UnavailableError(
+                f"{self.shown}: {self.available:,} bytes arrived, and its server promised {self.version.size:,}; "
+                "run again"
+            )
+
+    async def _fetch_rest(self, broken: Exception | None) -> None:
+        """Ask for what is not here yet; `broken` is why an earlier request ended, raised where the rest is refused."""
+        have = self.part.stat().st_size
+        if have and have == self.version.size:
+            self._notify(have)
+            return
+        options = dict(self.system.kwargs)
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        if have:
+            headers |= {"Range": f"bytes={have}-", "If-Range": self.version.validator}
+        session = await self.system.set_session()
+        async with session.get(self.system.encode_url(self.path), headers=headers, **options) as answer:
+            if answer.status == RANGE_IS_EMPTY and answer.headers.get("Content-Range") == f"bytes */{have}":
+                self._notify(have)
+                return
+            self.system._raise_not_found_for_status(answer, self.path)
+            begins = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            continues = answer.status == PARTIAL and begins
+            if broken is not None and not continues:  # what a reader has had may be of another version
+                raise broken
+            with self.part.open("ab") as file:
+                if not continues:
+                    file.truncate(0)
+                arrived = have if continues else 0
+                self._notify(arrived)
+                async for block in answer.content.iter_chunked(BLOCK_BYTES):
+                    file.write(block)
+                    file.flush()
+                    arrived += len(block)
+                    self._notify(arrived)
+
+
+def _move(part: Path, folder: Path) -> None:
+    """Fill an entry of the cache by a whole file."""
+    part.rename(folder / CONTENT)
+
+
+class _Following(io.RawIOBase):
+    """Reads a file that grows, and waits for what is still to come."""
+
+    def __init__(self, download: Download) -> None:
+        self._download = download
+        self._file = download.part.open("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._download.wait_beyond(self._file.tell())
+        return self._file.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_END:
+            self._download.wait_beyond(None)
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -144,11 +144,7 @@ def _shard_key(documents: list[Document]) -> str:
 
 
 def _write_shard(documents: list[Document], folder: Path) -> None:
-    write_shard(folder / SHARD, [_with_text(d) for d in documents])
-
-
-def _with_text(document: Document) -> Document:
-    return document.read() if isinstance(document, UnreadDocument) else document
+    write_shard(folder / SHARD, [d.read() if isinstance(d, UnreadDocument) else d for d in documents])
 
 
 def _spooled(bucket: Path) -> Iterator[Document]:

@@ -12,7 +12,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -72,16 +74,29 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
     while done < len(items) and (workers == 1 or not _pays(time.monotonic() - began, done, len(items), workers)):
         yield function(items[done])
         done += 1
-    rest = items[done:]
-    if not rest:
+    if done == len(items):
         return
+    waiting = deque(_processes(workers, Path.cwd()).submit(function, item) for item in items[done:])
+    try:
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        _processes.cache_clear()
+        raise
+    finally:
+        wait([call for call in waiting if not call.cancel()])  # what has begun may be writing
+
+
+@lru_cache(maxsize=1)
+def _processes(workers: int, _folder: Path) -> ProcessPoolExecutor:
+    """Workers in a folder, each started when there is work for it. They are kept from one map to the next: of a stage
+    that maps three functions, starting them anew was a quarter of its CPU time."""
     # Spawned, not forked: pyarrow and the tokenizers hold threads, which a fork would leave in the middle of a lock.
-    with ProcessPoolExecutor(min(workers, len(rest)), mp_context=get_context("spawn")) as pool:
-        try:
-            yield from pool.map(function, rest)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+# A fork has none of the threads that speak to the workers.
+os.register_at_fork(after_in_child=_processes.cache_clear)
 
 
 def _pays(seconds: float, done: int, items: int, workers: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stages.formats.documents import read_shard
 from stages.runtime.cache import cache_key, cached
-from stages.tokenize.engines import Engine, Fast, Reference
+from stages.tokenize.encode import Engine, Fast, Reference
 
 OBJECTION = "objection.txt"
 
@@ -55,11 +55,8 @@ def find_difference(fast: Engine, reference: Engine, texts: Sequence[str]) -> st
     expected_ids, expected_lengths = reference.encode(texts)
     if np.array_equal(lengths, expected_lengths) and np.array_equal(ids, expected_ids):
         return None
-    return next((text for text in texts if not _same(fast, reference, text)), texts[0])
-
-
-def _same(fast: Engine, reference: Engine, text: str) -> bool:
-    return np.array_equal(fast.encode([text])[0], reference.encode([text])[0])
+    alone = (text for text in texts if not np.array_equal(fast.encode([text])[0], reference.encode([text])[0]))
+    return next(alone, texts[0])
 
 
 def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:

@@ -11,9 +11,8 @@ from stages.formats.splits import TRAIN
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
-from stages.tokenizer.bpe import parts, train_on_documents
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, save_trained, take_over
+from stages.tokenizer.train import characters, parts, save_trained, take_over, train_on_documents
 
 TRAINING_DOCUMENTS = CLEAN / TRAIN
 

@@ -1,5 +1,5 @@
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from stages.clean import features
+from stages.clean import ledger
 from stages.clean.__main__ import main
-from stages.clean.params import Filters
+from stages.clean.filtering import Measure
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import document_id, read_documents
 from stages.formats.reports import read_json
@@ -93,13 +93,13 @@ def forget_cache() -> None:
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
     """(shard, names of the filters) for each measuring; its list fills while the test runs."""
     passes: list[tuple[str, tuple[str, ...]]] = []
-    measure_shard = features._measure_shard
+    measure_shard = ledger._measure_shard
 
-    def noting(filters: Filters, shard: Path, parts: Sequence[str]) -> Any:
+    def noting(measures: Mapping[str, Measure], shard: Path, parts: Sequence[str]) -> Any:
         passes.append((shard.name, tuple(name.rpartition(".")[2] for name in parts)))
-        return measure_shard(filters, shard, parts)
+        return measure_shard(measures, shard, parts)
 
-    monkeypatch.setattr(features, "_measure_shard", noting)
+    monkeypatch.setattr(ledger, "_measure_shard", noting)
     return passes
 
 

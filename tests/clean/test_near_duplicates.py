@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean import words
-from stages.clean.near_duplicates.candidates import FOUND_AT_THRESHOLD, rows_per_band
-from stages.clean.near_duplicates.clusters import DisjointSets, find_near_duplicates
+from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, DisjointSets, find_near_duplicates, rows_per_band
 from stages.clean.params import NearDuplicates
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard

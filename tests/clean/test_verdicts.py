@@ -15,7 +15,7 @@ from stages.clean.judge import (
 )
 from stages.clean.params import CleanParams
 from stages.runtime.entry import UserError
-from tests.clean.measured import features_of
+from tests.clean.test_ledger import features_of
 from tests.small_project import sections
 
 CODE = "def f(value):\n    return value\n"

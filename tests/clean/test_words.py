@@ -1,5 +1,6 @@
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from rensa import RMinHash
 
 from stages.clean import words
-from stages.clean.words import WordKind, word_hashes, word_list
+from stages.clean.words import LONGEST, PADDING, WordKind, fxhash, word_hashes, word_list
 
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442"
 HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"
@@ -66,3 +67,15 @@ def test_a_word_of_a_megabyte_is_one_word() -> None:
     (hashes,) = word_hashes(pa.chunked_array([[text]]), "unicode")
 
     assert hashes.tolist() == sorted(RMinHash.hash_token_sets([text.encode().split()])[0])
+
+
+@given(
+    words=st.lists(st.one_of(st.binary(min_size=1, max_size=80), st.binary(min_size=LONGEST - 2, max_size=LONGEST + 2)))
+)
+def test_words_have_the_hashes_that_rensa_gives_them(words: list[bytes]) -> None:
+    ends = PADDING + np.cumsum(np.array(list(map(len, words)), dtype=np.int64))
+    starts = ends - np.array(list(map(len, words)), dtype=np.int64)
+
+    hashes = fxhash(bytes(PADDING) + b"".join(words) + bytes(PADDING), starts, ends)
+
+    assert hashes.tolist() == RMinHash.hash_token_sets([words])[0]

@@ -1,9 +1,11 @@
 """A filter and a kind of source are one new file each, in the package or at the project's top.
 
-Nothing else is edited but params.yaml. The two are those of CONTRIBUTING.md.
+Nothing else is edited but params.yaml. The two are those of CONTRIBUTING.md; the examples of docs/how-to/data.md are
+checked too.
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
+from stages.clean.params import CleanParams
+from stages.collect.params import CollectParams
 from stages.formats.cleaning import read_ledger
 from stages.formats.reports import read_json
+from stages.runtime.section import check_section
 from stages.runtime.stage_code import StageCode, stage_codes
 from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, added_file, write_corpus, write_project
 
@@ -160,3 +166,23 @@ def test_every_filter_and_every_kind_that_is_shipped_is_code_of_its_stage() -> N
         shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "stages" / stage / folder).glob("[!_]*.py")}
         assert shipped
         assert shipped <= codes[stage]
+
+
+MODELS = {"collect": CollectParams, "clean": CleanParams}
+PAGE = (ROOT / "docs/how-to/data.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = [block for block in BLOCKS if "cmd:" not in block]
+"""Of params.yaml; the others are of dvc.yaml, which tests/in_parts/test_in_parts.py runs."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_a_valid_section_of_params(example: str) -> None:
+    for name, section in yaml.safe_load(example).items():
+        assert check_section(name, section, MODELS[name])
+
+
+def test_every_kind_of_source_is_on_the_page() -> None:
+    source = CollectParams.model_json_schema()["properties"]["sources"]["items"]["discriminator"]["mapping"]
+
+    assert (len(EXAMPLES), len(BLOCKS)) == (2, 3)
+    assert [kind for kind in source if f"`{kind}`" not in PAGE] == []

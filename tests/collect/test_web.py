@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from stages.collect.__main__ import main
-from stages.collect.extraction import page_text
+from stages.collect.sources.web import page_text
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError

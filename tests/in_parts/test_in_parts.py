@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -11,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.runs.faults import can_mount
 from stages.formats.parts import bits_of_parts
-from stages.formats.tokens import TokenStore
-from stages.in_parts.assemble import summed
+from stages.formats.tokens import TOKENS, TokenStore
+from stages.in_parts.__main__ import summed
 from stages.runtime.entry import EXIT_DISK_FULL, EXIT_INPUTS_CHANGED, EXIT_USER_ERROR, UserError
+from tests.flows.small_pipeline import environment, make_pipeline, outs, repro
+from tests.flows.small_pipeline import run as run_in_pipeline
+from tests.forked import PARROTFLOW, run_forked
 from tests.small_project import DATA_STAGES, FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
 
 LEFT_TO_THE_PARTS = ("documents/", "clean/train/", "clean/preview", "clean/report", "clean/contaminated.csv")
@@ -203,3 +208,34 @@ def test_the_parts_are_the_branches_of_one_depth() -> None:
 
 def test_reports_are_added_up_by_name() -> None:
     assert summed([{"a": 1, "b": {"c": 2}}, {"a": 3, "d": {"e": 4}}]) == {"a": 4, "b": {"c": 2}, "d": {"e": 4}}
+
+
+def use_parts(folder: Path) -> None:
+    """Edit dvc.yaml as docs/how-to/data.md says."""
+    page = (ROOT / "docs/how-to/data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(  in_parts:.*?)```", page, re.DOTALL)
+    content = yaml.safe_load((folder / "dvc.yaml").read_text())
+    for name in (*DATA_STAGES, "corpus_page"):
+        del content["stages"][name]
+    content["stages"]["publish"]["deps"].remove("data/clean/train")
+    content["stages"] |= yaml.safe_load(block.replace("in_parts 8", "in_parts 4"))
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def test_dvc_and_training_take_parts_as_any_token_store(tmp_path: Path) -> None:
+    folder = make_pipeline(tmp_path / "project")
+    use_parts(folder)
+
+    assert repro(folder, "evaluate") == ["code", "in_parts", "train", "evaluate"]
+    assert repro(folder, "evaluate") == []
+    store = TokenStore(folder / TOKENS / "train")
+    first = outs(folder)["data/tokens/train"]
+    traced = run_in_pipeline([sys.executable, "-m", "stages.train.commands.trace", "--step", "3", "--row", "1"], folder)
+    assert any(info["path"] in traced for info in store.document_infos())
+
+    text = folder / "corpus/module_007.py"
+    text.write_text(text.read_text() + "# edited\n")
+    why = run_forked(PARROTFLOW, ["why", "evaluate"], folder, environment(folder)).stdout
+    assert re.search(r"in_parts +run +corpus modified", why), why
+    assert repro(folder, "in_parts") == ["in_parts"]
+    assert outs(folder)["data/tokens/train"] != first

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.clean import features, masking, splits, words
+from stages.clean import ledger, masking, words
 from stages.collect import trie
 from stages.runtime import code
 from stages.runtime.code import Sources, code_key, code_sha256, read_module
@@ -94,12 +94,12 @@ def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_rema
 @pytest.mark.parametrize(
     ("compute", "library"),
     [
-        (features._measure_shard, "pyarrow"),
+        (ledger._measure_shard, "pyarrow"),
         (partial(masking._mask_shard, None), "detect-secrets"),  # whose patterns mask credentials
         (partial(words._compute, 256), "rensa"),
         (trie._write_shard, "pyarrow"),
         (partial(encode.encode_shard, None), "fastokens"),
-        (splits.write_shard_splits, "python"),
+        (ledger.write_shard_splits, "python"),
     ],
 )
 def test_what_a_shard_is_computed_with_changes_its_key(
@@ -124,7 +124,7 @@ def test_what_a_shard_is_computed_with_changes_its_key(
 
 
 def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> None:
-    for module in (features, splits, words, trie, encode):
+    for module in (ledger, words, trie, encode):
         name = str(module.__name__)
         assert "stages/formats/documents.py" in Sources().closure_of(name), name
 

@@ -1,6 +1,8 @@
 import os
+import signal
 import threading
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,30 @@ def test_an_error_in_a_worker_is_raised_here_as_it_was_there(monkeypatch: pytest
 
     with pytest.raises(UserError, match="shard 3 is damaged"):
         list(map_shards(refuse, range(8)))
+
+
+def test_workers_are_kept_from_one_map_to_the_next_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
+    here = {process for _ in range(6) for _, process in map_shards(square, [3])}
+    monkeypatch.chdir(tmp_path)
+    elsewhere = {process for _, process in map_shards(square, [3])}
+
+    assert len(here) <= 2
+    assert not here & elsewhere
+
+
+def end_at_once(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_after_a_worker_was_killed_the_next_map_has_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
+    with pytest.raises(BrokenProcessPool):
+        list(map_shards(end_at_once, range(8)))
+
+    assert [result for result, _ in map_shards(square, range(8))] == [number * number for number in range(8)]
 
 
 def test_calls_that_keep_all_cores_busy_overlap_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

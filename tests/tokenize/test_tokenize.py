@@ -13,7 +13,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from stages.clean.__main__ import main as clean
-from stages.clean.features import measures
 from stages.clean.params import CleanParams
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
@@ -162,7 +161,7 @@ def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_r
     assert sorted(set(computed) - {"parity", "files"}) == stages
     # The bucket that its old text leaves, and the one that its new text comes to.
     # Features are kept apart by what measures them: each filter, and the facts of every document.
-    parts = {"features": 1 + len(measures(read_section("clean", CleanParams).filters))}
+    parts = {"features": 1 + len(read_section("clean", CleanParams).filters.measures())}
     assert {stage: computed.count(stage) for stage in stages if computed.count(stage) > 2 * parts.get(stage, 1)} == {}
 
     result = folder_bytes(Path("data")) | folder_bytes(Path("reports"))

@@ -17,9 +17,8 @@ from stages.runtime.cache import CACHE
 from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
-from stages.tokenizer.bpe import parts, train_bpe
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import TAKEN_OVER, characters, save_trained, take_over
+from stages.tokenizer.train import TAKEN_OVER, characters, parts, save_trained, take_over, train_bpe
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")

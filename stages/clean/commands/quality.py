@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stages.clean.quality.classifier import Classifier, area_under_curve, train
+from stages.clean.classifier import Classifier, area_under_curve, train
 from stages.formats.documents import document_id
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, run_stage

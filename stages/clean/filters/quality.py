@@ -54,6 +54,6 @@ class Quality(Filter):
 
 def score(path: str, sha256: str, text: DocumentText) -> dict[str, Feature]:
     """The score of a document by the classifier in a file with that sha256."""
-    from stages.clean.quality.classifier import read_classifier  # slow, and the parameters are checked without it
+    from stages.clean.classifier import read_classifier  # slow, and the parameters are checked without it
 
     return {"quality": read_classifier(Path(path), sha256).score(text.text)}

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import IO, BinaryIO, Literal, Self, cast
 
-from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, is_hidden, one_line
-from stages.collect.opening import by_magic, opened
+from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, by_magic, is_hidden, one_line, opened
 from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, SourceItem
 from stages.runtime.entry import UserError
 

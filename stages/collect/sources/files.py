@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
-from stages.collect.download import ahead
-from stages.collect.located import LocatedFile, find
-from stages.collect.opening import by_ending, opened
+from stages.collect.located import LocatedFile, by_ending, find, opened
+from stages.collect.remote import ahead
 from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
 
 NO_TEXT = {

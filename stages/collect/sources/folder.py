@@ -6,8 +6,7 @@ from typing import Annotated, BinaryIO, ClassVar, Literal
 
 from pydantic import Field
 
-from stages.collect.located import LocatedFile, find
-from stages.collect.opening import COMPRESSED, decompressed, opened
+from stages.collect.located import COMPRESSED, LocatedFile, decompressed, find, opened
 from stages.collect.source_kinds import TOO_LARGE, Bytes, Fields, FileSource, Names, Reading, SourceItem
 from stages.collect.sources.archives import Archives
 from stages.collect.sources.files import Files, text_items, why_no_text

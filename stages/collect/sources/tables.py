@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from stages.collect.located import LocatedFile, one_line
-from stages.collect.opening import opened
+from stages.collect.located import LocatedFile, one_line, opened
 from stages.collect.source_kinds import FileSource, Name, Reading, RowSource, SourceItem
 from stages.runtime.entry import UserError
 from stages.runtime.hub import data_set_error

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, cast
 
-from stages.collect.located import LocatedFile
-from stages.collect.opening import decompressed
+from stages.collect.located import LocatedFile, decompressed
 from stages.collect.source_kinds import TOO_LARGE, FileSource, RowSource, SourceItem
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError

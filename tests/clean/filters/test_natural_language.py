@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.clean.measured import features_of
+from tests.clean.test_ledger import features_of
 from tests.clean.test_verdicts import ledger
 
 SENTENCES = {

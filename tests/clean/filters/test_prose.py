@@ -8,9 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.clean.filtering import DocumentText
-from stages.clean.filters.prose import BULLETS, ELLIPSES, ENDS_OF_SENTENCES, MEASURES, STOP_WORDS, Prose
-from stages.clean.quality.repetition import DUPLICATE_SIZES, TOP_SIZES, NumberedWords, repetition
-from tests.clean.measured import features_of
+from stages.clean.filters.prose import (
+    BULLETS,
+    DUPLICATE_SIZES,
+    ELLIPSES,
+    ENDS_OF_SENTENCES,
+    MEASURES,
+    STOP_WORDS,
+    TOP_SIZES,
+    NumberedWords,
+    Prose,
+    repetition,
+)
+from tests.clean.test_ledger import features_of
 from tests.clean.test_verdicts import ledger
 
 NO_LIMITS: dict[str, dict[str, float]] = {"minimum": {}, "maximum": {}}

@@ -20,7 +20,7 @@ from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.tokenizer.bpe import train_bpe
+from stages.tokenizer.train import train_bpe
 from tests.small_project import sections
 
 

@@ -3,6 +3,7 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.clean import features
-from stages.clean.features import measure_shards
-from stages.clean.filtering import Drop, Filter
+from stages.clean import ledger
+from stages.clean.filtering import DocumentText, Drop, Feature, Filter
 from stages.clean.filters.characters import byte_classes, reference_tokens
+from stages.clean.ledger import facts_of, measure_shards
 from stages.clean.params import Filters
 from stages.formats.documents import write_shard
-from tests.clean.measured import features_of
 from tests.small_project import SECTIONS, document
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
@@ -40,6 +40,16 @@ CODE = st.lists(
     min_size=1,
     max_size=30,
 ).map("".join)
+
+
+def features_of(text: str, path: str = "a.py", source: str = "s", **filters: Any) -> dict[str, Feature]:
+    """The row of the ledger of one document, as the stage measures it, with some parameters of the filters changed."""
+    found = Filters.model_validate(SECTIONS["clean"]["filters"] | filters).measures()
+    read = DocumentText(text)
+    features = facts_of(document(text, source, path), read)
+    for measure in found.values():
+        features |= measure(read)
+    return features
 
 
 def codeparrot_features(text: str) -> dict[str, object]:
@@ -134,10 +144,10 @@ def test_what_a_version_with_another_format_has_measured_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shard, filters = Path("b.parquet"), Filters.model_validate(SECTIONS["clean"]["filters"])
+    shard, measures = Path("b.parquet"), Filters.model_validate(SECTIONS["clean"]["filters"]).measures()
     write_shard(shard, [document("a = 1\n", "s", "a.py")])
     with monkeypatch.context() as other:
-        other.setattr(features, "FEATURES", "features.other")
-        before = measure_shards([shard], filters)
+        other.setattr(ledger, "FEATURES", "features.other")
+        before = measure_shards([shard], measures)
 
-    pd.testing.assert_frame_equal(measure_shards([shard], filters), before)
+    pd.testing.assert_frame_equal(measure_shards([shard], measures), before)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages.collect.__main__ import main, unnoticed
-from stages.collect.download import KIND, PARTS
+from stages.collect.remote import KIND, PARTS
 from stages.formats.documents import read_documents
 from stages.runtime.cache import CACHE
 from tests.small_project import FILES_SOURCE, ROOT, write_project

@@ -1,16 +1,41 @@
+"""The classifier of quality: trained by `parrotflow data quality`, a column of the ledger, and a filter."""
+
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stages.clean.__main__ import main as clean
-from stages.clean.commands import quality, whatif
+from stages.clean.commands import whatif
+from stages.clean.commands.quality import fitted
+from stages.clean.commands.quality import main as train
 from stages.collect.__main__ import main as collect
 from stages.formats.cleaning import read_ledger
 from stages.runtime.entry import UserError
-from tests.clean.labelled import labelled_documents
+from tests.clean.test_ledger import features_of
+from tests.clean.test_verdicts import ledger
 from tests.small_project import write_project
+
+MODEL = Path("quality.npz")
+
+GOOD = ("the gardener", "a careful reader", "our teacher", "the old sailor")
+DOES = ("explained why", "wrote down how", "showed us where", "remembered when")
+WHAT = ("the roses grow in spring", "rain fills the river", "bread is baked at night", "the boats come home")
+
+OFFER = ("BUY NOW", "click here", "FREE offer", "limited deal")
+THING = ("cheap watches", "casino bonus", "miracle pills", "followers")
+
+
+def labelled_documents(count: int) -> list[tuple[str, bool]]:
+    """`count` sentences about a garden and as many advertisements, in turn, all different."""
+    documents = []
+    for number in range(count):
+        first, second, third = number % 4, number // 4 % 4, number // 16 % 4
+        documents.append((f"On day {number} {GOOD[first]} {DOES[second]} {WHAT[third]}.", True))
+        documents.append((f"{OFFER[first]} {number} {THING[second]}!!! {OFFER[third]} {THING[first]} www", False))
+    return documents
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["quality", *arguments])
-    quality.main()
+    train()
 
 
 def test_two_folders_and_their_rows_as_json_lines_give_the_same_file_and_say_how_well_it_does(
@@ -91,3 +116,51 @@ def test_what_cannot_be_learnt_from_is_refused(
         run(monkeypatch, *arguments)
     assert said in str(refused.value)
     assert not Path("quality.npz").exists()
+
+
+@pytest.fixture
+def model() -> None:
+    MODEL.write_bytes(fitted(labelled_documents(40)).content())
+
+
+def quality(minimum: float | None = None) -> dict[str, Any]:
+    return {"model": MODEL.name, "minimum": minimum}
+
+
+@pytest.mark.usefixtures("model")
+def test_documents_like_the_good_ones_score_high_and_the_minimum_is_a_threshold() -> None:
+    texts = [("s", f"{number}.txt", text) for number, (text, _) in enumerate(labelled_documents(60)[80:])]
+    is_good = [good for _, good in labelled_documents(60)[80:]]
+
+    judged = ledger(texts, filters__quality=quality(0.5), filters__characters_per_token_minimum=None)
+
+    assert [score > 0.5 for score in judged["quality"]] == is_good
+    assert list(judged["verdict"]) == ["kept" if good else "quality_below" for good in is_good]
+    assert features_of("", quality=quality())["quality"] == 0.0
+
+
+@pytest.mark.usefixtures("model")
+def test_the_same_documents_give_the_same_file_in_any_order() -> None:
+    assert fitted(labelled_documents(40)).content() == MODEL.read_bytes()
+    assert fitted(labelled_documents(39)).content() != MODEL.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "clean.filters.quality.model: quality.npz cannot be read (No such file or directory); train it with"),
+        (b"", "quality.npz: no classifier of `parrotflow data quality`"),
+        (b"PK\x03\x04 no archive", "quality.npz: no classifier of `parrotflow data quality`"),
+    ],
+)
+def test_what_is_no_classifier_is_refused(content: bytes | None, said: str) -> None:
+    if content is not None:
+        MODEL.write_bytes(content)
+
+    with pytest.raises(UserError) as refused:
+        features_of("x", quality=quality())
+    assert said in str(refused.value)
+
+
+def test_without_it_the_ledger_has_no_such_column() -> None:
+    assert "quality" not in features_of("A text.")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clean.vectorized.code_points import CharacterTable, alphanumeric, beyond_ascii, is_composed, space
+from stages.clean.code_points import CharacterTable, alphanumeric, beyond_ascii, is_composed, space
 
 CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
 DECOMPOSED = sorted({part for character in CHARACTERS for part in unicodedata.normalize("NFD", character)[1:]})

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from stages.formats.documents import Document, document_id, read_shard, shard_paths, write_shard
 from stages.runtime.cache import CACHE
-from stages.tokenizer import bpe
-from stages.tokenizer.bpe import PATTERNS, WORDS, train_bpe, train_by_reference, train_on_documents
+from stages.tokenizer import train
+from stages.tokenizer.train import PATTERNS, WORDS, train_bpe, train_by_reference, train_on_documents
 from tests.small_project import folder_bytes
 
 BOUNDARIES = "  \t\n\r12²٣ⅷ'sSlLabé漢.=_\u00a0\u2003\u200b\u0301\x85\x1c\x00"
@@ -24,7 +24,7 @@ def test_the_bytes_are_those_of_the_reference(texts: list[str], pattern: str, si
 
 @pytest.mark.parametrize("pattern", sorted(PATTERNS))
 def test_the_bytes_are_those_of_the_reference_for_real_code(pattern: str) -> None:
-    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(bpe.__file__).parents[1].rglob("*.py"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(train.__file__).parents[1].rglob("*.py"))]
 
     assert train_bpe([texts], 3000, pattern).to_str() == train_by_reference([texts], 3000, pattern).to_str()
 
@@ -90,7 +90,7 @@ def test_an_edit_outside_of_the_counted_documents_counts_and_merges_nothing(
     limit = sum(len(text) for text in all_texts(documents)[:5])
     before = train_on_documents(documents, limit, 300, "gpt2").to_str()
     write_texts(documents / "b11.parquet", ["an edited text"])
-    monkeypatch.setattr(bpe, "_merged", None)
+    monkeypatch.setattr(train, "_merged", None)
 
     assert train_on_documents(documents, limit, 300, "gpt2").to_str() == before
     with pytest.raises(TypeError):
@@ -102,7 +102,7 @@ def test_without_the_fast_library_the_reference_trains_the_same_bytes(
 ) -> None:
     fast = train_on_documents(documents, 2**40, 300, "digits").to_str()
     kept = folder_bytes(CACHE)
-    monkeypatch.setattr(bpe, "find_spec", lambda _: None)
+    monkeypatch.setattr(train, "find_spec", lambda _: None)
 
     assert train_on_documents(documents, 2**40, 300, "digits").to_str() == fast
     assert folder_bytes(CACHE) == kept

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 
 from stages.clean.words import word_list
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.entry import InputsChangedError, UserError
 
 BITS = 18
 """Weights: 2 to this power. Words that share one are not told apart."""
@@ -107,9 +107,12 @@ def sigmoid(value: Any) -> Any:
 
 @lru_cache(maxsize=2)
 def read_classifier(path: Path, sha256: str) -> Classifier:
-    """The classifier of a file with that sha256. Raises UserError for another content or one that is no classifier."""
+    """The classifier of a file with that sha256.
+
+    Raises InputsChangedError where the file has another one by now, UserError where it is no classifier.
+    """
     if file_sha256(path) != sha256:
-        raise UserError(f"{path} changed while it was used: run the same command again")
+        raise InputsChangedError(f"{path} changed while it was used: run the same command again")
     try:
         with np.load(path, allow_pickle=False) as file:
             weights, bias = file["weights"], float(file["bias"])

@@ -3,11 +3,12 @@
 A power law is y = a x^-b + c. A valley is that of losses over size and compute: at each compute a parabola in log size,
 whose bottom moves with compute.
 
-    log y = k0 + k1 log x + k2 log z + k3 (log z)^2 + k4 log x log z
+    log y = k0 + k1 log x + k2 log z + k3 (log z)^2 + k4 log x log z + k5 (log x)^2
 
 x is compute, z a size such as parameters, y the loss. Too small a model has learnt all that it can, too large a one has
 seen too few tokens: the "IsoFLOP profiles" of Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models",
-section 3.2, here all in one least squares. The bottom is at z = exp(-k2 / 2 k3) x^b with b = -k4 / 2 k3.
+section 3.2, here all in one least squares. The bottom is at z = exp(-k2 / 2 k3) x^b with b = -k4 / 2 k3,
+and along it log y is a parabola in log x: the lower a loss, the slower it falls.
 """
 
 import math
@@ -233,7 +234,7 @@ def _fit_with_offset(log_x: Values, log_y: Values, start: Values | None = None) 
     return np.array([np.exp(log_a), b, np.exp(log_c)])
 
 
-UNKNOWNS = 5
+UNKNOWNS = 6
 
 
 @dataclass(frozen=True)
@@ -241,9 +242,9 @@ class Valley:
     """The law and what its 95 % intervals follow from."""
 
     coefficients: Values
-    """k0 to k4."""
+    """k0 to k5."""
     covariance: Values
-    """Of the coefficients; shape (5, 5)."""
+    """Of the coefficients; shape (6, 6)."""
     variance: float
     """Of a run's log y around the law."""
     n: int
@@ -252,20 +253,20 @@ class Valley:
     @property
     def b(self) -> float:
         """The exponent by which the best size grows with x."""
-        *_, k3, k4 = self.coefficients
+        *_, k3, k4, _ = self.coefficients
         return stable(-k4 / (2 * k3))
 
     @property
     def b_interval(self) -> tuple[float, float]:
         """Of 95 %, by the delta method and Student's t."""
-        *_, k3, k4 = self.coefficients
-        slope = np.array([0, 0, 0, k4 / (2 * k3**2), -1 / (2 * k3)])
+        *_, k3, k4, _ = self.coefficients
+        slope = np.array([0, 0, 0, k4 / (2 * k3**2), -1 / (2 * k3), 0])
         half = self._t * float(slope @ self.covariance @ slope) ** 0.5
         return stable(self.b - half), stable(self.b + half)
 
     def best(self, x: float) -> float:
         """The size with the lowest y."""
-        _, _, k2, k3, _ = self.coefficients
+        _, _, k2, k3, _, _ = self.coefficients
         return stable(math.exp(-k2 / (2 * k3)) * x**self.b)
 
     def at(self, x: float, z: float) -> float:
@@ -289,7 +290,7 @@ def fit_valley(runs: Sequence[tuple[float, float, float]]) -> Valley:
     The intervals are those of a linear regression: they cover the seeds and how far runs are from the law, and not
     whether it holds beyond them.
 
-    Raises ValueError for fewer than seven runs, for x or z of fewer than three values, for values that are not
+    Raises ValueError for fewer than eight runs, for x or z of fewer than three values, for values that are not
     positive, and where y has no lowest size.
     """
     values = np.array(sorted(runs), np.float64).reshape(-1, 3)
@@ -310,4 +311,4 @@ def fit_valley(runs: Sequence[tuple[float, float, float]]) -> Valley:
 
 def _terms(x: float, z: float) -> Values:
     u, v = np.log(x), np.log(z)
-    return np.array([1, u, v, v * v, u * v])
+    return np.array([1, u, v, v * v, u * v, u * u])

@@ -21,14 +21,14 @@ few hundred steps; far away it would choose models that are much too small."""
 
 @dataclass(frozen=True)
 class Law:
-    """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v, with u = log TFLOP and v = log million parameters.
+    """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v + k5 u^2: u is log TFLOP, v log million parameters.
 
     At each compute a parabola over the size, as `flows/experiments/statistics.py` fits it. Outside of the compute that
     was
     measured its bottom continues with the slope that it has at the edge, at a size that grows as compute^`BEYOND`.
     """
 
-    coefficients: tuple[float, float, float, float, float]
+    coefficients: tuple[float, float, float, float, float, float]
     measured_tflop: tuple[float, float]
     """Least and most compute of the runs behind it."""
 
@@ -37,15 +37,16 @@ class Law:
     ) -> float:
         """Expected of a model after `tokens`, drawn from a corpus of `corpus_tokens`; None: none is repeated.
 
-        A token that is repeated counts for less, and so does the compute that is spent on it.
+        A token that is repeated counts for less, and so does the compute that is spent on it: the bottom is that of
+        less compute. The best size stays that of all compute, so that a larger model, which repeats less, gains.
         """
         worth = flops / 1e12 * effective_tokens(tokens, corpus_tokens) / tokens
-        off = math.log(parameters / 1e6) - math.log(self.best_parameters(worth * 1e12) / 1e6)
+        off = math.log(parameters / self.best_parameters(flops))
         return math.exp(self._bottom(math.log(worth)) + self.coefficients[3] * off**2)
 
     def best_parameters(self, flops: float) -> float:
         """With the fewest bits per byte, if no token is repeated."""
-        _, _, k2, k3, k4 = self.coefficients
+        _, _, k2, k3, k4, _ = self.coefficients
         u = math.log(flops / 1e12)
         edge = self._measured(u)
         return 1e6 * math.exp(-(k2 + k4 * edge) / (2 * k3) + BEYOND * (u - edge))
@@ -57,10 +58,10 @@ class Law:
 
     def _bottom(self, u: float) -> float:
         """The lowest log bits per byte at log TFLOP."""
-        k0, k1, k2, k3, k4 = self.coefficients
+        k0, k1, k2, k3, k4, k5 = self.coefficients
         edge = self._measured(u)
-        slope = k1 - k4 * (k2 + k4 * edge) / (2 * k3)
-        return k0 + k1 * edge - (k2 + k4 * edge) ** 2 / (4 * k3) + slope * (u - edge)
+        slope = k1 + 2 * k5 * edge - k4 * (k2 + k4 * edge) / (2 * k3)
+        return k0 + k1 * edge + k5 * edge**2 - (k2 + k4 * edge) ** 2 / (4 * k3) + slope * (u - edge)
 
     def _measured(self, u: float) -> float:
         """The nearest log TFLOP that was measured."""
@@ -80,7 +81,7 @@ def effective_tokens(tokens: float, corpus_tokens: float | None) -> float:
 
 
 LAW = Law(
-    coefficients=(0.692269732, -0.148845427, 0.120901086, 0.0299318203, -0.0177440002),
+    coefficients=(0.623636579, -0.167515544, 0.183825129, 0.0802371947, -0.0592186417, 0.0108254845),
     measured_tflop=(0.3, 18.9),
 )
 """Of models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""

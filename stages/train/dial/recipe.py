@@ -16,8 +16,8 @@ LARGEST_WIDTH = 16_384
 
 @dataclass(frozen=True)
 class Reference:
-    """From which batch and rates follow. The rates are near the best of `recipe_embedding.yaml` at width 64 with 12 rows,
-    and at width 32 with 1 TFLOP, where few others were run."""
+    """From which batch and rates follow. The rates are near the best of `recipe_embedding.yaml` at width 64 with 12
+    rows, and at width 32 with 1 TFLOP, where few others were run."""
 
     width: int = 64
     tokens: float = 2.048e6

@@ -39,7 +39,7 @@ def main() -> None:
             *([] if quick else [side_by_side(Path(folder) / "long", 5, 3)]),
             nothing_to_do(Path(folder), runs),
             changed_stage(Path(folder) / "alone", runs),
-            *with_server(Path(folder) / "served", runs),
+            *with_server(Path(folder) / "served", runs, quick),
             per_stage(Path(folder), runs),
             memory(Path(folder), runs),
         ]
@@ -108,13 +108,16 @@ def changed_stage(folder: Path, runs: int, where: str = "a server of its own") -
     )
 
 
-def with_server(folder: Path, runs: int) -> Iterator[Measurement]:
+def with_server(folder: Path, runs: int, quick: bool) -> Iterator[Measurement]:
     """The same, and stages side by side, while `parrotflow ui` is up."""
     up = "with `parrotflow ui` up"
     with pages_up(folder / "one"):
         yield changed_stage(folder / "one", runs, up)
     with pages_up(folder / "short"):
         yield side_by_side(folder / "short", 1, runs, f", {up}")
+    if not quick:
+        with pages_up(folder / "long"):
+            yield side_by_side(folder / "long", 5, 3, f", {up}")
 
 
 @contextlib.contextmanager

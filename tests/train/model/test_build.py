@@ -90,6 +90,22 @@ def test_the_flops_are_what_torch_counts_and_those_of_biases_and_norms(fields: d
     assert flops_per_token(model, 32) - 6 * biases_and_norms == counter.get_total_flops() / 32
 
 
+def test_the_flops_of_a_hybrid_are_what_torch_counts_of_its_matrices_and_those_of_vectors_and_kernels() -> None:
+    fields = {"model_type": "lfm2", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": ["conv", "full_attention", "conv"]}
+    model, row = tiny(**fields, **heads), torch.arange(32)[None]
+
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=row, use_cache=False).logits.sum().backward()
+
+    # torch counts the backward pass of a depthwise convolution as if each channel read all others.
+    counted = counter.get_flop_counts()["Global"]
+    matrices = counted[torch.ops.aten.mm] + counted[torch.ops.aten.bmm]
+    kernels = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Conv1d))
+    vectors = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)
+    assert flops_per_token(model, 32) - 6 * (vectors + kernels) == matrices / 32
+
+
 def test_a_model_without_attention_has_none_of_its_products() -> None:
     fields = {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     assert flops_per_token(tiny(**fields), 32) == flops_per_token(tiny(**fields), 64)

@@ -9,6 +9,7 @@ from flows.experiments.cells import cells_of
 from flows.experiments.experiment import read_experiment, results_folder
 from flows.experiments.yaml_file import EXPERIMENTS, experiment_path
 from flows.search.search_file import SEARCHES, search_path
+from flows.sweep.clone import require_listed
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.small_project import ROOT, changed
@@ -140,6 +141,16 @@ def test_the_shipped_experiments_are_valid_in_both_sizes_and_the_small_one_is_pl
     assert full
     assert experiment.settings.small.minutes is not None
     assert experiment.settings.small.minutes <= 20
+
+
+def test_dvc_yaml_lists_the_files_that_the_shipped_experiments_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    experiments = {name: read_experiment(name) for name in SHIPPED}
+    cells = [cell for name, one in experiments.items() for cell in cells_of(name, one, "small")]
+
+    require_listed(cells, {target for one in experiments.values() for target in one.targets})
 
 
 def test_the_shipped_questions_are_those_of_a_paper() -> None:

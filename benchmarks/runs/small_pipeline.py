@@ -29,7 +29,7 @@ from stages.runtime.section import read_params_file
 ROOT = Path(__file__).parents[2]
 
 COPIED = (
-    "stages filters sources launch conf problems tasks dvc.yaml requirements.lock pyproject.toml accepted.yaml "
+    "stages filters sources held_out launch conf problems tasks dvc.yaml requirements.lock pyproject.toml accepted.yaml "
     ".gitignore .dvcignore"
 )
 

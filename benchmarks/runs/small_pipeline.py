@@ -29,8 +29,8 @@ from stages.runtime.section import read_params_file
 ROOT = Path(__file__).parents[2]
 
 COPIED = (
-    "stages filters sources held_out launch conf problems tasks dvc.yaml requirements.lock pyproject.toml accepted.yaml "
-    ".gitignore .dvcignore"
+    "stages filters sources held_out launch conf problems tasks dvc.yaml requirements.lock pyproject.toml "
+    "accepted.yaml .gitignore .dvcignore"
 )
 
 DOCUMENTS = 16

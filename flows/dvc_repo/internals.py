@@ -36,16 +36,11 @@ SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.
 """SQLite's code -> the system's."""
 
 
-def open_repo() -> Repo:
-    """DVC's repository; what takes its lock waits while another DVC command holds it."""
-    return Repo(_wait_for_lock=True)
-
-
 @contextmanager
-def locked_repo() -> Iterator[Repo]:
-    """DVC's repository, its lock held."""
+def open_repo() -> Iterator[Repo]:
+    """DVC's repository; what takes its lock waits while another DVC command holds it."""
     try:
-        with open_repo() as repo, repo.lock:
+        with Repo(_wait_for_lock=True) as repo:
             yield repo
     except sqlite3.OperationalError as error:
         # DVC's table of hashes is SQLite's, which has errors of its own.
@@ -53,6 +48,13 @@ def locked_repo() -> Iterator[Repo]:
         if number is None:
             raise
         raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
+
+
+@contextmanager
+def locked_repo() -> Iterator[Repo]:
+    """DVC's repository, its lock held."""
+    with open_repo() as repo, repo.lock:
+        yield repo
 
 
 def forget_hashes(repo: Repo) -> dict[str, str]:

@@ -49,13 +49,19 @@ def render() -> str:
 
 
 def common(results: Collection[list[Measurement]]) -> list[str]:
-    """Parts of the machine that all figures have, and libraries of which several results depend on one version."""
+    """What all figures share of the machine, else its most frequent number of cores; and the versions most shared.
+
+    Those of libraries that several results depend on.
+    """
     figures = [figure for result in results for figure in result]
-    parts = set.intersection(*(set(figure.machine.split(", ")) for figure in figures))
-    named = Counter(name for result in results for name in {name for figure in result for name in figure.versions})
-    versions = {item for figure in figures for item in figure.versions.items()}
-    count = Counter(name for name, _ in versions)
-    return sorted(parts) + sorted(f"{name} {number}" for name, number in versions if count[name] == 1 < named[name])
+    parts = [figure.machine.split(", ") for figure in figures]
+    cores = Counter(part for machine in parts for part in machine if part.endswith(" cores"))
+    found = sorted(set.intersection(*map(set, parts)) | {part for part, _ in cores.most_common(1)})
+    for name in sorted({name for figure in figures for name in figure.versions}):
+        by_result = [{figure.versions[name] for figure in result if name in figure.versions} for result in results]
+        (number, shared), *_ = Counter(number for numbers in by_result for number in numbers).most_common(1)
+        found += [f"{name} {number}"] if shared > 1 else []
+    return found
 
 
 def main() -> None:

@@ -92,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     speeds = interleave({name: timed(side.step, tokens, device) for name, side in sides.items()}, runs)
     peak = NOMINAL_PEAK if given.try_on_cpu else trainer.throughput.peak_flops
     share = trainer.throughput.flops_per_token / peak * 100 if peak else None
-    found = figures(speeds, {name: side.memory_bytes for name, side in sides.items()}, share, device)
+    subject = f"GPT-2 124M, micro-batches of {size} x {params.sequence_length} tokens"
+    found = figures(subject, speeds, {name: side.memory_bytes for name, side in sides.items()}, share, device)
     for figure in found:
-        print(f"{figure.figure}: {figure.ours:,.1f} {figure.unit} (micro-batches of {size} sequences)")
+        print(f"{figure.figure}: {figure.ours:,.1f} {figure.unit}")
     if given.try_on_cpu:
         print(f"a tiny model on the CPU, its peak taken to be {NOMINAL_PEAK:.0e} FLOP/s: not recorded")
         return
@@ -193,9 +194,9 @@ def timed(step: Step, tokens: int, device: torch.device) -> Callable[[], float]:
 
 
 def figures(
-    speeds: dict[str, list[float]], memory: dict[str, int], share: float | None, device: torch.device
+    subject: str, speeds: dict[str, list[float]], memory: dict[str, int], share: float | None, device: torch.device
 ) -> list[Measurement]:
-    """Speed, utilisation and memory, compared with nanoGPT where it was given.
+    """Speed, utilisation and memory of the `subject`, compared with nanoGPT where it was given.
 
     `share` is the utilisation in percent that a token per second means; None where the GPU's peak is not known.
     """
@@ -206,7 +207,7 @@ def figures(
 
     def figure(what: str, ours: list[float], other: list[float] | None, unit: str, higher: bool) -> Measurement:
         return compare(
-            f"GPT-2 124M, sequences of 1024: {what}",
+            f"{subject}: {what}",
             ours,
             other,
             peer_name=name,

@@ -105,6 +105,14 @@ def test_a_version_is_common_if_several_results_depend_on_it() -> None:
     assert rich not in common([[both], [replace(other, versions={"rich": "0"})]])
 
 
+def test_what_one_result_was_measured_otherwise_stays_common_to_the_rest() -> None:
+    usual = compare("f", [1.0], None, unit="s", higher_is_better=False, libraries=["rich"])
+    usual = replace(usual, machine="Some CPU, 2 cores")
+    on_gpu = replace(usual, machine="Some CPU, 16 cores, Some GPU", versions={"rich": "0"})
+
+    assert {"Some CPU", "2 cores", f"rich {usual.versions['rich']}"} <= set(common([[usual], [usual], [on_gpu]]))
+
+
 def test_many_peers_of_few_figures_are_rows() -> None:
     figures = [compare("f", [1.0], [2.0], peer_name=name, unit="s", higher_is_better=False) for name in "abcd"]
 

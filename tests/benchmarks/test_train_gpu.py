@@ -73,7 +73,7 @@ def test_all_of_it_runs_on_a_cpu_with_a_tiny_model(tmp_path: Path, options: tupl
     process.join(timeout=200)
     said = (tmp_path / "log").read_text(encoding="utf-8")
     assert process.exitcode == 0, said
-    assert re.search(r"speed: [\d,.]+ tokens/s \(micro-batches of 2 sequences\)", said)
+    assert re.search(r"micro-batches of 2 x 64 tokens: speed: [\d,.]+ tokens/s", said)
     assert re.search(r"MFU: [\d,.]+ %", said)
     assert f"{train_gpu.WARM_UP_STEPS + 3} steps of the product's" in said
     assert "not recorded" in said

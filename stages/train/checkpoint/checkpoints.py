@@ -73,8 +73,9 @@ class Checkpoints:
         self._check_shared()
         self.curves = CurveFiles(self.folder / "curves", params.optimizer.peaks)
         self._alone = accelerator.num_processes == 1
-        # A group of its own: its messages must not meet those of the training.
-        self._group = None if self._alone else dist.new_group(backend="gloo")
+        # A group of its own: its messages must not meet those of the training. On GPUs torch asks for one of CPUs also
+        # where a launcher (ddp, fsdp2) has started a single process.
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 

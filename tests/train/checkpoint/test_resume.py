@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  (its backend)
 from transformers import PreTrainedModel
 
 from flows.reproduce.execution import changes_within
@@ -41,6 +43,12 @@ def main_of_code_with_another_layer() -> None:
 
     worker.build_model = build
     main_of_other_code()
+
+
+def alone_in_a_group_of_gpus() -> None:
+    """The worker where a launcher has started it alone on a GPU: its process group has no backend for CPUs."""
+    torch.distributed.init_process_group("cuda:fake", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    worker.main()
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +164,17 @@ def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:
     (tmp_path / "other" / IDENTITY).write_bytes(b'{"train": \xff')
 
     assert why_afresh(tmp_path / "own", {}) == [f"{tmp_path / 'other' / IDENTITY} is damaged"]
+
+
+def test_a_process_alone_in_a_group_of_gpus_saves_what_one_without_a_group_saves(inputs: Path, tmp_path: Path) -> None:
+    alone, grouped = copy_of(inputs, tmp_path / "alone"), copy_of(inputs, tmp_path / "grouped")
+    run_workers(alone, 1)
+    run_workers(grouped, 1, alone_in_a_group_of_gpus)
+
+    contents = [
+        Execution.model_validate_json((project / TRAIN_EXECUTION).read_bytes()).checkpoints
+        for project in (alone, grouped)
+    ]
+    assert contents[0]
+    assert contents[0] == contents[1]
+    assert weights_sha256(alone / "model") == weights_sha256(grouped / "model")

@@ -19,6 +19,9 @@ from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params
 
+STEP_TOKENS = 10**8
+"""So many that the time in which a host queues a step does not count."""
+
 ALONE = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
 
 
@@ -139,7 +142,7 @@ def test_the_speed_is_that_of_the_last_run_of_this_model_here(here: Path) -> Non
     remember_speed(facts(tokens_per_second=20.0))
     remember_speed(facts())
     remember_speed(facts(flops_per_token=3000))
-    found = expected_speed(1000, "cpu", 1, "fp32")
+    found = expected_speed(1000, "cpu", 1, "fp32", STEP_TOKENS)
 
     assert found.tokens_per_second == 50.0
     assert found.is_measured
@@ -149,18 +152,18 @@ def test_the_speed_is_that_of_the_last_run_of_this_model_here(here: Path) -> Non
 
 def test_the_last_report_counts_where_this_machine_remembers_nothing(here: Path) -> None:
     (here / "reports/train_speed.json").write_text(json.dumps(facts()))
-    assert expected_speed(1000, "cpu", 1, "fp32").tokens_per_second == 50.0
+    assert expected_speed(1000, "cpu", 1, "fp32", STEP_TOKENS).tokens_per_second == 50.0
 
 
 def test_of_other_models_the_nearest_in_size_tells_the_operations_per_second(here: Path) -> None:
     remember_speed(facts())
-    alone = expected_speed(2000, "cpu", 1, "fp32")
+    alone = expected_speed(2000, "cpu", 1, "fp32", STEP_TOKENS)
     assert (alone.tokens_per_second, alone.is_measured) == (25.0, False)
     assert "5e+04 FLOP/s on " in alone.source
     assert alone.source.endswith("of a model with 0.5 times the FLOPs per token")
 
     remember_speed(facts(flops_per_token=100_000, tokens_per_second=2.0))
-    nearest = expected_speed(20_000, "cpu", 1, "fp32")
+    nearest = expected_speed(20_000, "cpu", 1, "fp32", STEP_TOKENS)
     assert nearest.tokens_per_second == 10.0
     assert nearest.source.endswith("of a model with 5 times the FLOPs per token, the nearest of 2 that were measured")
 
@@ -177,7 +180,7 @@ def test_what_is_not_measured_of_this_model_is_said_in_round_numbers(here: Path)
 @pytest.mark.parametrize("other", [{"device": "another processor"}, {"processes": 2}, {"precision": "bf16"}])
 def test_a_run_on_other_hardware_tells_nothing(here: Path, other: dict[str, object]) -> None:
     remember_speed(facts(**other))
-    found = expected_speed(1000, "cpu", 1, "fp32")
+    found = expected_speed(1000, "cpu", 1, "fp32", STEP_TOKENS)
 
     assert found.tokens_per_second is None
     assert "no run was measured" in found.source
@@ -188,10 +191,21 @@ def test_without_a_run_the_peak_of_the_hardware_counts_at_a_stated_share(
 ) -> None:
     monkeypatch.setattr(forecast, "peak_flops", lambda *_: 1e12)
 
-    found = expected_speed(1000, "cpu", 2, "bf16")
+    found = expected_speed(1000, "cpu", 2, "bf16", STEP_TOKENS)
 
     assert found.tokens_per_second == pytest.approx(0.3 * 2 * 1e12 / 1000)
     assert "30% of the peak of 2" in found.source
+
+
+def test_a_step_of_a_small_model_takes_the_time_in_which_the_host_queues_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "peak_flops", lambda *_: 1e15)
+
+    found = expected_speed(1000, "cpu", 1, "bf16", step_tokens=3_000)
+
+    assert found.tokens_per_second == pytest.approx(100_000)
+    assert "0.03 s a step" in found.source
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"device": 3}'])
@@ -202,7 +216,7 @@ def test_a_damaged_report_of_speed_is_none_and_is_replaced(here: Path, text: str
     assert not list(measured_speeds())
 
     remember_speed(facts())
-    assert expected_speed(1000, "cpu", 1, "fp32").is_measured
+    assert expected_speed(1000, "cpu", 1, "fp32", STEP_TOKENS).is_measured
 
 
 def test_the_memory_of_a_machine_is_the_least_limit_of_its_control_groups(

@@ -6,6 +6,7 @@ Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,8 @@ def run_stage(main: Callable[[], None]) -> None:
         gc.freeze()
         gc.enable()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `flows/__init__.py`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         inputs = inputs_of_this_stage()
         if DVC_FILE.is_file() or STATE_DIR.is_dir():
             private_state_dir()

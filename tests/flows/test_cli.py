@@ -1,5 +1,7 @@
 """The command line: the commands that stages bring along, and what they get."""
 
+import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -25,6 +27,17 @@ def test_the_help_lists_the_commands_of_the_stages_with_their_first_line() -> No
     assert "continues" in top
     assert "whatif" in data
     assert "trace" in data
+
+
+def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "cyclopts.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "flows.cli", "--help"]
+
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize(("command", "option"), [(["sample"], "--max-new-tokens"), (["data", "trace"], "--step")])

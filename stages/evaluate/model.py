@@ -43,6 +43,11 @@ def open_config(folder: Path) -> PreTrainedConfig:
     return config
 
 
+def inference_device() -> str:
+    """The GPU of this process, where there is one: transformers takes `cuda` for the first of the machine."""
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+
+
 def open_model(folder: Path) -> PreTrainedModel:
     """The model in float32 for inference, on a GPU where there is one.
 
@@ -53,7 +58,7 @@ def open_model(folder: Path) -> PreTrainedModel:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
-            device_map="cuda" if torch.cuda.is_available() else "cpu",
+            device_map=inference_device(),
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,

@@ -36,6 +36,8 @@ USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_ne
 USED |= {"fsdp_config.fsdp_version", "enable_cpu_affinity", "mpirun_config", "parallelism_config", "ipex_config"}
 """Keys of an accelerate config that count, or that change nothing here."""
 
+REPLICAS, SHARDS = "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"
+
 KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
 
 OFF = ("no", "false", "none", "")
@@ -84,7 +86,9 @@ def launch_config() -> LaunchConfig:
     try:
         settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
-        replicas = int((settings.get("parallelism_config") or {}).get("parallelism_config_dp_replicate_size") or 1)
+        replicas, shards = (
+            int((settings.get("parallelism_config") or {}).get(name) or 1) for name in (REPLICAS, SHARDS)
+        )
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
     kind = str(settings.get("distributed_type", "NO"))
@@ -94,6 +98,11 @@ def launch_config() -> LaunchConfig:
     if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
         raise UserError(
             f"{path}: FSDP 1 is not supported; set fsdp_version: 2 under fsdp_config (see launch/fsdp2.yaml)"
+        )
+    if replicas > 1 and sharded and (shards < 2 or replicas * shards != processes):
+        raise UserError(
+            f"{path}: {REPLICAS} = {replicas} and {SHARDS} = {shards}: their product must be num_processes = "
+            f"{processes}, and the second above 1 (see launch/fsdp2_multi_node.yaml)"
         )
     leads = machines > 1 and not settings.get("machine_rank")
     port = settings.get("main_process_port") if leads else None

@@ -22,6 +22,7 @@ from stages.train.memory import Memory, Process, memory_of_step
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.monitoring.throughput import device_name, measured_speeds, peak_flops
 from stages.train.optim.settings import Precision
+from stages.train.parallel import has_buckets
 from stages.train.params import TrainParams
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -141,7 +142,8 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
     memory = device_memory(launch.device_type)
     capacity = memory if memory is None or launch.device_type != "cpu" else memory // own
     share = batch_size(params, params.max_steps - 1) // launch.processes
-    alone = Process(launch.device_type, 1, share, launch.shards)
+    buckets = not launch.sharded and has_buckets(params, launch.processes)
+    alone = Process(launch.device_type, 1, share, launch.shards, buckets)
     of_step = partial(memory_of_step, params, model.config)
     size = given_micro_batch_size(params, launch.device_type, share)
     if size is None:

@@ -27,7 +27,7 @@ from stages.formats.revision.execution import Session
 from stages.runtime.entry import UserError, whole_number
 from stages.train.data.batches import batch_size, rows_before
 from stages.train.model.loss import CausalLoss
-from stages.train.parallel import local_bytes
+from stages.train.parallel import has_buckets, local_bytes, uses_fsdp
 from stages.train.params import TrainParams
 
 COMPILE = "PARROTFLOW_COMPILE"
@@ -152,8 +152,8 @@ USABLE = 0.8
 """Of the memory that is left on a GPU: the rest is for what trials do not show (fragments, the compiler)."""
 
 STATE = 3
-"""What a process keeps of its weights' size besides them: gradients and AdamW's two moments. Muon has one, and DDP's
-buckets are the gradients."""
+"""What a process keeps of its weights' size besides them: gradients and AdamW's two moments (Muon has one). One more
+where there are DDP's buckets."""
 
 
 def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
@@ -161,7 +161,8 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
     share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
     if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
         return given
-    trials = GpuTrials(model, params.sequence_length, accelerator.device)
+    state = STATE + has_buckets(params, accelerator.num_processes)
+    trials = GpuTrials(model, params.sequence_length, accelerator.device, state)
     part = -(-model.rows_at_once(accelerator.device.type) // params.sequence_length)
     fitting = fitting_on_all(share, part, trials, agreement(accelerator))
     model.zero_grad(set_to_none=True)
@@ -250,6 +251,8 @@ class GpuTrials:
     model: CausalLoss
     sequence_length: int
     device: torch.device
+    state: int
+    """As `STATE`."""
 
     def peak(self, sequences: int) -> int | None:
         """As `Trials.peak`. The first pass of all leaves gradients, which the others add to."""
@@ -260,6 +263,8 @@ class GpuTrials:
             before = torch.cuda.memory_allocated(self.device)
             self._pass(sequences)
         except torch.OutOfMemoryError:
+            if uses_fsdp():
+                raise  # the others may wait for this process in a layer, where they hear of no vote
             return None
         return torch.cuda.max_memory_allocated(self.device) - before
 
@@ -272,4 +277,4 @@ class GpuTrials:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
         gradients = local_bytes(parameter.grad for parameter in self.model.parameters())
-        return free + gradients - STATE * gradients
+        return free + gradients - self.state * gradients

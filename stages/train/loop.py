@@ -98,7 +98,8 @@ class Trainer(Setup):
     def micro_batches(self, steps: range) -> Iterator[MicroBatch]:
         """This process's micro-batches of some steps."""
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
-        place = {"place": pinned} if self.accelerator.device.type == "cuda" else {}
+        device = self.accelerator.device
+        place = {"place": partial(pinned, device=device)} if device.type == "cuda" else {}
         return self.throughput.timed(micro_batches(self.store, self.order, self.params, share, steps, **place))
 
     def step(self, step: int, batches: Iterable[MicroBatch]) -> StepResult:
@@ -221,8 +222,9 @@ def documents(trainer: Trainer, step: int) -> str:
     return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")
 
 
-def pinned(rows: Rows) -> Rows:
-    """The same rows in pinned memory."""
+def pinned(rows: Rows, device: torch.device) -> Rows:
+    """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise."""
+    torch.cuda.set_device(device)
     arrays = (rows.inputs, rows.targets, rows.positions, rows.boundaries)
     return Rows(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
 

@@ -120,6 +120,8 @@ class Process:
     """Of a step."""
     shards: int = 1
     """Processes over which weights, gradients and the optimizer's state are cut up (FSDP2); 1: each has all."""
+    has_buckets: bool = False
+    """DDP's (`parallel.has_buckets`)."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,9 @@ class FakeStep:
         if self.params.deterministic_micro_batch_size is not None:
             # The subtrees that are summed when the last micro-batch comes.
             more["gradients"] = gradients * int(math.log2(self.process.micro_batches))
+        if self.process.has_buckets:
+            # They are the gradients where there is one micro-batch; else the sums of the others lie next to them.
+            more["gradients"] = gradients - (parts["gradients"] if self.process.micro_batches == 1 else 0)
         shards = self.process.shards
         if shards > 1:
             # A layer is gathered while the next one is, and its whole gradients are there until they are scattered.

@@ -27,6 +27,7 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -91,7 +92,19 @@ def _mesh(accelerator: Accelerator) -> DeviceMesh:
     device, processes = accelerator.device.type, accelerator.num_processes
     if replicas == 1:
         return init_device_mesh(device, (processes,), mesh_dim_names=("shard",))
-    return init_device_mesh(device, (replicas, processes // replicas), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(device, (replicas, processes // replicas), mesh_dim_names=("replicate", "shard"))
+    for group in mesh.get_all_groups():  # they have their backend's default: 10 minutes with NCCL
+        _set_pg_timeout(PROCESS_GROUP.timeout, group)
+    return mesh
+
+
+def has_buckets(params: TrainParams, processes: int) -> bool:
+    """Whether gradients are exchanged in DDP's buckets.
+
+    These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
+    them (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").
+    """
+    return processes > 1 and not uses_fsdp() and params.deterministic_micro_batch_size is None
 
 
 def blocks(model: CausalLoss) -> Iterator[nn.Module]:

@@ -190,6 +190,15 @@ def test_no_preset_has_a_setting_that_is_not_used(monkeypatch: pytest.MonkeyPatc
             {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}},
             "FSDP 1 is not supported",
         ),
+        (
+            {
+                "distributed_type": "FSDP",
+                "num_processes": 4,
+                "fsdp_config": {"fsdp_version": 2},
+                "parallelism_config": {"parallelism_config_dp_replicate_size": 2},
+            },
+            "parallelism_config_dp_replicate_size = 2 and parallelism_config_dp_shard_size = 1: their product must be ",
+        ),
     ],
 )
 def test_engines_that_are_not_supported_are_refused(

@@ -52,10 +52,10 @@ def train_params(of: str, **changes: Any) -> TrainParams:
     return TrainParams.model_validate(params(**given))
 
 
-def forecast(values: TrainParams, micro_batches: int = 1, shards: int = 1) -> Memory:
+def forecast(values: TrainParams, micro_batches: int = 1, shards: int = 1, has_buckets: bool = False) -> Memory:
     config = build_config(values, vocabulary(VOCABULARY))
     config.vocab_size = padded_vocabulary(VOCABULARY)
-    return memory_of_step(values, config, Process("cpu", ROWS, micro_batches, shards))
+    return memory_of_step(values, config, Process("cpu", ROWS, micro_batches, shards, has_buckets))
 
 
 def held(tensors: list[Tensor]) -> int:
@@ -142,6 +142,15 @@ def test_deterministic_sums_hold_the_gradients_of_each_level_of_their_tree() -> 
     four, eight = (forecast(values, micro_batches).parts for micro_batches in (4, 8))
 
     assert eight["gradients"] - four["gradients"] == pytest.approx(four["weights"], rel=0.01)
+
+
+@pytest.mark.parametrize(("micro_batches", "copies"), [(1, 1), (2, 2), (4, 2)])
+def test_sums_of_other_micro_batches_lie_next_to_the_buckets_of_an_exchange(micro_batches: int, copies: int) -> None:
+    values = train_params("llama")
+
+    parts = forecast(values, micro_batches, has_buckets=True).parts
+
+    assert parts["gradients"] == copies * forecast(values, 2).parts["gradients"]
 
 
 def test_a_sharded_process_holds_its_share_of_the_state_and_a_few_gathered_layers() -> None:

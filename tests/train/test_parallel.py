@@ -7,6 +7,7 @@ only the last step, to machine code, is left out.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from stages.train.loop import StopSignal
 from stages.train.model.build import build_model
 from stages.train.model.loss import CausalLoss
-from stages.train.parallel import blocks, full_weights
+from stages.train.parallel import PROCESS_GROUP, blocks, full_weights
 from stages.train.params import TrainParams
 from stages.train.worker import compile_and_spread, set_up
 from tests.train.models import MODELS, vocabulary
@@ -100,6 +101,8 @@ def train_all(runs: list[Run]) -> None:
         counters.clear()
         setup = set_up(run.values, StopSignal())
         trainer = compile_and_spread(setup, run.compiled)
+        if run.processes > 1:
+            assert timeouts() == {PROCESS_GROUP.timeout}
         if isinstance(trainer.eager, FSDPModule):
             gathered = gathered_dtypes(trainer.eager)
         batches = list(trainer.micro_batches(range(STEPS)))
@@ -117,6 +120,12 @@ def train_all(runs: list[Run]) -> None:
         weights = full_weights(trainer.eager)
         if setup.accelerator.is_main_process:
             torch.save((losses, weights), f"{run.name}.pt")
+
+
+def timeouts() -> set[timedelta]:
+    """Of all process groups: the main process may be away for long."""
+    groups = torch.distributed.distributed_c10d._world.pg_map
+    return {group._get_backend(torch.device("cpu")).options._timeout for group in groups}
 
 
 COMPILE: Callable[..., Any] = torch.compile

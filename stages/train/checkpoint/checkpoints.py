@@ -27,7 +27,8 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
@@ -48,7 +49,7 @@ from stages.train.checkpoint.manifest import (
 from stages.train.checkpoint.mirror import MIRROR, Mirror
 from stages.train.monitoring.report import CurveFiles
 from stages.train.optim.optimizers import Optimizers
-from stages.train.parallel import count, on_main
+from stages.train.parallel import PROCESS_GROUP, count, on_main, uses_fsdp
 from stages.train.params import TrainParams
 
 CONTINUE = "PARROTFLOW_CONTINUE"
@@ -75,7 +76,10 @@ class Checkpoints:
         self._alone = accelerator.num_processes == 1
         # A group of its own: its messages must not meet those of the training. On GPUs torch asks for one of CPUs also
         # where a launcher (ddp, fsdp2) has started a single process.
-        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        timeout = PROCESS_GROUP.timeout
+        self._group = dist.new_group(backend="gloo", timeout=timeout) if dist.is_initialized() else None
+        # Where each process has all of the state, the main one's is saved: the others would copy it to the host too.
+        self._saves = accelerator.is_main_process or uses_fsdp()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
@@ -116,8 +120,13 @@ class Checkpoints:
         path = self.folder / f"step-{progress.step:08d}"
         partial_path = self.folder / f"{path.name}.partial"
         partial_path.mkdir(parents=True, exist_ok=True)
-        state = _state(model, optimizers)
-        staged = async_save(state, checkpoint_id=partial_path, no_dist=self._alone, process_group=self._group)
+        state = _state(model, optimizers) if self._saves else {}
+        # Without a copy ahead the thread that writes asks nothing of CUDA: it would take memory of the first GPU.
+        writer = FileSystemWriter(partial_path, per_thread_copy_ahead=0)
+        stager = DefaultStager(StagingOptions(False, False, False, False))  # waits until all is copied to the host
+        staged = async_save(
+            state, storage_writer=writer, async_stager=stager, no_dist=self._alone, process_group=self._group
+        )
         self._writing = self._thread.submit(self._finish, cast("Future[Any]", staged), partial_path, path, progress)
 
     def wait(self) -> bool:

@@ -127,6 +127,7 @@ class Checkpoints:
         staged = async_save(
             state, storage_writer=writer, async_stager=stager, no_dist=self._alone, process_group=self._group
         )
+        cast("Future[Any]", staged).add_done_callback(lambda _: stager.close())  # else it keeps the copy
         self._writing = self._thread.submit(self._finish, cast("Future[Any]", staged), partial_path, path, progress)
 
     def wait(self) -> bool:

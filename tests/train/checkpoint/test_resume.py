@@ -1,12 +1,14 @@
 """What a run depends on, and one that is continued after a change of its code."""
 
+import gc
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.distributed import fake_pg  # noqa: F401  (its backend)
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the backend `fake`
 from transformers import PreTrainedModel
 
 from flows.reproduce.execution import changes_within
@@ -49,6 +51,16 @@ def alone_in_a_group_of_gpus() -> None:
     """The worker where a launcher has started it alone on a GPU: its process group has no backend for CPUs."""
     torch.distributed.init_process_group("cuda:fake", store=torch.distributed.HashStore(), rank=0, world_size=1)
     worker.main()
+
+
+def main_without_a_collector() -> None:
+    """The worker where nothing looks for garbage; fails where the copy of a state that was saved is still there."""
+    gc.disable()
+    try:
+        worker.main()
+    finally:
+        stagers = [one for one in gc.get_objects() if isinstance(one, StateDictStager)]
+        assert not any(stager._cached_storage_mapping for stager in stagers)
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +190,7 @@ def test_a_process_alone_in_a_group_of_gpus_saves_what_one_without_a_group_saves
     assert contents[0]
     assert contents[0] == contents[1]
     assert weights_sha256(alone / "model") == weights_sha256(grouped / "model")
+
+
+def test_the_copy_of_a_state_is_let_go_once_it_is_saved(inputs: Path, tmp_path: Path) -> None:
+    run_workers(copy_of(inputs, tmp_path / "project"), 1, main_without_a_collector)

@@ -36,7 +36,10 @@ SURE = 0.9
 
 SHARE_OF_PEAK = 0.3
 """Of the peak that a run is taken to reach where nothing was measured: nanoGPT's GPT-2 124M reaches 0.29 of an A100's
-and 0.33 of an H100's, with torch.compile. Smaller models reach less. Measured since: ours reaches 0.43 of an H200's."""
+and 0.33 of an H100's, with torch.compile. Ours reaches 0.43 of an H200's. Smaller models reach less."""
+
+ALIKE = 10
+"""Times the FLOPs per token of another model, or part of them, at which its speed still tells something."""
 
 QUEUEING_SECONDS = 0.03
 """Of a step, however small the model: the host queues every kernel. The default model, of 3 layers, took 27 to 35 ms a
@@ -142,7 +145,7 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
     memory = device_memory(launch.device_type)
     capacity = memory if memory is None or launch.device_type != "cpu" else memory // own
     share = batch_size(params, params.max_steps - 1) // launch.processes
-    buckets = not launch.sharded and has_buckets(params, launch.processes)
+    buckets = has_buckets(params, launch.processes, launch.sharded)
     alone = Process(launch.device_type, 1, share, launch.shards, buckets)
     of_step = partial(memory_of_step, params, model.config)
     size = given_micro_batch_size(params, launch.device_type, share)
@@ -150,7 +153,6 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         one, two = (of_step(replace(alone, micro_batch_size=count)).total for count in (1, 2))
         fitting = 1 if capacity is None else int((USABLE * capacity - (2 * one - two)) / max(1, two - one))
         size = balanced(share, fitting)
-    step_tokens = params.global_batch_size * params.sequence_length
     process = replace(alone, micro_batch_size=size, micro_batches=-(-share // size))
     return Forecast(
         params,
@@ -160,19 +162,26 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         process=process,
         memory=of_step(process),
         capacity=capacity,
-        speed=expected_speed(flops, launch.device_type, launch.processes, params.precision, step_tokens),
+        speed=expected_speed(
+            flops,
+            launch.device_type,
+            launch.processes,
+            params.precision,
+            step_tokens=rows_before(params, params.max_steps) * params.sequence_length / params.max_steps,
+        ),
     )
 
 
 def expected_speed(
-    flops_per_token: float, device_type: str, processes: int, precision: Precision, step_tokens: int
+    flops_per_token: float, device_type: str, processes: int, precision: Precision, step_tokens: float
 ) -> Speed:
     """From runs on this kind of device, with as many processes and in this precision; else from the peak.
 
-    `step_tokens`: of a step, over all processes.
-
     Where this model was not among them, the one counts whose FLOPs per token are nearest, by their ratio: its FLOPs per
-    second are taken, which are fewer the smaller a model is.
+    second are taken, which are fewer the smaller a model is. Where the peak is known, one that is not `ALIKE` counts
+    for nothing: the time of a small model's step on a GPU is the host's.
+
+    `step_tokens`: of a step, the mean of all steps, over all processes.
     """
     device = torch.device(device_type)
     name = device_name(device)
@@ -181,6 +190,9 @@ def expected_speed(
         for speed in measured_speeds()
         if (speed.device, speed.processes, speed.precision) == (name, processes, precision)
     ]
+    peak = peak_flops(device, precision)
+    if peak is not None:
+        alike = [speed for speed in alike if 1 / ALIKE <= speed.flops_per_token / flops_per_token <= ALIKE]
     if alike:
         near = min(alike, key=lambda speed: abs(math.log(speed.flops_per_token / flops_per_token)))
         if near.flops_per_token == flops_per_token:
@@ -190,7 +202,6 @@ def expected_speed(
         nearest = f", the nearest of {models} that were measured" if models > 1 else ""
         other = f"a model with {times:.2g} times the FLOPs per token{nearest}"
         return Speed(rate / flops_per_token, f"estimated from {rate:.2g} FLOP/s on {name} of {other}")
-    peak = peak_flops(device, precision)
     if peak is None:
         return Speed(None, f"no run was measured on {name} in {precision}, and its peak is not known")
     rate, queued = SHARE_OF_PEAK * peak * processes, step_tokens / QUEUEING_SECONDS

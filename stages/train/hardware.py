@@ -161,7 +161,7 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
     share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
     if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
         return given
-    state = STATE + has_buckets(params, accelerator.num_processes)
+    state = STATE + has_buckets(params, accelerator.num_processes, uses_fsdp())
     trials = GpuTrials(model, params.sequence_length, accelerator.device, state)
     part = -(-model.rows_at_once(accelerator.device.type) // params.sequence_length)
     fitting = fitting_on_all(share, part, trials, agreement(accelerator))

@@ -98,13 +98,13 @@ def _mesh(accelerator: Accelerator) -> DeviceMesh:
     return mesh
 
 
-def has_buckets(params: TrainParams, processes: int) -> bool:
-    """Whether gradients are exchanged in DDP's buckets.
+def has_buckets(params: TrainParams, processes: int, sharded: bool) -> bool:
+    """Whether the gradients of so many processes are exchanged in DDP's buckets.
 
     These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
     them (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").
     """
-    return processes > 1 and not uses_fsdp() and params.deterministic_micro_batch_size is None
+    return processes > 1 and not sharded and params.deterministic_micro_batch_size is None
 
 
 def blocks(model: CausalLoss) -> Iterator[nn.Module]:

@@ -20,7 +20,7 @@ from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params
 
 STEP_TOKENS = 10**8
-"""So many that the time in which a host queues a step does not count."""
+"""A batch so large that the host's time to queue a step is negligible."""
 
 ALONE = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
 
@@ -206,6 +206,18 @@ def test_a_step_of_a_small_model_takes_the_time_in_which_the_host_queues_it(
 
     assert found.tokens_per_second == pytest.approx(100_000)
     assert "0.03 s a step" in found.source
+
+
+@pytest.mark.parametrize(("times", "is_from_it"), [(10, True), (11, False), (0.1, True), (0.09, False)])
+def test_the_speed_of_another_model_counts_on_a_gpu_only_if_it_is_of_about_the_same_size(
+    here: Path, monkeypatch: pytest.MonkeyPatch, times: float, is_from_it: bool
+) -> None:
+    monkeypatch.setattr(forecast, "peak_flops", lambda *_: 1e12)
+    remember_speed(facts(flops_per_token=1000 * times))
+
+    found = expected_speed(1000, "cpu", 1, "fp32", STEP_TOKENS)
+
+    assert ("estimated from" in found.source) is is_from_it
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"device": 3}'])

@@ -46,7 +46,7 @@ tokens for a head of 50,257 x 768, which takes three times as long."""
 
 GPU_LOGITS = 2**28
 """Logits at once on a GPU: 1 GiB in fp32, of which about five are alive where this is not compiled. Four times as many
-took 2.6 GiB more of an H200 and were no faster (GPT-2 124M, next to other work)."""
+took 2.6 GiB more of an H200 (GPT-2 124M); their speed could not be told apart."""
 
 GPU_LEAST_ROWS = 1024
 """Tokens at once on a GPU for the largest vocabularies: fewer would leave its matrix units idle."""

@@ -81,7 +81,7 @@ def effective_tokens(tokens: float, corpus_tokens: float | None) -> float:
 
 
 LAW = Law(
-    coefficients=(0.623636579, -0.167515544, 0.183825129, 0.0802371947, -0.0592186417, 0.0108254845),
+    coefficients=(0.604062177, -0.16774555, 0.161829958, 0.0655840032, -0.0596150951, 0.0116696599),
     measured_tflop=(0.3, 18.9),
 )
 """Of models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""

@@ -24,6 +24,7 @@ from stages.runtime.entry import UnavailableError, UserError
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     from stages.collect.content_check import EntryState
+    from stages.collect.remote import Download
 
 HIDDEN = "hidden (its name begins with a dot)"
 NOT_REGULAR = "no regular file"
@@ -45,8 +46,8 @@ class LocatedFile:
     """Bytes, where it is known."""
     state: "EntryState | None" = None
     """Of a file on this machine, which tells whether it has changed."""
-    fetch: Callable[[], object] | None = None
-    """Begins to download it; None where it is read from where it is."""
+    download: "Download | None" = None
+    """Of it; None where it is read from where it is."""
 
 
 def find(patterns: Sequence[str]) -> list[LocatedFile]:

@@ -69,7 +69,7 @@ def _check_file(name: str, limit: int) -> ContentCheck | str:
 
 def read_files(files: Sequence[LocatedFile], items_of: ItemsOf) -> Iterator[SourceItem]:
     """The items of files, in the order of the files. Those of web servers are downloaded, and so read, here alone."""
-    if not on_cluster() or any(file.fetch for file in files):
+    if not on_cluster() or any(file.download for file in files):
         for file in ahead(files):
             yield from items_of(file)
         return

@@ -62,13 +62,9 @@ class Version(NamedTuple):
     """Bytes; None where the server does not say."""
 
     @property
-    def can_be_resumed(self) -> bool:
-        """Whether the server would notice if what it has is no longer this version (RFC 9110, 13.1.5: If-Range)."""
-        return bool(self.validator)
-
-    @property
     def validator(self) -> str:
-        """The value of If-Range: the ETag if it is a strong one, else the date; empty where there is neither."""
+        """The value of If-Range, by which the server would notice that it has another version (RFC 9110, 13.1.5): the
+        ETag if it is a strong one, else the date; empty where there is neither."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.last_modified
 
 
@@ -82,8 +78,9 @@ def remote_files(pattern: str) -> Iterator[LocatedFile]:
         system, path = fsspec.core.url_to_fs(pattern, **(_web_options() if web else {}))
         if not web and system.isdir(path):
             path = path.rstrip("/") + "/**"
-        listing = system.glob(path, detail=True) if wildcards & set(path) else {path: system.info(path)}
-        if web and wildcards & set(path):  # a page with links says nothing of what they lead to
+        first_wildcard = next((n for n, character in enumerate(path) if character in wildcards), None)
+        listing = {path: system.info(path)} if first_wildcard is None else system.glob(path, detail=True)
+        if web and first_wildcard is not None:  # a page with links says nothing of what they lead to
             with ThreadPoolExecutor(QUESTIONS_AT_ONCE) as pool:
                 listing = dict(zip(listing, pool.map(system.info, listing), strict=True))
     except Exception as error:  # each file system of fsspec has errors of its own
@@ -93,30 +90,23 @@ def remote_files(pattern: str) -> Iterator[LocatedFile]:
             return
         assert isinstance(cause, Exception)
         raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
+    folder = "" if first_wildcard is None else path[: path.rfind("/", 0, first_wildcard) + 1]
     for name, info in listing.items():
         if info.get("type") == "file":
             # A page may link to files by signed addresses.
             shown = without_credentials(system.unstrip_protocol(name))
-            below = name[len(_folder_of(path, wildcards)) :].partition("?")[0] if wildcards & set(path) else ""
-            flaw = HIDDEN if is_hidden(below.split("/"), named=path.split("/")) else ""
-            version = _version(info)
+            below = name.removeprefix(folder).partition("?")[0].split("/") if first_wildcard is not None else []
+            flaw = HIDDEN if is_hidden(below, named=path.split("/")) else ""
             if web:
-                of_file = (system, name, shown, version)
-                fetch = partial(start_download, *of_file)
-                yield LocatedFile(shown, partial(open_remote, *of_file), flaw, version.size, fetch=fetch)
+                download = Download(system, name, shown, _version(info))
+                yield LocatedFile(shown, download.open, flaw, download.version.size, download=download)
             else:
-                yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, version.size)
+                yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
 
 
 def _version(info: dict[str, Any]) -> Version:
     modified = next((info[key] for key in ("Last-Modified", "LastModified", "updated", "mtime") if info.get(key)), "")
     return Version(str(info.get("ETag") or info.get("etag") or ""), str(modified), info.get("size"))
-
-
-def _folder_of(path: str, wildcards: set[str]) -> str:
-    """A path up to its first part with a wildcard."""
-    first = next(position for position, character in enumerate(path) if character in wildcards)
-    return path[: path.rfind("/", 0, first) + 1]
 
 
 def _web_options() -> dict[str, Any]:
@@ -127,25 +117,6 @@ def _web_options() -> dict[str, Any]:
     timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
     configured = {**conf.get("http", {}), **conf.get("https", {})}
     return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
-
-
-_running: "dict[str, Download]" = {}
-"""By the name that is shown."""
-
-
-def open_remote(system: Any, path: str, shown: str, version: Version) -> BinaryIO:
-    """A file of HTTP, to be read while it arrives. Errors are raised where what has arrived ends."""
-    download = start_download(system, path, shown, version)
-    if download.entry is not None:
-        return (download.entry / CONTENT).open("rb")
-    return cast("BinaryIO", io.BufferedReader(_Following(download), BLOCK_BYTES))
-
-
-def start_download(system: Any, path: str, shown: str, version: Version) -> "Download":
-    """The download of a file, which is begun if it is not under way yet."""
-    if shown not in _running:
-        _running[shown] = Download(system, path, shown, version)
-    return _running[shown]
 
 
 def ahead(files: Iterable[LocatedFile], limit: int | None = None) -> Iterator[LocatedFile]:
@@ -159,18 +130,15 @@ def ahead(files: Iterable[LocatedFile], limit: int | None = None) -> Iterator[Lo
     try:
         for position, file in enumerate(todo):
             for wanted in todo[position : position + at_once]:
-                if wanted.fetch is not None and not wanted.flaw and (limit is None or (wanted.size or 0) <= limit):
-                    wanted.fetch()
+                if wanted.download and not wanted.flaw and (limit is None or (wanted.size or 0) <= limit):
+                    wanted.download.start()
             yield file
-            _end(file.name)
+            if file.download:
+                file.download.end()
     finally:
         for file in todo:
-            _end(file.name)
-
-
-def _end(name: str) -> None:
-    if (download := _running.pop(name, None)) is not None:
-        download.end()
+            if file.download:
+                file.download.end()
 
 
 def forget_unfinished() -> None:
@@ -179,7 +147,7 @@ def forget_unfinished() -> None:
 
 
 class Download:
-    """One file, on its way to the disk in the event loop of fsspec."""
+    """One file, which comes to the disk in the event loop of fsspec once it is started."""
 
     def __init__(self, system: Any, path: str, shown: str, version: Version) -> None:
         self.system = system
@@ -191,41 +159,58 @@ class Download:
         self.available = 0
         """Bytes that a reader may read."""
         self._changed = threading.Condition()
-        self._ended: Future[None] = Future()
+        self._task: Future[None] | None = None
+        """What downloads it; None where it has not begun, or is ended."""
+        self._entry: Path | None = None
+        """Where the whole file is in the cache; None also where that is not known yet."""
+
+    def start(self) -> None:
+        """Begin, if it has not begun yet and the file is not in the cache."""
+        if self._task is not None or self._entry is not None:
+            return
         # A server that names no version may have another file of the same size tomorrow.
-        self.entry = find_cached(KIND, self.key, _move) if version.can_be_resumed else None
-        """Where the whole file is in the cache."""
-        if self.entry is None:
+        self._entry = find_cached(KIND, self.key, _move) if self.version.validator else None
+        if self._entry is None:
             PARTS.mkdir(parents=True, exist_ok=True)
-            if not version.can_be_resumed:
+            if not self.version.validator:
                 self.part.unlink(missing_ok=True)
             self.part.touch()
-            self._ended = asyncio.run_coroutine_threadsafe(self._fetch(), system.loop)
-            self._ended.add_done_callback(lambda _: self._notify(self.available))
+            self.available = 0
+            self._task = asyncio.run_coroutine_threadsafe(self._fetch(), self.system.loop)
+            self._task.add_done_callback(lambda _: self._notify(self.available))
+
+    def open(self) -> BinaryIO:
+        """The file, to be read while it arrives. Errors are raised where what has arrived ends."""
+        self.start()
+        if self._entry is not None:
+            return (self._entry / CONTENT).open("rb")
+        return cast("BinaryIO", io.BufferedReader(_Following(self), BLOCK_BYTES))
 
     def end(self) -> None:
         """Keep a whole file, and stop the download of another, whose beginning stays for the next run."""
-        if self.entry is not None:
+        task, self._task, self._entry = self._task, None, None
+        if task is None:
             return
-        whole = self._ended.done() and not self._ended.cancelled() and self._ended.exception() is None
-        self._ended.cancel()
-        if whole and self.version.can_be_resumed:
-            cached(KIND, self.key, partial(_move, self.part))
-        elif not self.version.can_be_resumed:
+        is_whole = task.done() and not task.cancelled() and task.exception() is None
+        task.cancel()
+        if not self.version.validator:
             self.part.unlink(missing_ok=True)
+        elif is_whole:
+            cached(KIND, self.key, partial(_move, self.part))
 
     def wait_beyond(self, position: int | None) -> None:
         """Wait until a byte at `position` can be read, or the end was reached (None: until then).
 
         Raises the error of the download where it ended before.
         """
+        task = cast("Future[None]", self._task)
         with self._changed:
-            while not self._ended.done() and (position is None or self.available <= position):
+            while not task.done() and (position is None or self.available <= position):
                 if not self._changed.wait(LINE_SECONDS):
                     total = f" of {self.version.size / 1e6:,.0f}" if self.version.size else ""
                     print(f"{self.shown}: {self.available / 1e6:,.0f}{total} MB arrived", flush=True)
         if position is None or self.available <= position:
-            self._ended.result()
+            task.result()
 
     def _notify(self, available: int) -> None:
         with self._changed:
@@ -245,7 +230,7 @@ class Download:
                 raise
             except (ClientError, TimeoutError) as error:
                 # Broken off: the rest is asked for as long as some of it comes each time.
-                if not self.version.can_be_resumed or self.available <= before:
+                if not self.version.validator or self.available <= before:
                     raise
                 broken = error
         if self.version.size is not None and self.available != self.version.size:
@@ -312,9 +297,6 @@ class _Following(io.RawIOBase):
         if whence == os.SEEK_END:
             self._download.wait_beyond(None)
         return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
     def close(self) -> None:
         self._file.close()

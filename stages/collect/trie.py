@@ -6,7 +6,8 @@ buckets, sorted and written.
 
 import pickle
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -34,7 +35,6 @@ SPOOL_BUFFER_BYTES = 256 * 2**20
 MAXIMUM_BITS = 64
 """A trie is never deeper."""
 
-
 UNREAD_BYTES = 500
 """About what an unread document takes in memory."""
 
@@ -49,94 +49,140 @@ def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: in
     _write_branch(folder, part, own, shard_bytes)
 
 
-class _Leaf(NamedTuple):
-    """A prefix of the ids whose documents fit into memory."""
+@dataclass(slots=True)
+class _Bucket:
+    """Documents whose ids begin with the same bits: first those in the file, then those that wait in memory."""
 
     bits: str
-    spooled: list[Path]
-    waiting: list[Document]
+    file: Path
+    bytes: int = 0
+    """Of text."""
+    first_id: str = ""
+    has_several_ids: bool = False
+    is_spooled: bool = False
+    waiting: list[Document] = field(default_factory=list)
 
-    def documents(self) -> list[Document]:
-        """All of them, in their order."""
-        found = [*chain.from_iterable(map(_spooled, self.spooled)), *self.waiting]
-        return sorted(found, key=lambda document: document.sort_key)
+    def add(self, document: Document) -> None:
+        self.waiting.append(document)
+        self.bytes += document.size
+        self.first_id = self.first_id or document.id
+        self.has_several_ids |= document.id != self.first_id
+
+    def spool(self) -> None:
+        with self.file.open("ab") as file:
+            pickle.dump(self.waiting, file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.is_spooled = True
+        self.waiting = []
+
+    def documents(self) -> Iterator[Document]:
+        if self.is_spooled:
+            with self.file.open("rb") as file:
+                while file.peek(1):
+                    yield from pickle.load(file)
+        yield from self.waiting
+
+
+class _Leaf(NamedTuple):
+    """A prefix of the ids, and the buckets below it."""
+
+    bits: str
+    buckets: Sequence[_Bucket]
+
+    @property
+    def is_spooled(self) -> bool:
+        return any(bucket.is_spooled for bucket in self.buckets)
+
+    def is_too_large(self, shard_bytes: int) -> bool:
+        """Whether it does not fit into memory, and can be split."""
+        bucket = self.buckets[0]
+        is_large = bucket.bytes > SPOOL_SHARDS * shard_bytes and bucket.has_several_ids
+        return len(self.buckets) == 1 and is_large and len(self.bits) < MAXIMUM_BITS
+
+    def shards(self, shard_bytes: int) -> list[tuple[str, list[Document]]]:
+        """Prefixes and documents."""
+        documents = chain.from_iterable(bucket.documents() for bucket in self.buckets)
+        return list(_shards(self.bits, sorted(documents, key=lambda document: document.sort_key), shard_bytes))
 
 
 def _write_branch(folder: Path, bits: str, documents: Iterable[Document], shard_bytes: int) -> None:
     with TemporaryDirectory(prefix=".spool-", dir=folder) as spool:
-        buckets = _Buckets(Path(spool), len(bits) + SPOOL_BITS)
-        for document in documents:
-            buckets.add(document)
-        leaves: list[_Leaf] = []
-        for leaf in _leaves(bits, buckets, shard_bytes):
-            if isinstance(leaf, _Leaf):
-                leaves.append(leaf)
-            else:
-                _write_branch(folder, leaf, buckets.read(leaf), shard_bytes)
-        # Most leaves are as the last run wrote them: no worker is started for those.
-        new = [leaf for leaf in leaves if leaf.spooled or not _copy_leaf(folder, shard_bytes, leaf)]
-        written = map_shards(partial(_write_leaf, folder, shard_bytes), new)
-        for leaf, _ in zip(new, written, strict=True):
-            for file in leaf.spooled:
-                file.unlink()
+        new = []
+        for leaf in _leaves(bits, _spooled(Path(spool), len(bits) + SPOOL_BITS, documents), shard_bytes):
+            if leaf.is_too_large(shard_bytes):
+                (bucket,) = leaf.buckets
+                _write_branch(folder, leaf.bits, bucket.documents(), shard_bytes)
+                bucket.file.unlink(missing_ok=True)
+            # Most leaves are as the last run wrote them: no worker is started for those.
+            elif leaf.is_spooled or not _copy_leaf(folder, shard_bytes, leaf):
+                new.append(leaf)
+        for leaf, _ in zip(new, map_shards(partial(_write_leaf, folder, shard_bytes), new), strict=True):
+            for bucket in leaf.buckets:
+                bucket.file.unlink(missing_ok=True)
 
 
-def _leaves(bits: str, buckets: "_Buckets", shard_bytes: int) -> Iterator[_Leaf | str]:
-    """The leaves below a prefix of the ids, from buckets that hold documents by the first `buckets.depth` bits; of
-    those that do not fit into memory their prefix.
+def _spooled(folder: Path, depth: int, documents: Iterable[Document]) -> list[_Bucket]:
+    """Documents by the first `depth` bits of their ids, of which a bounded number of bytes waits in memory."""
+    buckets: dict[str, _Bucket] = {}
+    waiting = 0
+    for document in documents:
+        bits = id_bits(document.id, depth)
+        buckets.setdefault(bits, _Bucket(bits, folder / bits)).add(document)
+        waiting += UNREAD_BYTES if isinstance(document, UnreadDocument) else document.size
+        if waiting > SPOOL_BUFFER_BYTES:
+            for bucket in buckets.values():
+                if bucket.waiting:
+                    bucket.spool()
+            waiting = 0
+    return [buckets[bits] for bits in sorted(buckets)]
 
-    For example, with buckets of depth 2 and at most 100 bytes a shard:
+
+def _leaves(bits: str, buckets: Sequence[_Bucket], shard_bytes: int) -> Iterator[_Leaf]:
+    """The leaves below a prefix of the ids.
+
+    For example, with buckets of two bits and at most 100 bytes a shard:
 
         bucket      00   01   10   11
         bytes       40   30   90   900
 
     The root (160 + 900 bytes) splits. Prefix 0 has 70 bytes and becomes the leaf `b0`. Prefix 1 splits into 10, the
-    leaf `b10`, and 11, which is still too large at the depth of the buckets. If it fits into memory (4 shards),
-    `_write_leaf` reads it and splits it there; otherwise, as here, it is spooled again by its next bits.
+    leaf `b10`, and 11, which is still too large. If it fits into memory (4 shards), `_write_leaf` splits it there;
+    otherwise, as here, it is spooled again by its next bits.
     """
-    size = buckets.size(bits)
-    splits = size > shard_bytes and buckets.hold_several(bits) and len(bits) < MAXIMUM_BITS
-    if splits and len(bits) < buckets.depth:
-        for bit in "01":
-            yield from _leaves(bits + bit, buckets, shard_bytes)
-    elif splits and size > SPOOL_SHARDS * shard_bytes:
-        yield bits
-    elif buckets.under(bits):
-        yield buckets.leaf(bits)
+    has_several_ids = len(buckets) > 1 or any(bucket.has_several_ids for bucket in buckets)
+    is_large = sum(bucket.bytes for bucket in buckets) > shard_bytes
+    if is_large and has_several_ids and len(bits) < len(buckets[0].bits):
+        for prefix in (f"{bits}0", f"{bits}1"):
+            yield from _leaves(prefix, [bucket for bucket in buckets if bucket.bits.startswith(prefix)], shard_bytes)
+    elif buckets:
+        yield _Leaf(bits, buckets)
 
 
 def _copy_leaf(folder: Path, shard_bytes: int, leaf: _Leaf) -> bool:
     """Copy the shards of a leaf from the cache, if the last runs wrote all of them."""
-    shards = list(_shards(leaf.bits, leaf.documents(), shard_bytes))
-    entries = [find_cached(CACHE_NAME, _shard_key(documents), _write_shard) for _, documents in shards]
-    known = [entry for entry in entries if entry is not None]
-    if len(known) < len(shards):
-        return False
-    for (bits, _), entry in zip(shards, known, strict=True):
-        shutil.copyfile(entry / SHARD, _shard_path(folder, bits))
+    entries = {}
+    for bits, documents in leaf.shards(shard_bytes):
+        if (entry := find_cached(CACHE_NAME, _shard_key(documents), _write_shard)) is None:
+            return False
+        entries[bits] = entry
+    for bits, entry in entries.items():
+        shutil.copyfile(entry / SHARD, folder / f"b{bits}.parquet")
     return True
 
 
 def _write_leaf(folder: Path, shard_bytes: int, leaf: _Leaf) -> None:
     """Write the shards of a leaf, or copy them from the cache: compressing costs more than all the rest."""
-    for bits, documents in _shards(leaf.bits, leaf.documents(), shard_bytes):
+    for bits, documents in leaf.shards(shard_bytes):
         entry = cached(CACHE_NAME, _shard_key(documents), partial(_write_shard, documents))
-        shutil.copyfile(entry / SHARD, _shard_path(folder, bits))
+        shutil.copyfile(entry / SHARD, folder / f"b{bits}.parquet")
 
 
 def _shards(bits: str, documents: list[Document], shard_bytes: int) -> Iterator[tuple[str, list[Document]]]:
-    """The shards of a leaf: their prefixes and documents."""
     size = sum(document.size for document in documents)
     if size > shard_bytes and documents[0].id != documents[-1].id and len(bits) < MAXIMUM_BITS:
-        for bit in "01":
-            prefix = bits + bit
+        for prefix in (f"{bits}0", f"{bits}1"):
             yield from _shards(prefix, [d for d in documents if id_bits(d.id, len(prefix)) == prefix], shard_bytes)
     elif documents:
         yield bits, documents
-
-
-def _shard_path(folder: Path, bits: str) -> Path:
-    return folder / f"b{bits}.parquet"
 
 
 def _shard_key(documents: list[Document]) -> str:
@@ -145,68 +191,3 @@ def _shard_key(documents: list[Document]) -> str:
 
 def _write_shard(documents: list[Document], folder: Path) -> None:
     write_shard(folder / SHARD, [d.read() if isinstance(d, UnreadDocument) else d for d in documents])
-
-
-def _spooled(bucket: Path) -> Iterator[Document]:
-    with bucket.open("rb") as file:
-        while file.peek(1):
-            yield from pickle.load(file)
-
-
-class _Buckets:
-    """Documents in temporary files by the first `depth` bits of their ids, a bounded number of bytes in memory."""
-
-    def __init__(self, folder: Path, depth: int) -> None:
-        self.folder = folder
-        self.depth = depth
-        self._sizes: dict[str, int] = {}
-        self._first_ids: dict[str, str] = {}
-        self._several: set[str] = set()
-        self._spooled: set[str] = set()
-        self._waiting: dict[str, list[Document]] = {}
-        self._waiting_bytes = 0
-
-    def add(self, document: Document) -> None:
-        bits = id_bits(document.id, self.depth)
-        self._waiting.setdefault(bits, []).append(document)
-        self._sizes[bits] = self._sizes.get(bits, 0) + document.size
-        if self._first_ids.setdefault(bits, document.id) != document.id:
-            self._several.add(bits)
-        self._waiting_bytes += UNREAD_BYTES if isinstance(document, UnreadDocument) else document.size
-        if self._waiting_bytes > SPOOL_BUFFER_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        for bits, documents in self._waiting.items():
-            with (self.folder / bits).open("ab") as file:
-                pickle.dump(documents, file, protocol=pickle.HIGHEST_PROTOCOL)
-            self._spooled.add(bits)
-        self._waiting = {}
-        self._waiting_bytes = 0
-
-    def under(self, bits: str) -> list[str]:
-        """The buckets with documents under a prefix."""
-        return sorted(bucket for bucket in self._sizes if bucket.startswith(bits))
-
-    def size(self, bits: str) -> int:
-        """Bytes of text under a prefix."""
-        return sum(self._sizes[bucket] for bucket in self.under(bits))
-
-    def hold_several(self, bits: str) -> bool:
-        """Whether documents with different ids lie under a prefix."""
-        buckets = self.under(bits)
-        return len(buckets) > 1 or not self._several.isdisjoint(buckets)
-
-    def leaf(self, bits: str) -> _Leaf:
-        """The documents under a prefix."""
-        buckets = self.under(bits)
-        spooled = [self.folder / bucket for bucket in buckets if bucket in self._spooled]
-        return _Leaf(bits, spooled, [document for bucket in buckets for document in self._waiting.get(bucket, [])])
-
-    def read(self, bits: str) -> Iterator[Document]:
-        """The same, not all in memory at once; from the disk they are deleted."""
-        leaf = self.leaf(bits)
-        for bucket in leaf.spooled:
-            yield from _spooled(bucket)
-            bucket.unlink()
-        yield from leaf.waiting

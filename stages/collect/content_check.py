@@ -88,7 +88,7 @@ class SeenFiles:
         self._before = self.log.read()
         self._now: dict[str, list[int | str]] = {}
 
-    def known(self, name: str, state: EntryState) -> ContentCheck | None:
+    def known(self, name: str, state: EntryState | None) -> ContentCheck | None:
         """The check of a file that has not changed since."""
         entry = self._before.get(name)
         if entry is None or tuple(entry[:4]) != state:

@@ -12,13 +12,14 @@ import lzma
 import os
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
 from stages.runtime.entry import UnavailableError, UserError
 
@@ -74,22 +75,18 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
 
 def _without_other_names(files: list[LocatedFile]) -> list[LocatedFile]:
     """Each file once, by the name that is no link and not absolute, if it has such; a link to it has a flaw."""
-    by_state: dict[EntryState, list[LocatedFile]] = {}
+    alike = Counter(file.state for file in files)
+    by_path: dict[str, list[LocatedFile]] = {}
     for file in files:
-        if file.state is not None and not file.flaw:
-            by_state.setdefault(file.state, []).append(file)
-    dropped, links = set(), set()
-    for alike in by_state.values():
-        named: dict[str, list[LocatedFile]] = {}
-        for file in alike if len(alike) > 1 else ():  # only such may be one file
-            named.setdefault(os.path.realpath(file.name), []).append(file)
-        for path, names in named.items():
-            first = min(names, key=partial(_indirection, path))
-            others = {file.name for file in names if file is not first}
-            links |= {name for name in others if Path(name).is_symlink()}
-            dropped |= others - links
+        if file.state is not None and alike[file.state] > 1:  # only such may be one file
+            by_path.setdefault(os.path.realpath(file.name), []).append(file)
+    by_path = {path: sorted(names, key=partial(_indirection, path)) for path, names in by_path.items()}
+    others = {file.name for names in by_path.values() for file in names[1:]}
+    links = {name for name in others if Path(name).is_symlink()}
     return [
-        replace(file, flaw=OTHER_NAME) if file.name in links else file for file in files if file.name not in dropped
+        replace(file, flaw=OTHER_NAME) if file.name in links else file
+        for file in files
+        if file.name not in others or file.name in links
     ]
 
 
@@ -199,17 +196,7 @@ BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
 DENIED_STATUS = {401, 403}
 """Status codes of HTTP with which a server refuses the credentials, or asks for some."""
 
-
 Opener: TypeAlias = Callable[[BinaryIO], BinaryIO]
-
-
-class Compression(NamedTuple):
-    """One of them."""
-
-    ending: str
-    magic: tuple[bytes, ...]
-    """How its files begin."""
-    open: Opener
 
 
 def _open_zstd(stream: BinaryIO) -> BinaryIO:
@@ -218,30 +205,37 @@ def _open_zstd(stream: BinaryIO) -> BinaryIO:
     return cast("BinaryIO", pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
 
 
-COMPRESSIONS = (
-    Compression(".gz", (b"\x1f\x8b",), cast("Opener", gzip.open)),
-    Compression(".bz2", (b"BZh",), cast("Opener", bz2.open)),
-    Compression(".xz", (b"\xfd7zXZ", b"\x5d\x00\x00"), cast("Opener", lzma.open)),
-    Compression(".zst", (b"\x28\xb5\x2f\xfd",), _open_zstd),
-)
+OPENERS: dict[str, Opener] = {
+    ".gz": cast("Opener", gzip.open),
+    ".bz2": cast("Opener", bz2.open),
+    ".xz": cast("Opener", lzma.open),
+    ".zst": _open_zstd,
+}
+MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ": ".xz",
+    b"\x5d\x00\x00": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+}
+"""How compressed files begin."""
 
-COMPRESSED = tuple(compression.ending for compression in COMPRESSIONS)
+COMPRESSED = tuple(OPENERS)
 NOT_READ = (".lz4", ".7z", ".rar")
 
 
 def by_ending(name: str, stream: BinaryIO) -> BinaryIO:
     """The content of a file, decompressed where the ending of its name (of a URL without the query) says so."""
     path = (name.partition("?")[0] if "://" in name else name).lower()
-    opens = next((one.open for one in COMPRESSIONS if path.endswith(one.ending)), None)
-    return opens(stream) if opens else stream
+    return next((opens(stream) for ending, opens in OPENERS.items() if path.endswith(ending)), stream)
 
 
 def by_magic(stream: BinaryIO) -> BinaryIO:
     """The content of a file, decompressed where its first bytes say so."""
     buffered = io.BufferedReader(cast("io.RawIOBase", stream))
     start = buffered.peek(8)
-    opens = next((one.open for one in COMPRESSIONS if start.startswith(one.magic)), None)
-    return opens(cast("BinaryIO", buffered)) if opens else cast("BinaryIO", buffered)
+    content = cast("BinaryIO", buffered)
+    return next((OPENERS[ending](content) for magic, ending in MAGIC.items() if start.startswith(magic)), content)
 
 
 @contextmanager

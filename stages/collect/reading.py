@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkstemp
 from stages.collect.content_check import ContentCheck, can_be_found, check_content
 from stages.collect.located import BROKEN, LocatedFile, by_ending
 from stages.collect.remote import ahead
-from stages.collect.source_kinds import TOO_LARGE, Reading, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
 from stages.runtime.cache import CACHE
 from stages.runtime.workers import map_shards, on_cluster
 
@@ -30,24 +30,46 @@ FILES_AT_ONCE = 500
 DAMAGED = "damaged, cut off, or not compressed as its name says"
 
 
-def checks_of(files: Sequence[LocatedFile], reading: Reading) -> Iterator[ContentCheck | str]:
-    """The check of each file of this machine, without its text, or why it cannot be read.
+def text_items(
+    source: FileSource,
+    files: Sequence[LocatedFile],
+    reading: Reading,
+    no_text: Callable[[str], str],
+    is_apart: Callable[[LocatedFile], bool] = lambda file: False,
+) -> Iterator[SourceItem]:
+    """The items of text files, and of those that `items_of` reads: files at URLs, and any that `is_apart`.
 
-    Those that have not changed since an earlier run are not read.
+    `no_text` says of a file's name why it is left out; empty where it is not.
     """
+    limit = reading.max_document_bytes
 
-    def known(file: LocatedFile) -> ContentCheck | None:
-        return reading.seen.known(file.name, file.state) if file.state is not None else None
+    def why_left_out(file: LocatedFile) -> str:
+        is_large = file.size is not None and file.size > limit and not is_apart(file)
+        return file.flaw or no_text(file.name) or (TOO_LARGE if is_large else "")
 
-    new = [file.name for file in files if known(file) is None]
+    files = [replace(file, flaw=why_left_out(file)) for file in files]
+    apart = {file.name for file in files if file.state is None or is_apart(file)}
+    checks = _checks_of([file for file in files if file.name not in apart and not file.flaw], reading)
+    for file in ahead(files):
+        if file.flaw:
+            yield source.left_out(file.name, file.flaw)
+        elif file.name in apart:
+            yield from source.items_of(file, limit)
+        else:
+            found = next(checks)
+            yield source.left_out(file.name, found) if isinstance(found, str) else source.item(file.name, found)
+
+
+def _checks_of(files: Sequence[LocatedFile], reading: Reading) -> Iterator[ContentCheck | str]:
+    """The check of each file, without its text, or why it cannot be read. An unchanged file is not read."""
+    known = [reading.seen.known(file.name, file.state) for file in files]
+    new = [file.name for file, check in zip(files, known, strict=True) if check is None]
     batches = [new[start : start + FILES_AT_ONCE] for start in range(0, len(new), FILES_AT_ONCE)]
     checks = chain.from_iterable(map_shards(partial(_check_files, reading.max_document_bytes), batches))
-    for file in files:
-        found: ContentCheck | str | None = known(file)
-        if found is None:
-            found = next(checks)
-            if file.state is not None and not isinstance(found, str):
-                reading.seen.remember(file.name, file.state, found)
+    for file, check in zip(files, known, strict=True):
+        found = check or next(checks)
+        if check is None and file.state is not None and isinstance(found, ContentCheck):
+            reading.seen.remember(file.name, file.state, found)
         yield found
 
 
@@ -85,9 +107,9 @@ def _write_items(items_of: ItemsOf, folder: Path, file: LocatedFile) -> Path:
     descriptor, name = mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as found:
         for item in items_of(file):
-            unchecked = None if item.reason or isinstance(item.content, ContentCheck) else item.content
-            checked = item if unchecked is None else replace(item, content=check_content(unchecked))
-            pickle.dump(checked, found, protocol=pickle.HIGHEST_PROTOCOL)
+            if not item.reason and not isinstance(item.content, ContentCheck):
+                item = replace(item, content=check_content(item.content))  # noqa: PLW2901
+            pickle.dump(item, found, protocol=pickle.HIGHEST_PROTOCOL)
     return Path(name)
 
 

@@ -119,18 +119,17 @@ def _web_options() -> dict[str, Any]:
     return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
 
 
-def ahead(files: Iterable[LocatedFile], limit: int | None = None) -> Iterator[LocatedFile]:
+def ahead(files: Iterable[LocatedFile]) -> Iterator[LocatedFile]:
     """The files in their order, while the next ones are downloaded: `PARROTFLOW_DOWNLOADS` at once, 4 by default.
 
-    Files above `limit` bytes and those with a flaw are not read, so they are not downloaded either. What nobody has
-    read is given up when the caller ends.
+    Those with a flaw are not read, so not downloaded either. What nobody has read is given up when the caller ends.
     """
     todo = list(files)
     at_once = whole_number(DOWNLOADS_VARIABLE, DOWNLOADS_AT_ONCE)
     try:
         for position, file in enumerate(todo):
             for wanted in todo[position : position + at_once]:
-                if wanted.download and not wanted.flaw and (limit is None or (wanted.size or 0) <= limit):
+                if wanted.download and not wanted.flaw:
                     wanted.download.start()
             yield file
             if file.download:

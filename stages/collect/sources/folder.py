@@ -7,23 +7,13 @@ from typing import Annotated, BinaryIO, ClassVar, Literal
 from pydantic import Field
 
 from stages.collect.located import COMPRESSED, LocatedFile, decompressed, find, opened
-from stages.collect.source_kinds import TOO_LARGE, Bytes, Fields, FileSource, Names, Reading, SourceItem
+from stages.collect.source_kinds import Bytes, Fields, FileSource, Names, Reading, SourceItem
 from stages.collect.sources.archives import Archives
-from stages.collect.sources.files import Files, text_items, why_no_text
+from stages.collect.sources.files import Files, kind_of, why_no_text
 from stages.collect.sources.tables import Parquet
 from stages.collect.sources.text_rows import Csv, Jsonl, lines, longest_line
 from stages.formats.reports import parse_json
 from stages.runtime.entry import UserError
-
-MAYBE_COMPRESSED = ("", *COMPRESSED)
-
-ENDINGS: dict[str, tuple[str, ...]] = {
-    "jsonl": tuple(f".{name}{end}" for name in ("jsonl", "ndjson") for end in MAYBE_COMPRESSED),
-    "csv": tuple(f".csv{end}" for end in MAYBE_COMPRESSED),
-    "parquet": (".parquet",),
-    "archives": (".zip", ".tgz", ".tbz2", ".txz", *(f".tar{end}" for end in MAYBE_COMPRESSED)),
-}
-"""Kind -> how the names of its files end, in upper or lower case; all other files are text."""
 
 ROWS: dict[str, type[Jsonl] | type[Csv] | type[Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 
@@ -54,10 +44,15 @@ class Folder(FileSource):
 
         Raises UserError as the kind does that a file is of: for rows that are none, for a damaged archive.
         """
-        files, limit = find(self.globs), reading.max_document_bytes
-        long = {file.name for file in files if self._may_be_long(file)}
-        reasons = {file.name: reason for file in files if (reason := _why_left_out(file, limit, file.name in long))}
-        yield from text_items(self, files, reasons, reading, lambda name: kind_of(name) or name in long)
+        from stages.collect.reading import text_items  # slow, and the parameters are checked without it
+
+        yield from text_items(
+            self,
+            find(self.globs),
+            reading,
+            lambda name: "" if kind_of(name) else why_no_text(name),
+            lambda file: bool(kind_of(file.name)) or self._may_be_long(file),
+        )
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """The rows of a file, the members of an archive, the parts of a long text, the text of a URL."""
@@ -80,8 +75,9 @@ class Folder(FileSource):
 
     def _may_be_long(self, file: LocatedFile) -> bool:
         """Whether a text is to be read in parts: of a compressed one it is not known before."""
-        is_large = file.size is not None and self.part_bytes is not None and file.size > self.part_bytes
-        return is_large or (self.part_bytes is not None and file.name.lower().endswith(COMPRESSED))
+        if self.part_bytes is None:
+            return False
+        return (file.size or 0) > self.part_bytes or file.name.lower().endswith(COMPRESSED)
 
     def _parts_of(self, file: LocatedFile, size: int) -> Iterator[SourceItem]:
         """The parts of a text; one of which the beginning is no text is left out as a whole.
@@ -109,14 +105,6 @@ class Folder(FileSource):
         return next((name for name in self.text if columns is None or name in columns), None)
 
 
-def _why_left_out(file: LocatedFile, limit: int, in_parts: bool) -> str:
-    """Why a file is not read; empty where it is. Of rows, archives and what is read in parts, these have the limit."""
-    if file.flaw or kind_of(file.name):
-        return file.flaw
-    too_large = not in_parts and file.size is not None and file.size > limit
-    return why_no_text(file.name) or (TOO_LARGE if too_large else "")
-
-
 def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
     """The parts of UTF-8 text, each with whether it is the last."""
     rest = b""
@@ -140,11 +128,6 @@ def _cut(text: bytes) -> int:
     while cut > len(text) - UTF8_BYTES and (text[cut - 1] & 0xC0) == 0x80:  # a byte that continues a character
         cut -= 1
     return cut - 1 if text[cut - 1] >= 0xC0 else cut
-
-
-def kind_of(name: str) -> str:
-    """The kind of source that a file of this name is of; empty for text."""
-    return next((kind for kind, endings in ENDINGS.items() if name.lower().endswith(endings)), "")
 
 
 def first_columns(kind: str, file: LocatedFile, limit: int) -> list[str] | None:

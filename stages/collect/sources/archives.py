@@ -47,31 +47,26 @@ class Archives(FileSource):
         Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
         members than it was made with.
         """
-        unpacked = 0
-        for name, reason, content in self._members(file, limit):
-            unpacked += len(content)
-            if unpacked > self.max_unpacked_bytes:
-                raise UserError(
-                    f"{file.name}: unpacks to more than max_unpacked_bytes = {self.max_unpacked_bytes:,}; "
-                    "raise the limit if this is not a decompression bomb"
-                )
-            path = f"{file.name}!{name}"
-            yield self.left_out(path, reason) if reason else self.item(path, content)
-
-    def _members(self, file: LocatedFile, limit: int) -> Iterator[tuple[str, str, bytes]]:
-        """Name of each wanted member, why it is left out without being read, and else its content."""
         read = _zip_members if file.name.lower().endswith(".zip") else _tar_members
+        unpacked = 0
         with opened(file) as stream:
             try:
                 for name, size, content in read(stream, self.max_unpacked_bytes):
                     if name.endswith("/") or (self.suffixes and not name.endswith(tuple(self.suffixes))):
                         continue
-                    if reason := _why_not(name) or (NOT_REGULAR if content is None else ""):
-                        yield name, reason, b""
-                    elif size > limit:
-                        yield name, TOO_LARGE, b""
-                    elif content is not None:
-                        yield name, "", content.read(limit + 1)
+                    path = f"{file.name}!{name}"
+                    reason = _why_not(name) or (TOO_LARGE if size > limit and content is not None else "")
+                    if reason or content is None:
+                        yield self.left_out(path, reason or NOT_REGULAR)
+                        continue
+                    text = content.read(limit + 1)
+                    unpacked += len(text)
+                    if unpacked > self.max_unpacked_bytes:
+                        raise UserError(
+                            f"{file.name}: unpacks to more than max_unpacked_bytes = {self.max_unpacked_bytes:,}; "
+                            "raise the limit if this is not a decompression bomb"
+                        )
+                    yield self.item(path, text)
             except BROKEN as error:
                 raise UserError(f"{file.name}: no readable archive ({one_line(error)}); correct or remove it") from None
 

@@ -67,11 +67,14 @@ class Folder(FileSource):
             for item in Archives.model_validate(shared | own).items_of(file, limit):
                 within = not item.reason and (kind_of(item.path) or why_no_text(item.path))
                 yield self.left_out(item.path, IN_AN_ARCHIVE) if within else item
-        elif text := self._text_column(kind, file, limit):
-            own = {"text": text, "fields": Fields(source=None, path=None, license=None)}
-            yield from ROWS[kind].model_validate(shared | own).items_of(file, limit)
         else:
-            yield self.left_out(file.name, NO_TEXT_COLUMN)
+            columns = first_columns(kind, file, longest_line(limit))
+            text = next((name for name in self.text if columns is None or name in columns), None)
+            own = {"text": text, "fields": Fields(source=None, path=None, license=None)}
+            if text is None:
+                yield self.left_out(file.name, NO_TEXT_COLUMN)
+            else:
+                yield from ROWS[kind].model_validate(shared | own).items_of(file, limit)
 
     def _may_be_long(self, file: LocatedFile) -> bool:
         """Whether a text is to be read in parts: of a compressed one it is not known before."""
@@ -99,10 +102,6 @@ class Folder(FileSource):
             if file.state is None:
                 raise
             yield self.left_out(f"{file.name}#{number + 1}" if number else file.name, UNREADABLE)
-
-    def _text_column(self, kind: str, file: LocatedFile, limit: int) -> str | None:
-        columns = first_columns(kind, file, longest_line(limit))
-        return next((name for name in self.text if columns is None or name in columns), None)
 
 
 def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, cast
+from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 from stages.collect.located import LocatedFile, decompressed
 from stages.collect.source_kinds import TOO_LARGE, FileSource, SourceItem
@@ -35,8 +35,6 @@ HEADER_ENDS = re.compile(rb"\n(?:\r?\n|(?=WARC/))")
 """An empty line; a header with the beginning of another one has lost its end."""
 
 CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d{1,18})[ \t]*\r?\n")
-
-EMPTY_LINES = re.compile(rb"\s*")
 
 LARGEST_HEADER_BYTES, BLOCK_BYTES = 2**15, 2**16
 
@@ -86,31 +84,23 @@ class Warc(FileSource):
 
         Raises UserError that names a file that is cut off, or whose compression is damaged.
         """
+        from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+        wanted = WarcRecordType.response | WarcRecordType.conversion
         with decompressed(file) as stream:
-            for page in read_pages(stream, limit):
-                address = without_credentials(page.address)
-                if page.reason == DAMAGED:
-                    yield self.left_out(f"{file.name}{page.address}", page.reason)
-                elif page.reason:
-                    yield self.left_out(address, page.reason)
-                elif page.is_html:
-                    yield self.item(address, page_text(page.content, page.encoding, self.main_content))
+            records = _Records(stream, limit)
+            for record in ArchiveIterator(cast("BinaryIO", records), record_types=wanted, stream_detect=False):
+                address = without_credentials((record.headers.get("WARC-Target-URI") or "").strip("<>"))
+                is_html = record.record_type == WarcRecordType.response
+                content, reason = _read_page(record, limit) if is_html else _read(record, limit)
+                if reason:
+                    yield self.left_out(address, reason)
+                elif is_html:
+                    yield self.item(address, page_text(content, record.http_charset, self.main_content))
                 else:
-                    yield self.item(address, page.content)
-
-
-class Page(NamedTuple):
-    """A record of a WARC file that may be a document."""
-
-    address: str
-    """WARC-Target-URI."""
-    reason: str
-    """Why it is none, without that its content was read; empty where it may be one."""
-    content: bytes = b""
-    """HTML, or plain text of a `conversion`."""
-    encoding: str | None = None
-    """As its server named it."""
-    is_html: bool = True
+                    yield self.item(address, content)
+            for first in records.damaged:
+                yield self.left_out(f"{file.name}#{first}", DAMAGED)
 
 
 def required_libraries(kind: str) -> list[str]:
@@ -138,38 +128,26 @@ def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:
     return text
 
 
-def read_pages(stream: BinaryIO, limit: int) -> Iterator[Page]:
-    """The pages of a WARC file, and the texts of a WET file, in their order. The stream is decompressed already.
-
-    A page of more than `limit` bytes is not read. Damaged parts come last, by the numbers of their first bytes (`#123`)
-    in place of an address. Raises OSError where the file is cut off, or has no record.
-    """
-    from fastwarc.warc import ArchiveIterator, WarcRecordType
-
-    records = _Records(stream, limit)
-    wanted = WarcRecordType.response | WarcRecordType.conversion
-    for record in ArchiveIterator(cast("BinaryIO", records), record_types=wanted, stream_detect=False):
-        address = (record.headers.get("WARC-Target-URI") or "").strip("<>")
-        if record.record_type == WarcRecordType.conversion:
-            yield _read(record, Page(address, "", is_html=False), limit)
-        elif record.http_headers is None or record.http_headers.status_code != 200:
-            yield Page(address, "page with another status than 200")
-        elif record.http_content_type not in HTML_TYPES:
-            yield Page(address, "no HTML page")
-        else:
-            yield _read(record, Page(address, "", encoding=record.http_charset), limit)
-    yield from (Page(f"#{first}", DAMAGED) for first in records.damaged)
+def _read(record: Any, limit: int) -> tuple[bytes, str]:
+    """The content of a record, or why it is left out; the other one is empty."""
+    content = record.reader.read(limit + 1)
+    return (b"", TOO_LARGE) if len(content) > limit else (content, "")
 
 
-def _read(record: Any, page: Page, limit: int) -> Page:
+def _read_page(record: Any, limit: int) -> tuple[bytes, str]:
+    """The same of a page, without the encodings of HTTP."""
+    if record.http_headers is None or record.http_headers.status_code != 200:
+        return b"", "page with another status than 200"
+    if record.http_content_type not in HTML_TYPES:
+        return b"", "no HTML page"
     content = record.reader.read(limit + 1)
     # Not by fastwarc: there one page that is not encoded as its server said ends the file.
     try:
-        for name in _encodings(record.http_headers) if page.is_html else ():
+        for name in _encodings(record.http_headers):
             content = DECODERS[name](content, limit + 1)
     except (KeyError, ValueError, zlib.error):
-        return page._replace(reason="page whose content is not encoded as its server said")
-    return page._replace(reason=TOO_LARGE) if len(content) > limit else page._replace(content=content)
+        return b"", "page whose content is not encoded as its server said"
+    return (b"", TOO_LARGE) if len(content) > limit else (content, "")
 
 
 def _encodings(headers: Any) -> list[str]:
@@ -279,7 +257,7 @@ class _Records:
     def _skip_empty_lines(self) -> bool:
         """Whether anything else follows."""
         while self._ahead or self._more():
-            self._taken(cast("re.Match[bytes]", EMPTY_LINES.match(self._ahead)).end())
+            self._taken(len(self._ahead) - len(self._ahead.lstrip()))
             if self._ahead:
                 return True
         return False

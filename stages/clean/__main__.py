@@ -5,13 +5,12 @@ With `--part BITS` the documents are a part of a corpus, which may lack held-out
 What was kept and what was dropped is reported per filter: figures for DVC, tables for people.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from stages.clean.decontamination import Contamination, EvaluationItem, Hit, Searched
+from stages.clean.decontamination import Contamination
 from stages.clean.judge import check_splits, judge, kept_rows
 from stages.clean.ledger import write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
@@ -41,8 +40,8 @@ def main(part: str = WHOLE) -> None:
     with atomic_folder(LEDGER) as folder:
         write_ledger(folder, ledger)
     atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger, judged.duplicates))
-    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.contamination.hits))
-    atomic_write(CLEAN / "evaluation_items.csv", evaluation_items_csv(judged.contamination.items))
+    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.contamination))
+    atomic_write(CLEAN / "evaluation_items.csv", as_csv(judged.contamination.items))
     if params.decontamination is not None:
         print(searched_items(judged.contamination, params.decontamination), flush=True)
     preview(judged, shards, params.masks.kinds).write()
@@ -79,42 +78,26 @@ def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
     Similarities are exact: the Jaccard similarity of the sets of words; 1 for documents that are equal but for white
     space.
     """
-    verdicts = ledger.loc[duplicates.index, "verdict"]
-    documents = {"dropped": duplicates.index, "resembled": duplicates["resembled"], "kept": duplicates["kept"]}
-    names = {
-        f"{role}_{column}": ledger[column].to_numpy()[rows.to_numpy()]
-        for role, rows in documents.items()
-        for column in ("source", "path")
-    }
-    table = pd.DataFrame(
-        {
-            **names,
-            "verdict": verdicts.to_numpy(),
-            "similarity": duplicates["similarity"].to_numpy(),
-            "kept_similarity": duplicates["kept_similarity"].to_numpy(),
-        }
-    )
-    order = ["dropped_source", "dropped_path", "verdict", "resembled_source", "resembled_path", "similarity"]
-    order += ["kept_source", "kept_path", "kept_similarity"]
-    table = table[order].sort_values(order)
-    return table.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+
+    def named(role: str, rows: "pd.Index | pd.Series") -> pd.DataFrame:
+        return ledger.loc[rows, ["source", "path"]].add_prefix(f"{role}_").reset_index(drop=True)
+
+    own = duplicates.assign(verdict=ledger["verdict"]).reset_index(drop=True)
+    dropped, resembled = named("dropped", duplicates.index), named("resembled", duplicates["resembled"])
+    kept = named("kept", duplicates["kept"])
+    rows = pd.concat([dropped, own["verdict"], resembled, own["similarity"], kept, own["kept_similarity"]], axis=1)
+    return as_csv(rows.sort_values(rows.columns.to_list()))
 
 
-def contaminated_csv(ledger: pd.DataFrame, hits: Sequence[Hit]) -> str:
+def contaminated_csv(ledger: pd.DataFrame, contamination: Contamination) -> str:
     """A row for each document with a passage of an evaluation set: which item, and the words they share."""
-    rows = [
-        (ledger.at[hit.row, "source"], ledger.at[hit.row, "path"], ledger.at[hit.row, "verdict"], hit.item, hit.ngram)
-        for hit in hits
-    ]
-    table = pd.DataFrame(sorted(rows), columns=["source", "path", "verdict", "evaluation_item", "words"])
-    return table.to_csv(index=False, lineterminator="\n")
+    rows = ledger.loc[contamination.hits.index, ["source", "path", "verdict"]].join(contamination.hits)
+    return as_csv(rows.sort_values(rows.columns.to_list()))
 
 
-def evaluation_items_csv(items: Sequence[EvaluationItem]) -> str:
-    """A row for each item of the evaluation sets: its number of words, and how documents were searched for it."""
-    rows = [(item.name, item.words, item.searched) for item in items]
-    table = pd.DataFrame(rows, columns=["evaluation_item", "words", "searched"])
-    return table.to_csv(index=False, lineterminator="\n")
+def as_csv(rows: pd.DataFrame) -> str:
+    """A table as CSV; of numbers six digits."""
+    return rows.to_csv(index=False, lineterminator="\n", float_format="%.6g")
 
 
 def searched_items(contamination: Contamination, sets: Decontamination) -> str:
@@ -128,9 +111,9 @@ def searched_items(contamination: Contamination, sets: Decontamination) -> str:
 
 def item_counts(contamination: Contamination) -> dict[str, Any]:
     """The same for `reports/clean.json`; nothing where there is no evaluation set."""
-    if not contamination.items:
+    if contamination.items.empty:
         return {}
-    names: dict[str, Searched] = {"by_ngrams": "ngrams", "whole": "whole", "not_searched": "no"}
+    names = {"by_ngrams": "ngrams", "whole": "whole", "not_searched": "no"}
     return {"evaluation_items": {name: contamination.searched(how) for name, how in names.items()}}
 
 

@@ -36,6 +36,9 @@ DIGITS = 4
 
 WORD_MIX, PAIR_MIX = np.uint32(0x9E3779B1), np.uint32(0x85EBCA6B)
 
+Labelled = Sequence[tuple[str, bool]]
+"""Texts, each with whether it is a good one."""
+
 HashedWeights = npt.NDArray[np.float32]
 
 
@@ -76,15 +79,15 @@ def features_of(text: str) -> tuple[npt.NDArray[np.int64], HashedWeights]:
     return found.astype(np.int64), (values / np.sqrt(np.sum(values**2))).astype(np.float32)
 
 
-def train(texts: Sequence[str], good: Sequence[bool]) -> Classifier:
+def train(documents: Labelled) -> Classifier:
     """Fit a classifier. Both kinds of documents count alike in all, however many there are of each."""
-    rows = [features_of(text) for text in texts]
+    rows = [features_of(text) for text, _ in documents]
     offsets = np.cumsum([0, *(len(found) for found, _ in rows)])
     values = np.concatenate([value for _, value in rows]).astype(np.float64)
     indices = np.concatenate([found for found, _ in rows])
     matrix = csr_array((values, indices, offsets), shape=(len(rows), 1 << BITS))
     transposed = matrix.T.tocsr()
-    labels = np.array(good, dtype=np.float64)
+    labels = np.array([good for _, good in documents], dtype=np.float64)
     share = np.where(labels == 1, 0.5 / max(labels.sum(), 1), 0.5 / max((1 - labels).sum(), 1))
     weights = ahead = np.zeros(1 << BITS)
     bias = bias_ahead = 0.0

@@ -63,16 +63,11 @@ class CharacterTable:
         self._numbers[first:end] = numbers
 
 
-@cache
-def alphanumeric() -> CharacterTable:
-    """1 for what `str.isalnum` is true of."""
-    return CharacterTable(re.compile(r"[^\W_]+"))
+ALPHANUMERIC = CharacterTable(re.compile(r"[^\W_]+"))
+"""1 for what `str.isalnum` is true of."""
 
-
-@cache
-def space() -> CharacterTable:
-    """1 for what `str.isspace` is true of."""
-    return CharacterTable(re.compile(r"\s+"))
+SPACE = CharacterTable(re.compile(r"\s+"))
+"""1 for what `str.isspace` is true of."""
 
 
 def is_composed(code_points: CodePoints) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+
+import pandas as pd
 
 from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
@@ -22,30 +23,9 @@ HITS = "hits.json"
 
 NGram = tuple[bytes, ...]
 
-Searched = Literal["ngrams", "whole", "no"]
-"""By each n-gram of the item, as one sequence of words, or not at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One document with a passage of an evaluation item."""
-
-    row: int
-    """Of the document, over all shards."""
-    item: str
-    """File and number of the item."""
-    ngram: str
-    """The words that they share."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationItem:
-    """One item of an evaluation set, and how documents were searched for it."""
-
-    name: str
-    """File and number."""
-    words: int
-    searched: Searched
+Hit = tuple[int, str, str]
+EvaluationItem = tuple[str, int, str]
+"""The rows of the tables of `Contamination`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,42 +44,51 @@ class Passages:
 class Contamination:
     """What was looked for, and where it was found."""
 
-    hits: list[Hit]
-    """The first of each document that has one, in the order of the documents."""
-    items: list[EvaluationItem]
+    hits: pd.DataFrame
+    """Of each document that has one, by its row over all shards, the first `evaluation_item` and the `words` that they
+    share."""
+    items: pd.DataFrame
+    """Each `evaluation_item` (file and number) with its number of `words`, and how documents were `searched` for it: by
+    each of its `ngrams`, for the `whole` as one sequence of words, or `no`, not at all."""
 
-    def searched(self, how: Searched) -> int:
+    def searched(self, how: str) -> int:
         """Items that were searched for in this way."""
-        return sum(item.searched == how for item in self.items)
+        return int((self.items["searched"] == how).sum())
+
+
+def contamination_of(hits: Sequence[Hit], items: Sequence[EvaluationItem]) -> Contamination:
+    """As tables; empty where nothing is looked for."""
+    found = pd.DataFrame(hits, columns=["row", "evaluation_item", "words"]).set_index("row")
+    return Contamination(found, pd.DataFrame(items, columns=["evaluation_item", "words", "searched"]))
 
 
 def find_contaminated(shards: Sequence[Path], sets: Decontamination, kind: WordKind) -> Contamination:
     """Look for passages of the evaluation sets in every document."""
     items, passages = evaluation_passages(sets, kind)
     key = cache_key(sets.model_dump_json(), kind, *(file_sha256(Path(name)) for name in sets.files))
-    hits = []
+    hits: list[Hit] = []
     first_row = 0
     find = partial(_find, passages, kind)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
-        hits += [Hit(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
+        hits += [(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
         first_row += found["documents"]
-    return Contamination(hits, items)
+    return contamination_of(hits, items)
 
 
 def evaluation_passages(sets: Decontamination, kind: WordKind) -> tuple[list[EvaluationItem], Passages]:
     """Every item of the evaluation sets, and what documents are searched for. Raises UserError if that is nothing."""
-    items = []
+    items: list[EvaluationItem] = []
     item_of: dict[NGram, str] = {}
     shorter: dict[bytes, set[int]] = {}
     for file in sets.files:
         for number, text in enumerate(evaluation_texts(Path(file), sets.fields), start=1):
             name, words = f"{file}#{number}", word_list(text.lower(), kind)
             if len(words) < sets.minimum_words:
-                items.append(EvaluationItem(name, len(words), "no"))
+                items.append((name, len(words), "no"))
                 continue
             size = min(len(words), sets.ngram_size)
-            items.append(EvaluationItem(name, len(words), "ngrams" if size == sets.ngram_size else "whole"))
+            items.append((name, len(words), "ngrams" if size == sets.ngram_size else "whole"))
             for start in range(len(words) - size + 1):
                 item_of.setdefault(tuple(words[start : start + size]), name)
             if size < sets.ngram_size:

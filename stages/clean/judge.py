@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.decontamination import Contamination, find_contaminated
+from stages.clean.decontamination import Contamination, contamination_of, find_contaminated
 from stages.clean.filtering import draw
 from stages.clean.ledger import measure_shards
 from stages.clean.masking import MaskedShards, mask_shards
@@ -51,10 +51,10 @@ def judge(shards: Sequence[Path], params: CleanParams, part: str = WHOLE) -> Jud
     masked = mask_shards(shards, params.masks.kinds)
     features = measure_shards(masked.paths, params.filters.measures())
     ledger = apply_filters(features, params.filters, params.seed)
-    contamination = Contamination([], [])
+    contamination = contamination_of([], [])
     if params.decontamination is not None:
         contamination = find_contaminated(masked.paths, params.decontamination, params.words)
-        ledger = drop(ledger, [hit.row for hit in contamination.hits], CONTAMINATED)
+        ledger = drop(ledger, contamination.hits.index, CONTAMINATED)
     duplicates = exact_duplicates(ledger)
     ledger = drop(ledger, duplicates.index, EXACT_DUPLICATE)
     if params.near_duplicates is not None:

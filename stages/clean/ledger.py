@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import feather
 
-from stages.clean.code_points import space
+from stages.clean.code_points import SPACE
 from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.formats.documents import Document, containing_file, documents_of, order_of, read_shard, write_table
 from stages.formats.splits import SPLITS
@@ -115,7 +115,7 @@ def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
 
 
 def _without_space(text: DocumentText) -> bytes:
-    if text.is_ascii or not space()[text.beyond_ascii].any():
+    if text.is_ascii or not SPACE[text.beyond_ascii].any():
         return text.data.translate(None, ASCII_SPACE)
     return "".join(text.text.split()).encode("utf-8")
 
@@ -136,21 +136,19 @@ def write_splits(shards: Sequence[Path], ledger: pd.DataFrame, folders: Mapping[
     """Write each shard's kept documents under its own name. A shard that keeps none for a split has no file there."""
     rows = dict(iter(ledger.groupby("shard")["split"]))
     work = [(shard, list(rows[shard.name])) for shard in shards if shard.name in rows]
-    entries = map_cached("splits", work, splits_key, write_shard_splits)
+    entries = map_cached("splits", work, _splits_key, _write_shard_splits)
     for (shard, _), entry in zip(work, entries, strict=True):
         for split, folder in folders.items():
             if (entry / split).exists():
                 shutil.copyfile(entry / split, folder / shard.name)
 
 
-def splits_key(item: ShardSplits) -> str:
-    """Changes with the data that the files of one shard's splits depend on."""
+def _splits_key(item: ShardSplits) -> str:
     shard, splits = item
     return cache_key(shard_sha256(shard), *splits)
 
 
-def write_shard_splits(item: ShardSplits, folder: Path) -> None:
-    """Write one shard's documents as a file per split."""
+def _write_shard_splits(item: ShardSplits, folder: Path) -> None:
     shard, splits = item
     documents = read_shard(shard)
     order = order_of(documents)  # masked documents have other ids

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import pandas as pd
@@ -307,12 +308,8 @@ def _is_listed(match: re.Match[str]) -> bool:
             break
         if _is_no_section(numbers[1]):
             return True
-    for line in below[:LINES_OF_LIST]:
-        if (numbers := LISTED.match(line)) is None:
-            break
-        if _is_no_section(numbers[1]):
-            return True
-    return False
+    matches = takewhile(bool, map(LISTED.match, below[:LINES_OF_LIST]))
+    return any(_is_no_section(numbers[1]) for numbers in matches if numbers)
 
 
 def _is_no_section(numbers: str) -> bool:

@@ -12,9 +12,9 @@ document costs its own shard.
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,7 @@ COMPARED_AT_ONCE = 1000
 RowNumbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class NearDuplicate:
+class NearDuplicate(NamedTuple):
     """A document that is dropped. Documents are given by their index in an order; similarities are exact (Jaccard)."""
 
     document: int
@@ -205,7 +204,7 @@ def find_near_duplicates(
     dropped = (
         star(corpus, params, clusters) if params.cluster == "star" else components(corpus, params, clusters, pairs)
     )
-    found = pd.DataFrame(map(astuple, dropped), columns=[field.name for field in fields(NearDuplicate)])
+    found = pd.DataFrame(list(dropped), columns=NearDuplicate._fields)
     for column in ("document", "resembled", "kept"):
         found[column] = ordered[found[column].to_numpy(dtype=np.int64)]
     return found.set_index("document")

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stages.clean.decontamination import Hit
 from stages.clean.judge import Judgement
 from stages.clean.masking import mask
 from stages.formats.cleaning import KEPT, Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
@@ -47,12 +46,12 @@ def preview(judged: Judgement, shards: Sequence[Path], kinds: Sequence[str]) -> 
     rows = {row for some in chosen.values() for row in some}
     pairs = duplicates[duplicates.index.isin(rows)]
     texts = read_texts(judged.masked.paths, ledger, rows.union(pairs["resembled"].astype(int)))
-    hits = {hit.row: hit for hit in judged.contamination.hits}
+    hits = judged.contamination.hits
     dropped = [
         DroppedBy(
             verdict=verdict,
             documents=int(counts[verdict]),
-            examples=[example(ledger, row, texts, pairs[pairs.index == row], hits.get(row)) for row in some],
+            examples=[example(ledger, row, texts, pairs[pairs.index == row], hits[hits.index == row]) for row in some],
         )
         for verdict, some in chosen.items()
     ]
@@ -88,21 +87,23 @@ def _write_texts(shard: Path, rows: Sequence[int], folder: Path) -> None:
     (folder / SHOWN).write_text(json.dumps([column[row].as_py() for row in rows]), encoding="utf-8")
 
 
-def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.DataFrame, hit: Hit | None) -> Dropped:
+def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.DataFrame, hit: pd.DataFrame) -> Dropped:
     """One document: from where it differs from the one that it resembles, from the passage, or from its beginning."""
     text, start = texts[row], 0
     resembled, similarity, kept, passage = None, None, "", ""
     if len(pair):
         other, similarity = int(pair["resembled"].iloc[0]), float(pair["similarity"].iloc[0])
         # Where they differ in their last lines, some of what they share is shown too.
-        shared = min(len(text), len(texts[other])) - EXCERPT_CHARACTERS // 2
-        start = line_before(text, min(first_difference(text, texts[other]), max(shared, 0)))
+        last = max(min(len(text), len(texts[other])) - EXCERPT_CHARACTERS // 2, 0)
+        characters = zip(text[:last], texts[other], strict=False)
+        start = line_before(text, next((n for n, (one, two) in enumerate(characters) if one != two), last))
         resembled = excerpt(ledger, other, texts[other], start)
-        if (last := int(pair["kept"].iloc[0])) != other:
-            kept = f"{ledger['source'].iloc[last]} {ledger['path'].iloc[last]}"
-    elif hit is not None:
-        passage = f"{hit.item}: {hit.ngram}"
-        found = re.search(r"\W+".join(map(re.escape, hit.ngram.split())), text, re.IGNORECASE)
+        if (row_kept := int(pair["kept"].iloc[0])) != other:
+            kept = f"{ledger['source'].iloc[row_kept]} {ledger['path'].iloc[row_kept]}"
+    elif len(hit):
+        words = hit["words"].iloc[0]
+        passage = f"{hit['evaluation_item'].iloc[0]}: {words}"
+        found = re.search(r"\W+".join(map(re.escape, words.split())), text, re.IGNORECASE)
         start = line_before(text, found.start() if found else 0)
     return Dropped(
         document=excerpt(ledger, row, text, start),
@@ -111,12 +112,6 @@ def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.Data
         kept=kept,
         passage=passage[:EXCERPT_CHARACTERS],
     )
-
-
-def first_difference(text: str, other: str) -> int:
-    """The characters that both begin with."""
-    equal = zip(text, other, strict=False)
-    return next((n for n, (one, two) in enumerate(equal) if one != two), min(len(text), len(other)))
 
 
 def line_before(text: str, position: int) -> int:

@@ -15,7 +15,7 @@ much as everything here.
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -70,7 +70,7 @@ def word_list(text: str, kind: WordKind) -> list[bytes]:
 
 def word_hashes(texts: pa.ChunkedArray, kind: WordKind) -> Iterator[WordHashes]:
     """The hashes of each text's distinct words, sorted: those of `word_list`, several texts at once."""
-    kinds = _kinds() if kind == "unicode" else None
+    kinds = KINDS if kind == "unicode" else None
     for batch in _batches(texts):
         documents = [_composed(document) for document in batch] if kind == "unicode" else batch
         data = b"\0" * PADDING + b"\0".join(documents) + b"\0" * PADDING
@@ -104,9 +104,7 @@ def _composed(document: bytes) -> bytes:
     return unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
 
 
-@cache
-def _kinds() -> CharacterTable:
-    return CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
+KINDS = CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
 
 
 def _distinct(hashes: WordHashes) -> WordHashes:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stages.clean.__main__ import main as clean
+from stages.clean.classifier import train
 from stages.clean.commands import whatif
-from stages.clean.commands.quality import fitted
-from stages.clean.commands.quality import main as train
+from stages.clean.commands.quality import main as quality_command
 from stages.collect.__main__ import main as collect
 from stages.formats.cleaning import read_ledger
 from stages.runtime.entry import UserError
@@ -51,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["quality", *arguments])
-    train()
+    quality_command()
 
 
 def test_two_folders_and_their_rows_as_json_lines_give_the_same_file_and_say_how_well_it_does(
@@ -120,7 +120,7 @@ def test_what_cannot_be_learnt_from_is_refused(
 
 @pytest.fixture
 def model() -> None:
-    MODEL.write_bytes(fitted(labelled_documents(40)).content())
+    MODEL.write_bytes(train(labelled_documents(40)).content())
 
 
 def quality(minimum: float | None = None) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def test_documents_like_the_good_ones_score_high_and_the_minimum_is_a_threshold(
 
 @pytest.mark.usefixtures("model")
 def test_the_same_documents_give_the_same_file_in_any_order() -> None:
-    assert fitted(labelled_documents(40)).content() == MODEL.read_bytes()
-    assert fitted(labelled_documents(39)).content() != MODEL.read_bytes()
+    assert train(labelled_documents(40)).content() == MODEL.read_bytes()
+    assert train(labelled_documents(39)).content() != MODEL.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_rema
         (partial(words._compute, 256), "rensa"),
         (trie._write_shard, "pyarrow"),
         (partial(encode.encode_shard, None), "fastokens"),
-        (ledger.write_shard_splits, "python"),
+        (ledger._write_shard_splits, "python"),
     ],
 )
 def test_what_a_shard_is_computed_with_changes_its_key(

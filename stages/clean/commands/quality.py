@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stages.clean.classifier import Classifier, area_under_curve, train
+from stages.clean.classifier import Labelled, area_under_curve, train
 from stages.formats.documents import document_id
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, run_stage
@@ -24,9 +24,6 @@ HELD_OUT = 5
 
 FEWEST = 10
 """Documents of each kind from which something can be learnt."""
-
-Labelled = list[tuple[str, bool]]
-"""Text, and whether it is a good one."""
 
 
 def main() -> None:
@@ -41,7 +38,7 @@ def main() -> None:
         raise UserError(f"{counts[0]} good and {counts[1]} bad documents: label at least {FEWEST} of each")
     print(f"training on {counts[0]:,} good and {counts[1]:,} bad documents ...", flush=True)
     print(held_out_report(documents))
-    atomic_write(arguments.output, fitted(documents).content())
+    atomic_write(arguments.output, train(documents).content())
     name = arguments.output.as_posix()
     print(
         f"wrote {name}: in params.yaml set clean.filters.quality: {{model: {json.dumps(name)}, minimum: null}}, in "
@@ -99,11 +96,6 @@ def _read(file: Path) -> str:
         raise UserError(f"{file} is not UTF-8") from None
 
 
-def fitted(documents: Labelled) -> Classifier:
-    """A classifier of all these documents."""
-    return train([text for text, _ in documents], [good for _, good in documents])
-
-
 def held_out_report(documents: Labelled) -> str:
     """How a classifier of four fifths of the documents does on the others, in words."""
     is_held_out = [int(document_id(text)[:8], 16) % HELD_OUT == 0 for text, _ in documents]
@@ -111,7 +103,7 @@ def held_out_report(documents: Labelled) -> str:
     labels = [good for _, good in held_out]
     if len(set(labels)) < 2:
         return "too few documents to hold some out: how well it does is not known"
-    classifier = fitted([document for document, out in zip(documents, is_held_out, strict=True) if not out])
+    classifier = train([document for document, out in zip(documents, is_held_out, strict=True) if not out])
     scores = [classifier.score(text) for text, _ in held_out]
     right = sum((score >= 0.5) == good for score, good in zip(scores, labels, strict=True))
     return (

@@ -84,11 +84,11 @@ def alphanumeric(text: DocumentText, classes: "ByteClasses") -> int:
     in_ascii = np.count_nonzero(classes >= LOWER)
     if text.is_ascii:
         return int(in_ascii)
-    from stages.clean.code_points import alphanumeric as table
+    from stages.clean.code_points import ALPHANUMERIC
 
     # A text has as many more bytes than characters as there are bytes after the first of each character.
     beyond_bytes = len(text.data) - len(text.text) + len(text.beyond_ascii)
-    return int(in_ascii) - beyond_bytes + int(table()[text.beyond_ascii].sum())
+    return int(in_ascii) - beyond_bytes + int(ALPHANUMERIC[text.beyond_ascii].sum())
 
 
 def reference_tokens(classes: "ByteClasses") -> int:

@@ -91,9 +91,7 @@ RepetitionMeasure = Literal[
 
 ProseMeasure = Literal[WordMeasure, RepetitionMeasure]
 
-MEASURES: tuple[ProseMeasure, ...] = tuple(
-    name for kinds in get_args(ProseMeasure) for name in (get_args(kinds) or (kinds,))
-)
+MEASURES: tuple[ProseMeasure, ...] = get_args(ProseMeasure)
 
 
 class ProseRules(Section):

@@ -2,9 +2,7 @@
 
 import re
 import sys
-import unicodedata
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +20,8 @@ BLOCK = 2**12
 """Characters that are looked at together when one of them is met first: a text has few scripts, and to look at all of
 Unicode takes a tenth of a second."""
 
-UNEXAMINED = 0x30000
-"""Characters from here on are rare, and of unknown combining class here."""
-
-UNSURE, UNKNOWN = 255, 254
-"""In place of a combining class, which is at most 240; and of a number that is not known yet."""
+UNKNOWN = 255
+"""In place of a number that is not known yet."""
 
 
 def beyond_ascii(data: bytes) -> CodePoints:
@@ -68,30 +63,3 @@ ALPHANUMERIC = CharacterTable(re.compile(r"[^\W_]+"))
 
 SPACE = CharacterTable(re.compile(r"\s+"))
 """1 for what `str.isspace` is true of."""
-
-
-def is_composed(code_points: CodePoints) -> bool:
-    """Whether a text with these characters beyond ASCII is in NFC; False also where only a closer look can tell.
-
-    The quick check of Unicode Standard Annex 15, section 9: no character that NFC replaces or may join to the one
-    before it, and combining marks in their order. `unicodedata.normalize` has it too, a character at a time.
-    """
-    classes = _combining_classes()[code_points]
-    return not (classes.max(initial=0) == UNSURE or ((classes[1:] > 0) & (classes[1:] < classes[:-1])).any())
-
-
-@cache
-def _combining_classes() -> CharacterNumbers:
-    """The canonical combining class of each character, or UNSURE."""
-    classes = np.full(sys.maxunicode + 1, UNSURE, dtype=np.uint8)
-    characters = list(map(chr, range(UNEXAMINED)))
-    classes[:UNEXAMINED] = list(map(unicodedata.combining, characters))
-    for character, decomposed in zip(characters, map(unicodedata.decomposition, characters), strict=True):
-        if decomposed and not decomposed.startswith("<"):
-            # The last part of a composed character composes with what is before it.
-            classes[int(decomposed.split()[-1], 16)] = UNSURE
-            if unicodedata.normalize("NFC", character) != character:
-                classes[ord(character)] = UNSURE
-    # The vowels and final consonants of Hangul compose by a rule, not by a table.
-    classes[0x1161:0x1176] = classes[0x11A8:0x11C3] = UNSURE
-    return classes

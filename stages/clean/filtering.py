@@ -29,6 +29,8 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 Feature: TypeAlias = int | float | bool | str
+Features: TypeAlias = "pd.DataFrame"
+"""A row for each document."""
 Drop: TypeAlias = "tuple[str, pd.Series | list[bool]]"
 """A verdict, and for each document whether it is dropped with it."""
 
@@ -106,17 +108,17 @@ class Filter(Section):
         return None if cls.measure is Filter.measure else cls.measure
 
     @abstractmethod
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """What each filter that is on drops by the features of all documents, each judged on its own."""
 
 
-def above(features: "pd.DataFrame", column: str, threshold: float | None) -> Iterator[Drop]:
+def above(features: Features, column: str, threshold: float | None) -> Iterator[Drop]:
     """Drop the documents with more than the threshold; nothing where it is null."""
     if threshold is not None:
         yield f"{column}_above", features[column] > threshold
 
 
-def below(features: "pd.DataFrame", column: str, threshold: float | None) -> Iterator[Drop]:
+def below(features: Features, column: str, threshold: float | None) -> Iterator[Drop]:
     """Drop the documents with less than the threshold; nothing where it is null."""
     if threshold is not None:
         yield f"{column}_below", features[column] < threshold

@@ -26,7 +26,7 @@ import pyarrow as pa
 import regex
 from rensa import RMinHash
 
-from stages.clean.code_points import CharacterTable, beyond_ascii, is_composed
+from stages.clean.code_points import CharacterTable, beyond_ascii
 from stages.formats.documents import read_shard
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
@@ -99,7 +99,7 @@ def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
 
 def _composed(document: bytes) -> bytes:
     """UTF-8 text in NFC."""
-    if document.isascii() or is_composed(beyond_ascii(document)):
+    if document.isascii():
         return document
     return unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
 

@@ -114,7 +114,7 @@ def test_an_own_module_may_import_one_next_to_it_which_is_code_of_the_stage_too(
     Path("filters/letters.py").write_text("def is_loud(letter):\n    return letter.isupper()\n")
     Path(OWN[0]).write_text(
         FILTER.replace("str.isupper", "is_loud").replace(
-            "import pandas", "from filters.letters import is_loud\nimport pandas"
+            "from stages", "from filters.letters import is_loud\nfrom stages"
         )
     )
 

@@ -8,12 +8,11 @@ import string
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stages.clean.filtering import Count, DocumentText, Drop, Feature, Filter, Positive, Share, above, below
+from stages.clean.filtering import Count, DocumentText, Drop, Feature, Features, Filter, Positive, Share, above, below
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pandas as pd
 
     ByteClasses = npt.NDArray[np.uint8]
 
@@ -61,7 +60,7 @@ class Characters(Filter):
             "characters_per_token": len(text.text) / max(reference_tokens(classes), 1),
         }
 
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """As `Filter.drops`."""
         yield from above(features, "line_length_maximum", self.line_length_maximum)
         yield from above(features, "line_length_mean", self.line_length_mean_maximum)

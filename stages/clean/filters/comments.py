@@ -2,12 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from stages.clean.filtering import DocumentText, Drop, Feature, Filter, Share, above, below
-
-if TYPE_CHECKING:
-    import pandas as pd
+from stages.clean.filtering import DocumentText, Drop, Feature, Features, Filter, Share, above, below
 
 COMMENT_LINE = re.compile(r"\n[ \t]*#([^\n]*)")
 
@@ -25,7 +21,7 @@ class Comments(Filter):
         """The share of characters in comments."""
         return {"comment_share": comment_characters(text.text) / max(len(text.text), 1)}
 
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """As `Filter.drops`."""
         yield from below(features, "comment_share", self.comment_share_minimum)
         yield from above(features, "comment_share", self.comment_share_maximum)

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from stages.clean.filtering import DocumentText, Drop, Feature, Filter, Measure, Share, below
+from stages.clean.filtering import DocumentText, Drop, Feature, Features, Filter, Measure, Share, below
 from stages.runtime.section import Section
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EXCERPT = 1000
 """Characters that are read of the start, the middle and the end of a document: more of it would cost a second per 8 MB
@@ -50,7 +47,7 @@ class NaturalLanguage(Filter):
         language, confidence = identifier().classify(read) if any(map(str.isalpha, read)) else ("", 0.0)
         return {"natural_language": language, "natural_language_confidence": round(float(confidence), DIGITS)}
 
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """As `Filter.drops`."""
         if (chosen := self.natural_language) is None:
             return

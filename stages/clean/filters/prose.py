@@ -22,13 +22,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-from stages.clean.filtering import DocumentText, Drop, Feature, Filter, Measure, above, below
+from stages.clean.filtering import DocumentText, Drop, Feature, Features, Filter, Measure, above, below
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pandas as pd
 
     Numbers = npt.NDArray[np.int64]
 
@@ -123,7 +122,7 @@ class Prose(Filter):
         words = NumberedWords(itertools.chain.from_iterable(lines))
         return {**of_words(text, words), **of_lines(text, lines), **repetition(text.text, words)}
 
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """As `Filter.drops`."""
         if self.prose is None:
             return

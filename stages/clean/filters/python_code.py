@@ -1,13 +1,9 @@
 """CodeParrot's filters of Python files from which little is to be learnt."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from stages.clean.filtering import Count, DocumentText, Drop, Feature, Filter, Share, below, drawn
+from stages.clean.filtering import Count, DocumentText, Drop, Feature, Features, Filter, Share, below, drawn
 from stages.runtime.section import Section
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FIRST_LINES = 5
 """Marks of generated, configuration and test files are looked for in this many lines."""
@@ -52,7 +48,7 @@ class PythonCode(Filter):
             "has_keyword": any(keyword in text.lowered for keyword in KEYWORDS),
         }
 
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """As `Filter.drops`."""
         yield from below(features, "assignments", self.assignments_minimum)
         if self.generated:

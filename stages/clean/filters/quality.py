@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field
 
-from stages.clean.filtering import DocumentText, Drop, Feature, Filter, Measure, Share, below
+from stages.clean.filtering import DocumentText, Drop, Feature, Features, Filter, Measure, Share, below
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class QualitySettings(Section):
@@ -46,7 +43,7 @@ class Quality(Filter):
                 "`parrotflow data quality`, or set clean.filters.quality to null"
             ) from None
 
-    def drops(self, features: "pd.DataFrame", seed: int) -> Iterator[Drop]:
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
         """As `Filter.drops`."""
         if self.quality is not None:
             yield from below(features, "quality", self.quality.minimum)
